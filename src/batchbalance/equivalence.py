@@ -1,0 +1,252 @@
+"""Which draws differ enough to be told apart: Hamming distances, the annealed threshold, edges (section 3.1).
+
+A pair of draws is an edge if their hard predictions differ on more than τ·N_ref points of the reference set.
+``partition`` builds explicit equivalence classes instead, by farthest-first traversal (appendix, BALanCe-Partition).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from batchbalance.predictions import Predictions, check_same_draws
+from batchbalance.seeds import generator
+
+Pairs = Literal["disjoint", "all"] | int
+Design = Literal["disjoint", "random", "all", "partition"]
+MAX_REFERENCE = 10_000
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Edges:
+    """The pairs of draws that were looked at, and which of them are edges.
+
+    Attributes:
+        pairs: (K, 2) draw indices of the pairs looked at.
+        connected: (K,) whether the pair is an edge.
+        num_draws: S.
+        design: how the pairs were chosen: "disjoint", "random", "all" or "partition".
+        threshold: τ, the share of the reference set that an edge must exceed.
+        num_reference: points of the reference set that were compared.
+        num_reference_given: points that were handed over, before subsampling.
+        draw_ids: as in the reference set.
+        weights: as in the reference set.
+    """
+
+    pairs: Int[Tensor, "K 2"]
+    connected: Bool[Tensor, " K"]
+    num_draws: int
+    design: Design
+    threshold: float
+    num_reference: int
+    num_reference_given: int
+    draw_ids: tuple[str, ...] | None = None
+    weights: Tensor | None = None
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs looked at."""
+        return len(self.pairs)
+
+    @property
+    def num_edges(self) -> int:
+        """E: pairs that differ by more than the threshold."""
+        return int(self.connected.sum())
+
+    @property
+    def ends(self) -> Int[Tensor, "E 2"]:
+        """The two draws of each edge."""
+        return self.pairs[self.connected]
+
+    @property
+    def pair_weights(self) -> Float[Tensor, " K"]:
+        """w_a w_b of every pair looked at, normalised to sum 1, float64."""
+        if self.weights is None:
+            return torch.full((self.num_pairs,), 1 / self.num_pairs, dtype=torch.float64)
+        products = self.weights[self.pairs].prod(dim=1)
+        total = products.sum()
+        return products / total if total > 0 else products
+
+    @property
+    def edge_weights(self) -> Float[Tensor, " E"]:
+        """v_k of every edge, float64; their sum Δ_max is the largest value that Δ can take."""
+        return self.pair_weights[self.connected]
+
+    @property
+    def total_weight(self) -> float:
+        """Δ_max, the sum of the edge weights."""
+        return float(self.edge_weights.sum())
+
+    def check_same_draws(self, predictions: Predictions) -> None:
+        """Raise DrawMismatchError unless `predictions` hold the draws that the edges join."""
+        check_same_draws(
+            (predictions.num_draws, predictions.draw_ids, predictions.weights),
+            (self.num_draws, self.draw_ids, self.weights),
+            "edges",
+        )
+
+    def __repr__(self) -> str:
+        return f"Edges({self.num_edges} of {self.num_pairs} {self.design} pairs, threshold {self.threshold:g})"
+
+
+def annealed_threshold(validation_error: float, ratio: float = 0.25) -> float:
+    """τ = ratio · ε: the threshold shrinks with the validation error ε (both in [0, 1])."""
+    return check_unit("ratio", ratio) * check_unit("validation_error", validation_error)
+
+
+def check_unit(name: str, value: float) -> float:
+    """The value, if it is a number in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}")
+    return float(value)
+
+
+def hamming_distances(
+    reference: Predictions, pairs: Int[Tensor, "K 2"] | None = None
+) -> Int[Tensor, " K"] | Int[Tensor, "S S"]:
+    """On how many reference points the hard predictions of two draws differ.
+
+    Args:
+        reference: predictions on the reference set.
+        pairs: (K, 2) pairs of draws; all pairs if left out.
+
+    Returns:
+        Counts, int64: (K,) for given pairs, else the symmetric (S, S) matrix.
+    """
+    if pairs is None:
+        return _distance_matrix(reference)
+    counts = torch.zeros(len(pairs), dtype=torch.long)
+    for rows in reference.spans():
+        labels = reference.hard_labels(rows).cpu()
+        counts += (labels[:, pairs[:, 0]] != labels[:, pairs[:, 1]]).sum(dim=0)
+    return counts
+
+
+def _distance_matrix(reference: Predictions) -> Tensor:
+    num_draws = reference.num_draws
+    agreements = torch.zeros(num_draws, num_draws, dtype=torch.float64)
+    for rows in reference.spans():
+        labels = reference.hard_labels(rows).cpu()
+        one_hot = torch.nn.functional.one_hot(labels, reference.num_classes).to(torch.float32)
+        flat = one_hot.transpose(0, 1).reshape(num_draws, -1)  # (S, n·C)
+        agreements += flat @ flat.T  # whole numbers below 2^24 are exact in float32
+    return reference.num_points - agreements.round().long()
+
+
+def connect(
+    reference: Predictions,
+    threshold: float,
+    pairs: Pairs = "disjoint",
+    seed: int = 0,
+    *,
+    max_reference: int | None = MAX_REFERENCE,
+) -> Edges:
+    """Join the draws that differ on more than a share `threshold` of the reference set.
+
+    Args:
+        reference: predictions on the reference set (the paper's D̄pool).
+        threshold: τ in [0, 1].
+        pairs: "disjoint" joins draw i with draw i + ⌊S/2⌋ as in the paper (an odd last draw with draw 0), a
+            number takes that many distinct random pairs, "all" takes every pair.
+        seed: for random pairs and for subsampling the reference set.
+        max_reference: a larger reference set is subsampled to this size; None keeps all of it.
+    """
+    check_unit("threshold", threshold)
+    chosen, design = choose_pairs(reference.num_draws, pairs, seed)
+    compared = subsample(reference, max_reference, seed)
+    if design == "all":
+        matrix = hamming_distances(compared)
+        distances = matrix[chosen[:, 0], chosen[:, 1]]
+    else:
+        distances = hamming_distances(compared, chosen)
+    connected = distances > threshold_count(threshold, compared.num_points)
+    return _edges(reference, compared, threshold, chosen, connected, design)
+
+
+def partition_edges(
+    reference: Predictions, threshold: float, seed: int = 0, *, max_reference: int | None = MAX_REFERENCE
+) -> Edges:
+    """Join all draws that lie in different classes of a farthest-first partition (BALanCe-Partition)."""
+    check_unit("threshold", threshold)
+    chosen, _ = choose_pairs(reference.num_draws, "all", seed)
+    compared = subsample(reference, max_reference, seed)
+    classes = partition(hamming_distances(compared), threshold_count(threshold, compared.num_points))
+    connected = classes[chosen[:, 0]] != classes[chosen[:, 1]]
+    return _edges(reference, compared, threshold, chosen, connected, "partition")
+
+
+def _edges(
+    reference: Predictions, compared: Predictions, threshold: float, pairs: Tensor, connected: Tensor, design: Design
+) -> Edges:
+    return Edges(
+        pairs=pairs,
+        connected=connected,
+        num_draws=reference.num_draws,
+        design=design,
+        threshold=threshold,
+        num_reference=compared.num_points,
+        num_reference_given=reference.num_points,
+        draw_ids=reference.draw_ids,
+        weights=reference.weights,
+    )
+
+
+def partition(distances: Int[Tensor, "S S"], radius: int) -> Int[Tensor, " S"]:
+    """Equivalence classes by farthest-first traversal (Gonzalez 1985).
+
+    Draw 0 is the first centre; the draw farthest from all centres becomes the next one until every draw is
+    within `radius` of a centre. Each draw joins its nearest centre, the earliest one on a tie.
+
+    Returns:
+        (S,) class of each draw, numbered in the order of the centres.
+    """
+    nearest = distances[0].clone()
+    classes = torch.zeros(len(distances), dtype=torch.long)
+    num_classes = 1
+    while int(nearest.max()) > radius:
+        centre = int(nearest.argmax())
+        closer = distances[centre] < nearest
+        classes[closer] = num_classes
+        nearest = torch.minimum(nearest, distances[centre])
+        num_classes += 1
+    return classes
+
+
+def choose_pairs(num_draws: int, pairs: Pairs, seed: int) -> tuple[Int[Tensor, "K 2"], Design]:
+    """The pairs of draws to look at, (K, 2), and the name of the design."""
+    if num_draws < 2:
+        raise ValueError(f"pairs of draws need at least 2 draws, got {num_draws}; predict with more draws")
+    if pairs == "disjoint":
+        half = num_draws // 2
+        first = torch.arange(half)
+        chosen = torch.stack([first, first + half], dim=1)
+        if num_draws % 2:
+            chosen = torch.cat([chosen, torch.tensor([[0, num_draws - 1]])])
+        return chosen, "disjoint"
+    upper = torch.triu_indices(num_draws, num_draws, offset=1).T
+    if pairs == "all":
+        return upper, "all"
+    if isinstance(pairs, bool) or not isinstance(pairs, int):
+        raise ValueError(f"`pairs` must be 'disjoint', 'all' or a number of random pairs, got {pairs!r}")
+    if not 1 <= pairs <= len(upper):
+        raise ValueError(f"`pairs` must be from 1 to {len(upper)} with {num_draws} draws, got {pairs}")
+    picked = torch.randperm(len(upper), generator=generator(seed, "pairs"))[:pairs]
+    return upper[picked.sort().values], "random"
+
+
+def threshold_count(threshold: float, num_reference: int) -> int:
+    """The largest whole number of differing points that is not more than τ·N_ref."""
+    # 0.29 · 100 is 28.999… in floating point; a pair that differs on exactly 29 points is not an edge.
+    return int(threshold * num_reference + 1e-9)
+
+
+def subsample(reference: Predictions, max_reference: int | None, seed: int) -> Predictions:
+    """At most `max_reference` points of the reference set, drawn without replacement."""
+    if max_reference is None or reference.num_points <= max_reference:
+        return reference
+    if max_reference < 1:
+        raise ValueError(f"`max_reference` must be at least 1 or None, got {max_reference}")
+    rows = torch.randperm(reference.num_points, generator=generator(seed, "reference"))[:max_reference]
+    return reference.subset(rows.sort().values)

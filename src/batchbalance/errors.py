@@ -1,0 +1,43 @@
+"""The few exceptions of our own.
+
+Exception
+└── BatchBalanceError            everything below can be caught by this name
+    ├── DrawMismatchError        two sets do not hold the same draws (also a ValueError)
+    ├── FileFormatError          a file is not what its name or the call says (also a ValueError)
+    ├── UnknownNameError         no strategy, option or data set of that name (also a ValueError)
+    └── MissingExtraError        an optional dependency is not installed (also an ImportError)
+
+Other mistakes in arguments are plain ``ValueError`` and ``TypeError``.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class BatchBalanceError(Exception):
+    """Base of all exceptions that are our own."""
+
+
+class DrawMismatchError(BatchBalanceError, ValueError):
+    """Two sets of predictions, or predictions and edges, do not hold the same draws or classes."""
+
+
+class FileFormatError(BatchBalanceError, ValueError):
+    """A file is damaged, or is not what its name or the call says."""
+
+
+class UnknownNameError(BatchBalanceError, ValueError):
+    """A name that nothing is registered under; the message suggests the nearest one."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        super().__init__(f"unknown {kind} {name!r}; {hint}known: {', '.join(known) or 'none'}")
+
+
+class MissingExtraError(BatchBalanceError, ImportError):
+    """A feature needs a package that only an extra installs."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs an extra; install it with: pip install 'batchbalance[{extra}]'")
