@@ -149,6 +149,10 @@ class Predictions:
         """The same draws on some of the points."""
         return replace(self, stored=self.log_probs(rows), values="log-probs")
 
+    def with_weights(self, weights: Float[Tensor, " S"]) -> Self:
+        """The same predictions with these draw weights."""
+        return replace(self, weights=check_weights(weights, self.num_draws))
+
     def check_same_draws(self, other: "Predictions", name: str = "reference") -> None:
         """Raise DrawMismatchError unless `other` holds the same draws, weights and classes."""
         if other.num_classes != self.num_classes:

@@ -135,3 +135,23 @@ def _reject(bad: Tensor, rows: slice, complaint: str) -> None:
         names = ("point", "draw", "class")
         place = ", ".join(f"{name} {i}" for name, i in zip(names, [at[0] + rows.start, *at[1:]], strict=False))
         raise ValueError(f"predictions {complaint} (first at {place})")
+
+
+def check_indices(name: str, indices: Any, num_points: int) -> Tensor:
+    """Distinct point indices in [0, N), as an int64 tensor in the given order."""
+    try:
+        given = torch.as_tensor(indices)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"`{name}` must be a list of whole numbers, got {indices!r}") from error
+    if given.numel() == 0:
+        return torch.empty(0, dtype=torch.long)
+    if given.ndim != 1 or given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+        raise ValueError(f"`{name}` must be a list of whole numbers, got shape {tuple(given.shape)}, {given.dtype}")
+    rows = given.detach().cpu().long()
+    outside = rows[(rows < 0) | (rows >= num_points)]
+    if len(outside):
+        raise ValueError(f"`{name}` must be indices from 0 to {num_points - 1}, got {int(outside[0])}")
+    values, counts = rows.unique(return_counts=True)
+    if len(values) != len(rows):
+        raise ValueError(f"`{name}` must be distinct, got {int(values[counts > 1][0])} more than once")
+    return rows

@@ -1,0 +1,1 @@
+"""Scores of points and joint objectives of batches, one file per family."""

@@ -1,0 +1,325 @@
+"""BALanCe in closed form: the paper's eq. 2 for a batch of any size, without enumerating label configurations.
+
+For a point x, a draw j and an edge k = (a, b), with the likelihood ratio λ_h(y) = p(y | h, x) / max_y' p(y' | h, x):
+
+    Q_x[k, y] = λ_a(y) λ_b(y)                         (E, C), in [0, 1]
+    G_x[j, k] = Σ_y p(y | j, x) Q_x[k, y]             (S, E), in [0, 1]
+    Δ(A) = Σ_jk w_j v_k (1 − Π_{x∈A} G_x[j, k])
+
+Given draw j the labels of different points are independent, so the sum over configurations is that product.
+With μ_h = 1 − λ_h, 1 − Q = μ_a + μ_b − μ_a μ_b: sums of non-negative terms, so that confident predictions lose
+no digits in float32.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from batchbalance.equivalence import Edges
+from batchbalance.predictions import Predictions
+from batchbalance.validation import check_indices
+
+DENSE_EDGES_PER_DRAW = 4  # above this many edges for each draw, single scores go through an (S, S) matrix
+CHUNK_BYTES = 2**25
+
+
+def log_ratios(log_probs: Float[Tensor, "n C S"], offset: bool) -> Float[Tensor, "n C S"]:
+    """Log λ_h(y), at most 0; with `offset`, divided by the largest λ of any draw (a form of ECED's offset)."""
+    ratios = log_probs - log_probs.amax(dim=1, keepdim=True)
+    if offset:
+        largest = ratios.amax(dim=2, keepdim=True)
+        # A class that every draw rules out has no ratio to its largest; its probability is 0, so any value will do.
+        ratios = torch.where(largest == -torch.inf, ratios, ratios - largest)
+    return ratios
+
+
+@dataclass(frozen=True)
+class PointTerms:
+    """What a set of points contributes: `probs` (n, C, S) and `deficits` 1 − Q (n, C, E)."""
+
+    probs: Float[Tensor, "n C S"]
+    deficits: Float[Tensor, "n C E"]
+
+
+class BalanceModel:
+    """The closed form for one set of predictions and edges.
+
+    Args:
+        predictions: of the pool.
+        edges: pairs of draws to tell apart.
+        offset: measure likelihood ratios against the largest of any draw, so that label noise alone discounts nothing.
+        device: where to compute; the CPU if left out.
+    """
+
+    def __init__(self, predictions: Predictions, edges: Edges, *, offset: bool = False, device: str | None = None):
+        edges.check_same_draws(predictions)
+        self.predictions = predictions
+        self.edges = edges
+        self.offset = offset
+        self.device = torch.device(device or "cpu")
+        self.draw_weights = predictions.draw_weights.to(self.device)
+        self.edge_weights = edges.edge_weights.to(self.device)
+        self._ends = edges.ends.to(self.device)
+
+    @property
+    def bytes_per_point(self) -> int:
+        """Memory that the terms of one point take in the predictions' precision."""
+        numbers = self.predictions.num_classes * (self.predictions.num_draws + len(self._ends))
+        return numbers * self.predictions.dtype.itemsize
+
+    def log_probs(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Float[Tensor, "n C S"]:
+        """Log-probabilities of some points on the device, draws last."""
+        log_probs = self.predictions.log_probs(rows).to(self.device, dtype or self.predictions.dtype)
+        return log_probs.transpose(1, 2).contiguous()
+
+    def terms(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> PointTerms:
+        """Probabilities and edge deficits of some points."""
+        log_probs = self.log_probs(rows, dtype)
+        deficits = -torch.expm1(log_ratios(log_probs, self.offset))
+        return PointTerms(log_probs.exp(), self._edge_deficits(deficits))
+
+    def _edge_deficits(self, deficits: Float[Tensor, "n C S"]) -> Float[Tensor, "n C E"]:
+        first = deficits.index_select(2, self._ends[:, 0])
+        second = deficits.index_select(2, self._ends[:, 1])
+        return first + second - first * second
+
+    def scores(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
+        """Δ of each single point."""
+        log_probs = self.log_probs(rows, dtype)
+        deficits = -torch.expm1(log_ratios(log_probs, self.offset))
+        mean_probs = log_probs.exp() @ self.draw_weights.to(log_probs.dtype)  # (n, C)
+        if len(self._ends) <= DENSE_EDGES_PER_DRAW * self.predictions.num_draws:
+            weights = self.edge_weights.to(log_probs.dtype)
+            discounted = (self._edge_deficits(deficits) * weights).sum(dim=2)
+        else:
+            discounted = self._dense_discounts(deficits)
+        return (mean_probs * discounted).sum(dim=1)
+
+    def _dense_discounts(self, deficits: Float[Tensor, "n C S"]) -> Float[Tensor, "n C"]:
+        """Σ_k v_k (1 − Q_k) with one (S, S) matrix product: Σ_ab V_ab (μ_a + μ_b − μ_a μ_b) / 2."""
+        num_draws = self.predictions.num_draws
+        matrix = torch.zeros(num_draws, num_draws, dtype=torch.float64, device=self.device)
+        matrix[self._ends[:, 0], self._ends[:, 1]] = self.edge_weights
+        matrix = (matrix + matrix.T).to(deficits.dtype)
+        linear = deficits @ matrix.sum(dim=1)
+        quadratic = ((deficits @ matrix) * deficits).sum(dim=2)
+        return linear - quadratic / 2
+
+    def factors(self, rows: slice | Tensor) -> tuple[Float[Tensor, "n S E"], Float[Tensor, "n S E"]]:
+        """(1 − G, G) of some points in float64, each without cancellation."""
+        log_probs = self.log_probs(rows, torch.float64)
+        ratios = log_ratios(log_probs, self.offset)
+        probs = log_probs.exp().transpose(1, 2)  # (n, S, C)
+        kept = ratios.index_select(2, self._ends[:, 0]) + ratios.index_select(2, self._ends[:, 1])
+        return probs @ -torch.expm1(kept), probs @ kept.exp()
+
+    def features(self, rows: slice | Tensor) -> Float[Tensor, "n F"]:
+        """φ_x = √(w_j v_k) (1 − G_x[j, k]), flattened to F = S·E: for x ≠ y, I(x, y) = ⟨φ_x, φ_y⟩."""
+        terms = self.terms(rows)
+        root = torch.outer(self.draw_weights, self.edge_weights).sqrt().to(terms.probs.dtype)
+        return ((terms.probs.transpose(1, 2) @ terms.deficits) * root).flatten(start_dim=1)
+
+    def spans(self, num_points: int, bytes_per_point: int | None = None) -> list[slice]:
+        """Consecutive slices of `num_points` points whose terms fit in a chunk."""
+        step = max(1, CHUNK_BYTES // max(1, bytes_per_point or self.bytes_per_point))
+        return [slice(start, min(start + step, num_points)) for start in range(0, num_points, step)]
+
+
+class Survival:
+    """R̃[j, k] = w_j v_k Π_{x∈A} G_x[j, k] of a growing batch A: what is left of edge k if draw j is the truth.
+
+    It is stored as ``scaled · exp(log_scale)`` with the largest entry of `scaled` at 1, in float64, so that it does
+    not underflow however many points are added.
+    """
+
+    def __init__(self, draw_weights: Float[Tensor, " S"], edge_weights: Float[Tensor, " E"]):
+        self.scaled = torch.outer(draw_weights, edge_weights)
+        self.log_scale = 0.0
+        self._rescale()
+
+    @property
+    def log_total(self) -> float:
+        """Log Σ R̃; -inf once nothing survives."""
+        total = float(self.scaled.sum())
+        return math.log(total) + self.log_scale if total > 0 else -math.inf
+
+    def multiply(self, factor: Float[Tensor, "S E"]) -> None:
+        """Add a point with this G."""
+        self.scaled = self.scaled * factor
+        self._rescale()
+
+    def _rescale(self) -> None:
+        largest = self.scaled.amax() if self.scaled.numel() else torch.zeros(())
+        if largest > 0:
+            self.scaled = self.scaled / largest
+            self.log_scale += math.log(float(largest))
+
+
+class BalanceObjective:
+    """Marginal gains of a growing batch: the objective that greedy selection maximises.
+
+    gain(x | A) = Σ_{k,y} (1 − Q_x[k, y]) · (R̃ᵀ P_x)[k, y]: one matrix product over all candidates.
+
+    Positions count the `candidates`, not the pool. Terms of all candidates are kept if they fit in `cache_bytes`.
+    """
+
+    def __init__(self, model: BalanceModel, candidates: Int[Tensor, " n"], *, cache_bytes: int = 2**30):
+        self.model = model
+        self.candidates = candidates
+        self.survival = Survival(model.draw_weights, model.edge_weights)
+        self._cache = self._fill_cache() if model.bytes_per_point * len(candidates) <= cache_bytes else None
+
+    @property
+    def num_candidates(self) -> int:
+        """How many positions there are."""
+        return len(self.candidates)
+
+    @property
+    def log_scale(self) -> float:
+        """Gains are to be multiplied by exp of this."""
+        return self.survival.log_scale
+
+    @property
+    def log_remaining(self) -> float:
+        """Log of the share of edge weight that survives the batch so far."""
+        return self.survival.log_total - math.log(float(self.model.edge_weights.sum()))
+
+    def _fill_cache(self) -> PointTerms:
+        predictions, dtype = self.model.predictions, self.model.predictions.dtype
+        lead = (len(self.candidates), predictions.num_classes)
+        probs = torch.empty(*lead, predictions.num_draws, dtype=dtype, device=self.model.device)
+        deficits = torch.empty(*lead, len(self.model.edge_weights), dtype=dtype, device=self.model.device)
+        for span in self.model.spans(len(self.candidates)):
+            terms = self.model.terms(self.candidates[span])
+            probs[span], deficits[span] = terms.probs, terms.deficits
+        return PointTerms(probs, deficits)
+
+    def _terms(self, positions: slice | Tensor) -> PointTerms:
+        if self._cache is None:
+            return self.model.terms(self.candidates[positions])
+        return PointTerms(self._cache.probs[positions], self._cache.deficits[positions])
+
+    def gains(self, positions: Int[Tensor, " p"] | None = None) -> Float[Tensor, " p"]:
+        """Gains of some positions (all if left out) in working precision, float64, without the scale."""
+        survival = self.survival.scaled.to(self.model.predictions.dtype)
+        num = self.num_candidates if positions is None else len(positions)
+        out = torch.empty(num, dtype=torch.float64)
+        for span in self.model.spans(num):
+            terms = self._terms(span if positions is None else positions[span])
+            products = terms.probs.flatten(end_dim=1) @ survival  # (n·C, E)
+            products *= terms.deficits.flatten(end_dim=1)
+            out[span] = products.view(span.stop - span.start, -1).sum(dim=1).double().cpu()
+        return out
+
+    def exact_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """Gains of some positions in float64, without the scale; decides near-ties."""
+        out = torch.empty(len(positions), dtype=torch.float64)
+        for span in self.model.spans(len(positions), 16 * self.model.bytes_per_point):
+            terms = self.model.terms(self.candidates[positions[span]], torch.float64)
+            out[span] = ((terms.probs @ self.survival.scaled) * terms.deficits).flatten(start_dim=1).sum(dim=1).cpu()
+        return out
+
+    def add(self, position: int) -> None:
+        """Put a point into the batch."""
+        row = self.candidates[position : position + 1]
+        _, kept = self.model.factors(row)
+        self.survival.multiply(kept[0])
+
+
+def balance_scores(
+    predictions: Predictions, edges: Edges, *, offset: bool = False, device: str | None = None
+) -> Float[Tensor, " N"]:
+    """Δ of each point: the expected edge weight that its label discounts, in [0, Δ_max]; larger is better."""
+    model = BalanceModel(predictions, edges, offset=offset, device=device)
+    return torch.cat([model.scores(span).cpu() for span in model.spans(predictions.num_points)])
+
+
+@dataclass(frozen=True)
+class BalancePath:
+    """Δ along an ordered batch, float64: the `gains` of its points and their Monte-Carlo standard `errors`."""
+
+    gains: Float[Tensor, " B"]
+    errors: Float[Tensor, " B"]
+
+
+def balance_path(model: BalanceModel, indices: Int[Tensor, " B"]) -> BalancePath:
+    """The gain of each point of a batch given those before it, exactly."""
+    survival = torch.ones(len(model.draw_weights), len(model.edge_weights), dtype=torch.float64, device=model.device)
+    gains, errors = [], []
+    for span in model.spans(len(indices), survival.numel() * 8 * 6):
+        discounts, kept = model.factors(indices[span])
+        before = torch.cat([survival.unsqueeze(0), kept[:-1]]).cumprod(dim=0)  # (n, S, E)
+        survival = before[-1] * kept[-1]
+        contributions = before * discounts
+        gains.append(torch.einsum("nse,s,e->n", contributions, model.draw_weights, model.edge_weights))
+        errors.append(_standard_errors(contributions, model))
+    return BalancePath(torch.cat(gains).cpu(), torch.cat(errors).cpu())
+
+
+def _standard_errors(contributions: Float[Tensor, "n S E"], model: BalanceModel) -> Float[Tensor, " n"]:
+    """Standard errors over draws of Σ_jk w_j v_k F[j, k].
+
+    Each draw enters twice: as the truth j, and as an end of its pairs k. Its influence is the sum of both deviations
+    from the mean. Disjoint pairs are the independent units of the paper's design, so their two draws count as one.
+    """
+    edges, draw_weights = model.edges, model.draw_weights
+    pair_weights = edges.pair_weights.to(model.device)
+    as_truth = contributions @ model.edge_weights  # (n, S)
+    as_pair = torch.zeros(len(contributions), edges.num_pairs, dtype=torch.float64, device=model.device)
+    as_pair[:, edges.connected.to(model.device)] = torch.einsum("nse,s->ne", contributions, draw_weights)
+    mean = as_truth @ draw_weights
+    truth_parts = (as_truth - mean.unsqueeze(1)) * draw_weights
+    pair_parts = (as_pair - mean.unsqueeze(1)) * pair_weights
+
+    pairs = edges.pairs.to(model.device)
+    unit = torch.arange(edges.num_draws, device=model.device)
+    if edges.design == "disjoint":
+        unit[pairs[:, 1]] = pairs[:, 0]
+    influence = torch.zeros(len(contributions), edges.num_draws, dtype=torch.float64, device=model.device)
+    influence.index_add_(1, unit, truth_parts)
+    influence.index_add_(1, unit[pairs[:, 0]], pair_parts)
+    if edges.design != "disjoint":
+        influence.index_add_(1, unit[pairs[:, 1]], pair_parts)
+    num_units = len(unit.unique())
+    if num_units < 2:
+        return torch.full((len(contributions),), torch.nan, dtype=torch.float64)
+    return (influence.square().sum(dim=1) * num_units / (num_units - 1)).sqrt()
+
+
+def joint_balance(
+    predictions: Predictions, edges: Edges, indices: Int[Tensor, " B"] | list[int], *, offset: bool = False
+) -> float:
+    """Δ of a set of points, exact for any size: the expected edge weight that their labels together discount."""
+    rows = check_indices("indices", indices, predictions.num_points)
+    if not len(rows):
+        return 0.0
+    return float(balance_path(BalanceModel(predictions, edges, offset=offset), rows).gains.sum())
+
+
+def information(
+    predictions: Predictions,
+    edges: Edges,
+    rows: Int[Tensor, " r"] | list[int],
+    cols: Int[Tensor, " c"] | list[int],
+    *,
+    offset: bool = False,
+) -> Float[Tensor, "r c"]:
+    """I(x, y) = Δ(x) + Δ(y) − Δ({x, y}) for x in `rows` and y in `cols` (eq. 3): their overlap; I(x, x) = Δ(x)."""
+    model = BalanceModel(predictions, edges, offset=offset)
+    first = check_indices("rows", rows, predictions.num_points)
+    second = check_indices("cols", cols, predictions.num_points)
+    matrix = model.features(first) @ model.features(second).T
+    same = first.unsqueeze(1) == second.unsqueeze(0)
+    return torch.where(same, model.scores(first).unsqueeze(1), matrix)
+
+
+def null_path(predictions: Predictions, indices: Int[Tensor, " B"], *, offset: bool = False) -> Float[Tensor, " B"]:
+    """Coverage after each point if every draw were the mean prediction: what label noise alone discounts."""
+    log_probs = predictions.log_probs(indices).double()
+    mean = torch.einsum("nsc,s->nc", log_probs.exp(), predictions.draw_weights).log()
+    ratios = log_ratios(mean.unsqueeze(2), offset).squeeze(2)
+    discounted = (mean.exp() * -torch.expm1(2 * ratios)).sum(dim=1)
+    return 1 - (1 - discounted).cumprod(dim=0)

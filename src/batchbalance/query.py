@@ -1,0 +1,231 @@
+"""`select`: predictions in, the batch to label out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from batchbalance.acquisition.balance import BalanceModel
+from batchbalance.equivalence import MAX_REFERENCE, Edges, Pairs, annealed_threshold, check_unit
+from batchbalance.evaluation import BatchEvaluation, evaluate, remaining_candidates
+from batchbalance.predictions import Predictions
+from batchbalance.selection import Continuation
+from batchbalance.strategies import Choice, Problem, Random, Strategy, strategy_named
+from batchbalance.strategies.balance import BalanceStrategy
+from batchbalance.validation import check_indices
+
+DEFAULT_RATIO = 0.25
+DEFAULT_PAIRS: Pairs = "disjoint"
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """A chosen batch, and what is known about it.
+
+    Fields from `gains` to `threshold_source` are None for strategies that do not join draws by edges.
+
+    Attributes:
+        indices: (B,) points of the pool, in the order they were chosen.
+        strategy: the strategy with its options.
+        seed: the seed it ran with.
+        scores: (B,) what the strategy ranked or sampled the points by, if it has such a number.
+        gains: (B,) what each point adds to Δ given those before it, float64.
+        gain_errors: (B,) Monte-Carlo standard error of each gain over draws.
+        coverage: (B,) Δ / Δ_max after each pick: the expected share of edge weight discounted. Read it beside the next
+            two only: label noise and random batches discount as well.
+        random_coverage: mean coverage of 20 random batches of this size.
+        null_coverage: (B,) coverage after each pick if every draw were the mean prediction.
+        certificate: the batch is worth at least this share of the best batch under these draws and pairs.
+        num_edges: pairs that differ by more than the threshold.
+        num_pairs: pairs that were looked at.
+        num_reference: points of the reference set that were compared.
+        threshold: τ.
+        threshold_source: how τ came about.
+        continued_from: the pick (from 0) from which on nothing meaningful in float64 was left to gain, or None.
+        continuation: what was done from there on.
+        warnings: sentences worth reading before the batch is sent out.
+    """
+
+    indices: Int[Tensor, " B"]
+    strategy: Strategy
+    seed: int
+    scores: Float[Tensor, " B"] | None = None
+    gains: Float[Tensor, " B"] | None = None
+    gain_errors: Float[Tensor, " B"] | None = None
+    coverage: Float[Tensor, " B"] | None = None
+    random_coverage: float | None = None
+    null_coverage: Float[Tensor, " B"] | None = None
+    certificate: float | None = None
+    num_edges: int | None = None
+    num_pairs: int | None = None
+    num_reference: int | None = None
+    threshold: float | None = None
+    threshold_source: str | None = None
+    continued_from: int | None = None
+    continuation: Continuation | None = None
+    warnings: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and strings, ready for JSON."""
+        plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain["strategy"] = {"name": self.strategy.name, **self.strategy.model_dump()}
+        plain["warnings"] = list(self.warnings)
+        return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in plain.items()}
+
+
+def select(
+    predictions: Predictions,
+    batch_size: int,
+    *,
+    strategy: str | Strategy = "batch-balance",
+    reference: Predictions | None = None,
+    validation_error: float | None = None,
+    threshold: float | None = None,
+    ratio: float = DEFAULT_RATIO,
+    pairs: Pairs = DEFAULT_PAIRS,
+    exclude: Sequence[int] | Int[Tensor, " e"] | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    max_reference: int | None = MAX_REFERENCE,
+) -> Selection:
+    """Choose the batch of points to label next.
+
+    Args:
+        predictions: of the pool.
+        batch_size: B.
+        strategy: a name from ``batchbalance.STRATEGIES``, or a strategy object with its options, as in
+            ``PowerBalance(beta=2)``.
+        reference: predictions of the same draws on the set where draws are compared; the pool itself if left out.
+        validation_error: ε of the network with dropout off; τ = ratio · ε. Estimated from the pool if left out.
+        threshold: τ itself, instead of `validation_error`.
+        ratio: τ / ε.
+        pairs: which pairs of draws are looked at, as in ``connect``.
+        exclude: points that must not be chosen, such as those that have labels.
+        seed: same seed, same batch.
+        device: where to compute, such as "cuda"; the CPU if left out.
+        max_reference: a larger reference set is subsampled to this size; None keeps all of it.
+    """
+    chosen_strategy = strategy_named(strategy) if isinstance(strategy, str) else strategy
+    candidates = _check_request(predictions, batch_size, exclude, chosen_strategy, device)
+    given = {
+        "reference": reference is not None,
+        "validation_error": validation_error is not None,
+        "threshold": threshold is not None,
+        "ratio": ratio != DEFAULT_RATIO,
+        "pairs": pairs != DEFAULT_PAIRS,
+        "max_reference": max_reference != MAX_REFERENCE,
+    }
+    _refuse_unused(chosen_strategy, given)
+    problem = Problem(predictions, candidates, batch_size, seed, device)
+    if not isinstance(chosen_strategy, BalanceStrategy):
+        choice = chosen_strategy.choose(problem)
+        return Selection(choice.indices, chosen_strategy, seed, scores=choice.scores, warnings=choice.notes)
+
+    tau, source = _threshold(predictions, threshold, validation_error, ratio)
+    reference = predictions if reference is None else _same_draws(predictions, reference)
+    edges = chosen_strategy.connect(reference, tau, pairs, seed, max_reference)
+    choice = _choose(chosen_strategy, Problem(predictions, candidates, batch_size, seed, device, edges))
+    model = BalanceModel(predictions, edges, offset=chosen_strategy.offset, device=device)
+    value = evaluate(model, choice.indices, candidates, seed=seed, upper_bound=choice.upper_bound)
+    return _selection(chosen_strategy, seed, choice, value, edges, source)
+
+
+def _choose(strategy: Strategy, problem: Problem) -> Choice:
+    edges = problem.edges
+    if edges is None or edges.total_weight > 0:
+        return strategy.choose(problem)
+    note = (
+        f"none of {edges.num_pairs} pairs of draws differs on more than {edges.threshold:.2%} of the reference set, so "
+        "every Δ is zero and the batch is random; lower the threshold or ratio, or predict with more draws"
+    )
+    return Choice(Random().choose(problem).indices, notes=(note,))
+
+
+def _selection(
+    strategy: Strategy, seed: int, choice: Choice, value: BatchEvaluation, edges: Edges, source: str
+) -> Selection:
+    warnings = list(choice.notes)
+    if edges.num_reference < edges.num_reference_given:
+        warnings.append(
+            f"draws were compared on {edges.num_reference:,} of {edges.num_reference_given:,} reference points; "
+            "raise `max_reference` to use more"
+        )
+    return Selection(
+        indices=choice.indices,
+        strategy=strategy,
+        seed=seed,
+        scores=choice.scores,
+        gains=value.gains,
+        gain_errors=value.gain_errors,
+        coverage=value.coverage,
+        random_coverage=value.random_coverage,
+        null_coverage=value.null_coverage,
+        certificate=value.certificate,
+        num_edges=edges.num_edges,
+        num_pairs=edges.num_pairs,
+        num_reference=edges.num_reference,
+        threshold=edges.threshold,
+        threshold_source=source,
+        continued_from=choice.continued_from,
+        continuation=choice.continuation,
+        warnings=tuple(warnings),
+    )
+
+
+def _check_request(
+    predictions: Predictions, batch_size: int, exclude: Any, strategy: Strategy, device: str | None
+) -> Tensor:
+    if not isinstance(predictions, Predictions):
+        raise TypeError(
+            f"`predictions` must be Predictions, got {type(predictions).__name__}; see Predictions.from_probs"
+        )
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"`strategy` must be a name or a strategy object, got {strategy!r}")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"`batch_size` must be a whole number of at least 1, got {batch_size!r}")
+    excluded = check_indices("exclude", [] if exclude is None else exclude, predictions.num_points)
+    candidates = remaining_candidates(predictions.num_points, excluded)
+    if batch_size > len(candidates):
+        raise ValueError(f"`batch_size` must be at most the {len(candidates)} points that are left, got {batch_size}")
+    if device is not None:
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(f"`device` must be one that torch can use here, got {device!r}: {error}") from error
+    return candidates
+
+
+def _refuse_unused(strategy: Strategy, given: dict[str, bool]) -> None:
+    for name, is_given in given.items():
+        used = name in strategy.uses or (name == "max_reference" and "reference" in strategy.uses)
+        if is_given and not used:
+            raise ValueError(f"`{name}` is not used by strategy {strategy.name!r}; leave it out")
+    if given["threshold"] and (given["validation_error"] or given["ratio"]):
+        other = "validation_error" if given["validation_error"] else "ratio"
+        raise ValueError(f"`threshold` must not be given together with `{other}`; leave one out")
+
+
+def _threshold(
+    predictions: Predictions, threshold: float | None, validation_error: float | None, ratio: float
+) -> tuple[float, str]:
+    """τ and how it came about."""
+    if threshold is not None:
+        return check_unit("threshold", threshold), "given"
+    if validation_error is not None:
+        tau = annealed_threshold(validation_error, ratio)
+        return tau, f"{ratio:g} × validation error {validation_error:.4g}"
+    estimate = float((1 - predictions.mean_probs().amax(dim=1)).double().mean().clamp(0, 1))
+    source = f"{ratio:g} × estimated error {estimate:.4g}, the mean of 1 − (largest mean probability) over the pool"
+    return annealed_threshold(estimate, ratio), source
+
+
+def _same_draws(predictions: Predictions, reference: Predictions) -> Predictions:
+    if not isinstance(reference, Predictions):
+        raise TypeError(f"`reference` must be Predictions, got {type(reference).__name__}")
+    if reference.weights is None and predictions.weights is not None and reference.num_draws == predictions.num_draws:
+        reference = reference.with_weights(predictions.weights)  # weights belong to draws, not to points
+    predictions.check_same_draws(reference)
+    return reference

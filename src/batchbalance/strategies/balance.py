@@ -1,0 +1,302 @@
+"""The BALanCe family: one acquisition function Δ, several ways to turn it into a batch (section 3)."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
+from batchbalance.acquisition.estimators import ConfigurationEstimator
+from batchbalance.equivalence import Edges, Pairs, connect, partition_edges
+from batchbalance.predictions import Predictions
+from batchbalance.seeds import generator
+from batchbalance.selection import (
+    NEAR_TIE,
+    Continuation,
+    balance_clustering,
+    greedy,
+    power_sample,
+    top_k,
+)
+from batchbalance.strategies.contract import Choice, Problem, Strategy
+
+MAX_ALL_PAIRS_DRAWS = 64  # joint strategies on all pairs cost S³C a point
+MAX_FEATURE_BYTES = 8 * 2**30
+LARGE_BATCH = 50  # the paper clusters from here on
+
+
+class BalanceStrategy(Strategy):
+    """What the family shares.
+
+    Attributes:
+        offset: measure likelihood ratios against the largest of any draw, so that label noise alone discounts nothing.
+    """
+
+    uses: ClassVar[frozenset[str]] = frozenset({"reference", "validation_error", "threshold", "ratio", "pairs"})
+
+    offset: bool = False
+
+    def connect(
+        self, reference: Predictions, threshold: float, pairs: Pairs, seed: int, max_reference: int | None
+    ) -> Edges:
+        """The pairs of draws that this strategy tells apart."""
+        return connect(reference, threshold, pairs, seed, max_reference=max_reference)
+
+    def model(self, problem: Problem) -> BalanceModel:
+        """The closed form for this problem."""
+        if problem.edges is None:
+            raise ValueError(f"{self.name!r} needs edges between draws; call `select`, which makes them")
+        return BalanceModel(problem.predictions, problem.edges, offset=self.offset, device=problem.device)
+
+    def joint_model(self, problem: Problem) -> BalanceModel:
+        """The closed form, if the edges are few enough for a joint strategy."""
+        model = self.model(problem)
+        num_draws = problem.predictions.num_draws
+        if model.edges.design in ("all", "partition") and num_draws > MAX_ALL_PAIRS_DRAWS:
+            raise ValueError(
+                f"`pairs` must not be 'all' with more than {MAX_ALL_PAIRS_DRAWS} draws for {self.name!r}, got "
+                f"{num_draws} draws: the cost grows with their cube; use pairs={4 * num_draws}, or strategy 'balance'"
+            )
+        return model
+
+
+def single_scores(model: BalanceModel, rows: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Δ of some points, in working precision, as float64."""
+    return torch.cat([model.scores(rows[span]).double().cpu() for span in model.spans(len(rows))])
+
+
+def best_single(model: BalanceModel, problem: Problem) -> Choice:
+    """The candidates of largest Δ; what float32 cannot tell apart is compared in float64."""
+    scores = single_scores(model, problem.candidates)
+    last = scores.topk(problem.batch_size).values[-1]
+    contenders = (scores >= last * (1 - NEAR_TIE)).nonzero().flatten()
+    rows = problem.candidates[contenders]
+    exact = torch.cat([model.scores(rows[span], torch.float64).cpu() for span in model.spans(len(rows))])
+    num_informed = min(problem.batch_size, int((exact > 0).sum()))
+    best = top_k(exact, num_informed)
+    # Points that discount nothing are all alike: the lowest indices would be no better than any others.
+    zeros = (exact == 0).nonzero().flatten()
+    shuffled = zeros[torch.randperm(len(zeros), generator=generator(problem.seed, "zeros"))]
+    best = torch.cat([best, shuffled[: problem.batch_size - num_informed]])
+    return Choice(rows[best], scores=exact[best])
+
+
+class Balance(BalanceStrategy):
+    """Sequential BALanCe: the points of largest Δ, each scored on its own."""
+
+    name: ClassVar[str] = "balance"
+    summary: ClassVar[str] = "the top points by Δ, each on its own (the paper's sequential BALanCe)"
+
+    def choose(self, problem: Problem) -> Choice:
+        """Take the largest scores."""
+        return best_single(self.model(problem), problem)
+
+
+class PartitionBalance(BalanceStrategy):
+    """BALanCe-Partition (appendix): explicit equivalence classes, edges between all draws of different classes."""
+
+    name: ClassVar[str] = "partition-balance"
+    summary: ClassVar[str] = "top points by Δ with explicit classes from farthest-first traversal"
+    uses: ClassVar[frozenset[str]] = BalanceStrategy.uses - {"pairs"}
+
+    def connect(
+        self,
+        reference: Predictions,
+        threshold: float,
+        pairs: Pairs,  # noqa: ARG002
+        seed: int,
+        max_reference: int | None,
+    ) -> Edges:
+        """Join all draws of different classes; `pairs` has no say in it."""
+        return partition_edges(reference, threshold, seed, max_reference=max_reference)
+
+    def choose(self, problem: Problem) -> Choice:
+        """Take the largest scores."""
+        return best_single(self.model(problem), problem)
+
+
+class GreedyBalance(BalanceStrategy):
+    """Exact greedy on the joint Δ, at any batch size.
+
+    Attributes:
+        continuation: what to do once what survives is below float64 meaning: "tail", "power" or "random".
+        lazy: skip evaluations that cannot matter; never changes the batch.
+    """
+
+    name: ClassVar[str] = "greedy-balance"
+    summary: ClassVar[str] = "exact greedy on the joint Δ at any batch size, lazy, every pick informed"
+
+    continuation: Continuation = "tail"
+    lazy: bool = True
+
+    def choose(self, problem: Problem) -> Choice:
+        """Maximise the joint Δ one point at a time."""
+        objective = BalanceObjective(self.joint_model(problem), problem.candidates)
+        return _greedy_choice(problem, objective, None, self.continuation, self.lazy)
+
+
+class StochasticBalance(BalanceStrategy):
+    """Greedy's interaction with power sampling's robustness: each pick is drawn with p ∝ gain^β.
+
+    Attributes:
+        beta: 0 is uniform sampling, larger is greedier.
+        continuation: as in greedy-balance.
+    """
+
+    name: ClassVar[str] = "stochastic-balance"
+    summary: ClassVar[str] = "each pick sampled with p ∝ (gain given the picks so far)^β"
+
+    beta: NonNegativeFloat = 8.0
+    continuation: Continuation = "tail"
+
+    def choose(self, problem: Problem) -> Choice:
+        """Sample one point at a time."""
+        objective = BalanceObjective(self.joint_model(problem), problem.candidates)
+        return _greedy_choice(problem, objective, self.beta, self.continuation, True)
+
+
+def _greedy_choice(
+    problem: Problem, objective: BalanceObjective, beta: float | None, continuation: Continuation, lazy: bool
+) -> Choice:
+    run = greedy(objective, problem.batch_size, seed=problem.seed, beta=beta, lazy=lazy, continuation=continuation)
+    notes: tuple[str, ...] = ()
+    if run.continued_from is not None and run.continuation != "tail":
+        notes = (
+            f"nothing was left to gain from pick {run.continued_from + 1} on; the rest is "
+            + ("sampled by the points' own Δ" if run.continuation == "power" else "random"),
+        )
+    return Choice(
+        problem.candidates[run.positions],
+        scores=run.gains,
+        upper_bound=run.upper_bound,
+        continued_from=run.continued_from,
+        continuation=run.continuation,
+        notes=notes,
+    )
+
+
+class PowerBalance(BalanceStrategy):
+    """PowerBALanCe: sampling without replacement with p(x) ∝ Δ(x)^β.
+
+    Attributes:
+        beta: coldness β; 0 is uniform sampling.
+    """
+
+    name: ClassVar[str] = "power-balance"
+    summary: ClassVar[str] = "sampling without replacement with p ∝ Δ^β (PowerBALanCe)"
+
+    beta: NonNegativeFloat = 1.0
+
+    def choose(self, problem: Problem) -> Choice:
+        """Sample by power."""
+        scores = single_scores(self.model(problem), problem.candidates)
+        picks = power_sample(scores, problem.batch_size, self.beta, generator=generator(problem.seed, "power"))
+        return Choice(problem.candidates[picks], scores=scores[picks])
+
+
+class ClusterBalance(BalanceStrategy):
+    """BALanCe-Clustering (Algorithm 3) on a subset sampled with p(x) ∝ Δ(x)^β.
+
+    Attributes:
+        beta: coldness β of the subset and of the first centroids.
+        subset: size of the subset, as a multiple of the batch size (the paper: 2 with MC dropout, 3 with cSG-MCMC).
+    """
+
+    name: ClassVar[str] = "cluster-balance"
+    summary: ClassVar[str] = "power-sampled subset, then clustering by the overlap I(x, y); the centroids"
+
+    beta: NonNegativeFloat = 1.0
+    subset: PositiveFloat = 2.0
+
+    def choose(self, problem: Problem) -> Choice:
+        """Sample a subset and cluster it."""
+        model = self.joint_model(problem)
+        scores = single_scores(model, problem.candidates)
+        size = min(max(problem.batch_size, round(self.subset * problem.batch_size)), len(scores))
+        drawn = power_sample(scores, size, self.beta, generator=generator(problem.seed, "subset"))
+        members = drawn.sort().values
+        rows = problem.candidates[members]
+        width = len(model.draw_weights) * len(model.edge_weights)
+        needed = size * width * problem.predictions.dtype.itemsize
+        if needed > MAX_FEATURE_BYTES:
+            raise ValueError(
+                f"clustering {size} points over {width} pairs of draw and edge must fit in "
+                f"{MAX_FEATURE_BYTES / 2**30:.0f} GiB, got {needed / 2**30:.1f} GiB; use fewer pairs or less subset"
+            )
+        features = torch.cat([model.features(rows[span]) for span in model.spans(size)])
+        own = scores[members].to(features)
+        seeds = power_sample(
+            scores[members], problem.batch_size, self.beta, generator=generator(problem.seed, "centroids")
+        )
+        centroids = balance_clustering(features, own, seeds.to(features.device)).cpu()
+        return Choice(rows[centroids], scores=scores[members][centroids])
+
+
+class BatchBalance(BalanceStrategy):
+    """Algorithm 1 as users meet it: exact greedy for small batches, clustering for large ones.
+
+    Attributes:
+        large_batch: the batch size from which on clustering is used (the paper: 50).
+        continuation: of the greedy part.
+        beta: of the clustering part.
+        subset: of the clustering part.
+    """
+
+    name: ClassVar[str] = "batch-balance"
+    summary: ClassVar[str] = f"the paper's Algorithm 1: greedy under {LARGE_BATCH}, clustering from there on"
+
+    large_batch: PositiveInt = LARGE_BATCH
+    continuation: Continuation = "tail"
+    beta: NonNegativeFloat = 1.0
+    subset: PositiveFloat = 2.0
+
+    def choose(self, problem: Problem) -> Choice:
+        """Hand over to greedy-balance or cluster-balance."""
+        if problem.batch_size < self.large_batch:
+            return GreedyBalance(offset=self.offset, continuation=self.continuation).choose(problem)
+        return ClusterBalance(offset=self.offset, beta=self.beta, subset=self.subset).choose(problem)
+
+
+class EnumeratedBalance(BalanceStrategy):
+    """Greedy on Δ by enumerating every label configuration: exact, and exponential in the batch size."""
+
+    name: ClassVar[str] = "enumerated-balance"
+    summary: ClassVar[str] = "greedy by enumerating all C^b label configurations (small batches only)"
+
+    def choose(self, problem: Problem) -> Choice:
+        """Maximise the enumerated Δ one point at a time."""
+        return _estimated_greedy(self.joint_model(problem), problem, None)
+
+
+class SampledBalance(BalanceStrategy):
+    """Greedy as the paper computes it: enumeration for b < 4, importance sampling from there on (eq. 6).
+
+    Attributes:
+        num_samples: M, the number of sampled label configurations.
+    """
+
+    name: ClassVar[str] = "sampled-balance"
+    summary: ClassVar[str] = "greedy with the paper's estimator: enumeration for b < 4, then M sampled configurations"
+
+    num_samples: PositiveInt = 10_000
+
+    def choose(self, problem: Problem) -> Choice:
+        """Maximise the estimated Δ one point at a time."""
+        return _estimated_greedy(self.joint_model(problem), problem, self.num_samples)
+
+
+def _estimated_greedy(model: BalanceModel, problem: Problem, num_samples: int | None) -> Choice:
+    stream = generator(problem.seed, "configurations")
+    estimator = ConfigurationEstimator(model, num_samples=num_samples, generator=stream)
+    left = problem.candidates
+    values: list[float] = []
+    for _ in range(problem.batch_size):
+        scores = estimator.scores(left)
+        informed = float(scores.max()) > 0
+        best = int(top_k(scores, 1) if informed else torch.randint(len(left), (), generator=stream))
+        values.append(float(scores[best]))
+        estimator.add(int(left[best]))
+        left = torch.cat([left[:best], left[best + 1 :]])
+    return Choice(torch.tensor(estimator.chosen), scores=torch.tensor(values, dtype=torch.float64))
