@@ -6,7 +6,6 @@ mean coverage of random batches of the same size, and the null coverage, where e
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +16,7 @@ from batchbalance.acquisition.balance import BalanceModel, BalanceObjective, bal
 from batchbalance.equivalence import Edges
 from batchbalance.predictions import Predictions
 from batchbalance.seeds import generator
-from batchbalance.validation import check_indices
+from batchbalance.validation import Indices, check_indices
 
 NUM_RANDOM_BATCHES = 20
 MAX_PASS_FLOPS = 1e12  # a bound that would cost a larger pass over the candidates is left out
@@ -51,9 +50,9 @@ class BatchEvaluation:
 def evaluate_batch(
     predictions: Predictions,
     edges: Edges,
-    indices: Sequence[int] | Int[Tensor, " B"],
+    indices: Indices,
     *,
-    exclude: Sequence[int] | Int[Tensor, " e"] | None = None,
+    exclude: Indices | None = None,
     offset: bool = False,
     seed: int = 0,
     device: str | None = None,

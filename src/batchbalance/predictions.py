@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, Self, get_args
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 import safetensors.torch
@@ -46,7 +46,7 @@ class Predictions:
     @classmethod
     def from_probs(
         cls, x: Any, axes: str = "nsc", *, draw_ids: Sequence[str | int] | None = None, weights: Any = None
-    ) -> Self:
+    ) -> "Predictions":
         """Predictions from class probabilities.
 
         Args:
@@ -60,19 +60,21 @@ class Predictions:
     @classmethod
     def from_logits(
         cls, x: Any, axes: str = "nsc", *, draw_ids: Sequence[str | int] | None = None, weights: Any = None
-    ) -> Self:
+    ) -> "Predictions":
         """Predictions from unnormalised log-probabilities; arguments as in ``from_probs``."""
         return cls._wrap(x, "logits", axes, draw_ids, weights)._converted()
 
     @classmethod
     def from_log_probs(
         cls, x: Any, axes: str = "nsc", *, draw_ids: Sequence[str | int] | None = None, weights: Any = None
-    ) -> Self:
+    ) -> "Predictions":
         """Predictions from log-probabilities; arguments as in ``from_probs``."""
         return cls._wrap(x, "log-probs", axes, draw_ids, weights)._converted()
 
     @classmethod
-    def _wrap(cls, x: Any, values: Values, axes: str, draw_ids: Sequence[str | int] | None, weights: Any) -> Self:
+    def _wrap(
+        cls, x: Any, values: Values, axes: str, draw_ids: Sequence[str | int] | None, weights: Any
+    ) -> "Predictions":
         """Validate chunk by chunk but keep the numbers as they are, to be converted at each read."""
         if values not in get_args(Values):
             raise UnknownNameError("kind of values", str(values), get_args(Values))
@@ -82,7 +84,7 @@ class Predictions:
         check_rows(stored, values, wrapped.spans())
         return wrapped
 
-    def _converted(self) -> Self:
+    def _converted(self) -> "Predictions":
         log_probs = torch.empty(self.stored.shape, dtype=self.dtype, device=self.stored.device)
         for rows, chunk in self.chunks():
             log_probs[rows] = chunk
@@ -145,11 +147,11 @@ class Predictions:
         """The most probable class of each point under each draw; a tie goes to the lowest class."""
         return self.log_probs(rows).argmax(dim=-1)
 
-    def subset(self, rows: Rows) -> Self:
+    def subset(self, rows: Rows) -> "Predictions":
         """The same draws on some of the points."""
         return replace(self, stored=self.log_probs(rows), values="log-probs")
 
-    def with_weights(self, weights: Float[Tensor, " S"]) -> Self:
+    def with_weights(self, weights: Float[Tensor, " S"]) -> "Predictions":
         """The same predictions with these draw weights."""
         return replace(self, weights=check_weights(weights, self.num_draws))
 
@@ -174,7 +176,7 @@ class Predictions:
         *,
         draw_ids: Sequence[str | int] | None = None,
         weights: Any = None,
-    ) -> Self:
+    ) -> "Predictions":
         """Read a ``.npy``, ``.npz`` or ``.safetensors`` file; nothing is ever unpickled.
 
         A ``.npy`` file is memory-mapped: it is validated chunk by chunk and converted at each read, so it may be

@@ -1,6 +1,5 @@
 """`select`: predictions in, the batch to label out."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,7 +14,7 @@ from batchbalance.predictions import Predictions
 from batchbalance.selection import Continuation
 from batchbalance.strategies import Choice, Problem, Random, Strategy, strategy_named
 from batchbalance.strategies.balance import BalanceStrategy
-from batchbalance.validation import check_indices
+from batchbalance.validation import Indices, check_indices
 
 DEFAULT_RATIO = 0.25
 DEFAULT_PAIRS: Pairs = "disjoint"
@@ -86,7 +85,7 @@ def select(
     threshold: float | None = None,
     ratio: float = DEFAULT_RATIO,
     pairs: Pairs = DEFAULT_PAIRS,
-    exclude: Sequence[int] | Int[Tensor, " e"] | None = None,
+    exclude: Indices | None = None,
     seed: int = 0,
     device: str | None = None,
     max_reference: int | None = MAX_REFERENCE,
@@ -176,7 +175,7 @@ def _selection(
 
 
 def _check_request(
-    predictions: Predictions, batch_size: int, exclude: Any, strategy: Strategy, device: str | None
+    predictions: Predictions, batch_size: int, exclude: Indices | None, strategy: Strategy, device: str | None
 ) -> Tensor:
     if not isinstance(predictions, Predictions):
         raise TypeError(

@@ -6,7 +6,7 @@ is cut into chunks never changes a batch.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +25,7 @@ NOTHING_LEFT = 2.0**-52  # below this share of surviving weight, Δ no longer ch
 MAX_ROUNDS = 100
 
 
+@runtime_checkable
 class Objective(Protocol):
     """A monotone submodular set function over positions 0 … num_candidates − 1 that grows one point at a time."""
 

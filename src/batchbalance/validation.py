@@ -9,6 +9,7 @@ import torch
 import torch.utils.dlpack
 from torch import Tensor
 
+Indices = Sequence[Any] | np.ndarray | Tensor  # point indices as users give them; `check_indices` makes them a tensor
 Values = Literal["probs", "logits", "log-probs"]
 
 SUM_TOLERANCE = 1e-4
@@ -113,20 +114,23 @@ def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> None:
     if looks_like_probs:
         warnings.warn(
             "logits lie in [0, 1] and every row sums to 1: these look like probabilities; "
-            "if they are, hand them over as probabilities (`from_probs`, values 'probs')",
+            "if they are, use `from_probs` or say so with values 'probs'",
             stacklevel=4,
         )
 
 
 def _range_complaint(chunk: Tensor, values: Values) -> str:
+    def hint(kind: Values) -> str:
+        return f"these look like {kind}: use `from_{kind.replace('-', '_')}` or say so with values '{kind}'"
+
     if values == "log-probs":
         like_probs = bool(((chunk >= 0) & (chunk <= 1)).all())
-        other = "probabilities (`from_probs`, values 'probs')" if like_probs else "logits (`from_logits`, 'logits')"
-        return f"must be log-probabilities, at most 0, got {float(chunk.max()):g}; these look like {other}"
+        found = f"must be log-probabilities, at most 0, got {float(chunk.max()):g}"
+        return f"{found}; {hint('probs' if like_probs else 'logits')}"
     if bool((chunk <= 0).all()):
-        return "must be probabilities, got negative numbers only; these look like log-probabilities ('log-probs')"
+        return f"must be probabilities, got negative numbers only; {hint('log-probs')}"
     worst = float(chunk.max()) if bool((chunk > 1).any()) else float(chunk.min())
-    return f"must be probabilities in [0, 1], got {worst:g}; these look like logits (`from_logits`, 'logits')"
+    return f"must be probabilities in [0, 1], got {worst:g}; {hint('logits')}"
 
 
 def _reject(bad: Tensor, rows: slice, complaint: str) -> None:
@@ -137,7 +141,7 @@ def _reject(bad: Tensor, rows: slice, complaint: str) -> None:
         raise ValueError(f"predictions {complaint} (first at {place})")
 
 
-def check_indices(name: str, indices: Any, num_points: int) -> Tensor:
+def check_indices(name: str, indices: Indices, num_points: int) -> Tensor:
     """Distinct point indices in [0, N), as an int64 tensor in the given order."""
     try:
         given = torch.as_tensor(indices)

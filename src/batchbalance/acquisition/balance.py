@@ -20,7 +20,7 @@ from torch import Tensor
 
 from batchbalance.equivalence import Edges
 from batchbalance.predictions import Predictions
-from batchbalance.validation import check_indices
+from batchbalance.validation import Indices, check_indices
 
 DENSE_EDGES_PER_DRAW = 4  # above this many edges for each draw, single scores go through an (S, S) matrix
 CHUNK_BYTES = 2**25
@@ -289,9 +289,7 @@ def _standard_errors(contributions: Float[Tensor, "n S E"], model: BalanceModel)
     return (influence.square().sum(dim=1) * num_units / (num_units - 1)).sqrt()
 
 
-def joint_balance(
-    predictions: Predictions, edges: Edges, indices: Int[Tensor, " B"] | list[int], *, offset: bool = False
-) -> float:
+def joint_balance(predictions: Predictions, edges: Edges, indices: Indices, *, offset: bool = False) -> float:
     """Δ of a set of points, exact for any size: the expected edge weight that their labels together discount."""
     rows = check_indices("indices", indices, predictions.num_points)
     if not len(rows):
@@ -302,8 +300,8 @@ def joint_balance(
 def information(
     predictions: Predictions,
     edges: Edges,
-    rows: Int[Tensor, " r"] | list[int],
-    cols: Int[Tensor, " c"] | list[int],
+    rows: Indices,
+    cols: Indices,
     *,
     offset: bool = False,
 ) -> Float[Tensor, "r c"]:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -71,7 +71,7 @@ class Strategy(BaseModel, ABC):
         """Choose `problem.batch_size` of the candidates."""
 
     @classmethod
-    def with_options(cls, options: dict[str, Any]) -> Self:
+    def with_options(cls, options: dict[str, Any]) -> "Strategy":
         """Build from option values, which may be strings; an unknown name suggests the nearest one."""
         for name in options:
             if name not in cls.model_fields:

@@ -1,0 +1,272 @@
+"""The `batchbalance` command."""
+
+import csv
+import io
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from batchbalance import __version__
+from batchbalance.equivalence import MAX_REFERENCE, Pairs
+from batchbalance.errors import FileFormatError
+from batchbalance.files import replacing
+from batchbalance.predictions import Predictions
+from batchbalance.query import DEFAULT_RATIO, Selection, select
+from batchbalance.strategies import STRATEGIES, strategy_named
+
+ROWS_SHOWN = 20
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="Which of my unlabelled examples should I have labelled next?",
+)  # fmt: skip
+out = Console()
+err = Console(stderr=True)
+
+
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Turn a user's mistake into one line on standard error and exit code 2."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_rest, **_more: complain("warning", message)
+        try:
+            yield
+        except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
+            complain("error", error or type(error).__name__)
+            raise typer.Exit(2) from error
+
+
+def complain(kind: str, message: object) -> None:
+    """One line on standard error."""
+    err.print(Text(f"{kind}: {message}"), soft_wrap=True)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Which of my unlabelled examples should I have labelled next?"""
+    if version:
+        out.print(f"batchbalance {__version__}")
+        raise typer.Exit
+
+
+@app.command("select")
+def select_command(
+    predictions: Annotated[Path, typer.Argument(help="Predictions of the pool: .npy, .npz or .safetensors.")],
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="How many points to choose.")],
+    strategy: Annotated[str, typer.Option(help="See 'batchbalance strategies'.")] = "batch-balance",
+    option: Annotated[list[str] | None, typer.Option(help="An option of the strategy, as beta=2; repeatable.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Predictions of the same draws on the reference set; else the pool.")
+    ] = None,
+    validation_error: Annotated[float | None, typer.Option(help="Error rate ε on validation data.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Threshold τ itself, instead of ratio · ε.")] = None,
+    ratio: Annotated[float, typer.Option(help="τ / ε.")] = DEFAULT_RATIO,
+    pairs: Annotated[str, typer.Option(help="Pairs of draws: disjoint, all, or a number of random ones.")] = "disjoint",
+    values: Annotated[
+        str | None,
+        typer.Option(help="What the files hold: probs, logits or log-probs. Default: their own word, or probs."),
+    ] = None,
+    axes: Annotated[str, typer.Option(help="Order of the axes: n points, s draws, c classes.")] = "nsc",
+    ids: Annotated[Path | None, typer.Option(help="Names of the points, one a line.")] = None,
+    exclude: Annotated[
+        Path | None, typer.Option(help="Points not to choose, one a line: ids if --ids is given, else indices from 0.")
+    ] = None,
+    max_reference: Annotated[int, typer.Option(help="Use at most this many reference points.")] = MAX_REFERENCE,
+    seed: Annotated[int, typer.Option(help="Same seed, same batch.")] = 0,
+    device: Annotated[str | None, typer.Option(help="Where to compute, as cuda; default the CPU.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the batch to this .csv or .json file.")] = None,
+) -> None:
+    """Choose the batch of points to label next."""
+    with reported_errors():
+        if output is not None:
+            check_output(output)
+        chosen_strategy = strategy_named(strategy, parse_options(option or []))
+        pool = Predictions.load(predictions, values, axes)  # type: ignore[arg-type]  # checked there
+        compared = None if reference is None else Predictions.load(reference, values, axes)  # type: ignore[arg-type]
+        names = read_ids(ids, pool.num_points) if ids is not None else None
+        started = time.perf_counter()
+        selection = select(
+            pool,
+            batch_size,
+            strategy=chosen_strategy,
+            reference=compared,
+            validation_error=validation_error,
+            threshold=threshold,
+            ratio=ratio,
+            pairs=parse_pairs(pairs),
+            exclude=read_exclude(exclude, names) if exclude is not None else None,
+            seed=seed,
+            device=device,
+            max_reference=max_reference,
+        )
+        seconds = time.perf_counter() - started
+        shown = [str(i) if names is None else names[i] for i in selection.indices.tolist()]
+        if output is not None:
+            write_batch(output, selection, shown)
+        show(selection, shown, pool.num_points, seconds)
+        if output is not None:
+            out.print(Text(f"written to {output}"), soft_wrap=True)
+
+
+@app.command("strategies")
+def strategies_command() -> None:
+    """List the strategies: what they do, what they need, their options."""
+    for name, strategy in STRATEGIES.items():
+        options = [f"{key}={field.default}" for key, field in strategy.model_fields.items()]
+        uses = [used.replace("_", "-") for used in sorted(strategy.uses)]
+        out.print(Text.assemble((name, "bold"), f": {strategy.summary}"), soft_wrap=True)
+        out.print(Text(f"    uses {', '.join(uses) or 'the predictions only'}"), soft_wrap=True)
+        out.print(Text(f"    options {' '.join(options) or 'none'}"), soft_wrap=True)
+
+
+def parse_options(pairs: list[str]) -> dict[str, Any]:
+    """{"beta": "2"} from ["beta=2"]."""
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--option must look like beta=2, got {pair!r}")
+        options[name.replace("-", "_")] = value
+    return options
+
+
+def parse_pairs(text: str) -> Pairs:
+    """What --pairs says: a name or a number."""
+    if text in ("disjoint", "all"):
+        return text  # type: ignore[return-value]
+    if not text.isdecimal():
+        raise ValueError(f"--pairs must be disjoint, all or a number of random pairs, got {text!r}")
+    return int(text)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, without blank ones at its end."""
+    try:
+        return path.read_text(encoding="utf-8").rstrip().splitlines()
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} must be a UTF-8 text file with one entry a line") from error
+
+
+def read_ids(path: Path, num_points: int) -> list[str]:
+    """One distinct id for each point."""
+    names = [line.strip() for line in read_lines(path)]
+    if len(names) != num_points:
+        raise FileFormatError(f"{path} must have one id for each of {num_points} points, got {len(names)}")
+    if len(set(names)) != num_points:
+        seen: set[str] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise FileFormatError(f"{path} must have distinct ids, got {twice!r} more than once")
+    return names
+
+
+def read_exclude(path: Path, names: list[str] | None) -> list[int]:
+    """Indices of the points not to choose."""
+    lines = [line.strip() for line in read_lines(path)]
+    if names is None:
+        wrong = next((line for line in lines if not line.isdecimal()), None)
+        if wrong is not None:
+            raise FileFormatError(f"{path} must have one index from 0 a line, got {wrong!r}; for names, give --ids")
+        return [int(line) for line in lines]
+    position = {name: i for i, name in enumerate(names)}
+    unknown = next((line for line in lines if line not in position), None)
+    if unknown is not None:
+        raise FileFormatError(f"{path} must name points of --ids, got {unknown!r}")
+    return [position[line] for line in lines]
+
+
+def check_output(path: Path) -> None:
+    """Refuse, before any work, an output that could not be written."""
+    if path.suffix not in (".csv", ".json"):
+        raise ValueError(f"--output must end in .csv or .json, got {str(path)!r}")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise OSError(f"cannot write {path}: {path.parent} must be a folder that can be written to")
+
+
+def write_batch(path: Path, selection: Selection, names: list[str]) -> None:
+    """Write the batch, whole or not at all."""
+    if path.suffix == ".json":
+        text = json.dumps({"ids": names, **selection.as_dict()}, indent=2, allow_nan=False, default=str) + "\n"
+    else:
+        columns: dict[str, list[Any]] = {
+            "rank": list(range(1, len(names) + 1)),
+            "id": names,
+            "index": selection.indices.tolist(),
+        }
+        for name in ("gain", "gain_error", "coverage", "score"):
+            tensor = getattr(selection, name if name == "coverage" else name + "s")
+            columns[name] = [""] * len(names) if tensor is None else tensor.tolist()
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        text = buffer.getvalue()
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def show(selection: Selection, names: list[str], num_points: int, seconds: float) -> None:
+    """A short table, then coverage with its baselines, certificate and time."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("rank", justify="right")
+    table.add_column("id")
+    has_gains = selection.gains is not None and selection.num_edges
+    values = selection.gains if has_gains else selection.scores
+    if values is not None:
+        table.add_column("gain" if has_gains else "score", justify="right")
+    for rank, name in enumerate(names[:ROWS_SHOWN]):
+        cells: list[str | Text] = [str(rank + 1), Text(name)]
+        if values is not None:
+            errors = selection.gain_errors if has_gains else None
+            error = "" if errors is None else f" ± {float(errors[rank]):.1g}"
+            cells.append(f"{float(values[rank]):.4g}{error}")
+        table.add_row(*cells)
+    out.print(table)
+    if len(names) > ROWS_SHOWN:
+        out.print(f"… and {len(names) - ROWS_SHOWN} more; --output writes all of them")
+    out.print()
+    for line in facts(selection):
+        out.print(line, soft_wrap=True)
+    out.print(f"{selection.strategy.name} chose {len(names)} of {num_points:,} points in {seconds:.2f} s")
+    for warning in selection.warnings:
+        complain("warning", warning)
+
+
+def facts(selection: Selection) -> Iterator[str]:
+    """What is known about a batch, one line each."""
+    if selection.coverage is None or selection.null_coverage is None:
+        return
+    if selection.certificate is not None:
+        yield f"coverage     {float(selection.coverage[-1]):8.3%}  of the edge weight discounted in expectation, beside"
+        yield f"  random     {selection.random_coverage:8.3%}  by the mean of 20 random batches of this size"
+        yield f"  null       {float(selection.null_coverage[-1]):8.3%}  by label noise alone, if all draws agreed"
+        yield f"certificate  {selection.certificate:8.3%}  of the best batch at least, under these draws and pairs"
+    yield (
+        f"edges        {selection.num_edges:,} of {selection.num_pairs:,} pairs of draws differ on more than "
+        f"{selection.threshold:.3%} of {selection.num_reference:,} reference points"
+    )
+    yield f"threshold    {selection.threshold:.4g} ({selection.threshold_source})"
+    if selection.continued_from is not None:
+        start = selection.continued_from + 1
+        yield f"continued    from pick {start} on by {selection.continuation!r}: too little was left to gain"
+
+
+def main() -> None:
+    """Run the command."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        complain("stopped", "nothing was written")
+        sys.exit(130)
