@@ -94,10 +94,8 @@ def clustering(similarity, seeds, max_rounds=100):
             if x in centroids:
                 clusters[centroids.index(x)].append(x)
                 continue
-            best, home = -math.inf, 0
-            for j, centroid in enumerate(centroids):
-                if similarity[x][centroid] > best:
-                    best, home = similarity[x][centroid], j
+            overlaps = [similarity[x][centroid] for centroid in centroids]
+            home = next(j for j, overlap in enumerate(overlaps) if overlap >= max(overlaps) - 1e-12 * max(overlaps))
             clusters[home].append(x)
         moved = []
         for current, members in zip(centroids, clusters, strict=True):

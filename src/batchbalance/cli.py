@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -19,11 +19,12 @@ from rich.text import Text
 
 from batchbalance import __version__
 from batchbalance.equivalence import MAX_REFERENCE, Pairs
-from batchbalance.errors import FileFormatError
+from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.files import replacing
 from batchbalance.predictions import Predictions
 from batchbalance.query import DEFAULT_RATIO, Selection, select
 from batchbalance.strategies import STRATEGIES, strategy_named
+from batchbalance.validation import Values
 
 ROWS_SHOWN = 20
 
@@ -39,6 +40,7 @@ err = Console(stderr=True)
 def reported_errors() -> Iterator[None]:
     """Turn a user's mistake into one line on standard error and exit code 2."""
     with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
         warnings.showwarning = lambda message, *_rest, **_more: complain("warning", message)
         try:
             yield
@@ -94,8 +96,9 @@ def select_command(
         if output is not None:
             check_output(output)
         chosen_strategy = strategy_named(strategy, parse_options(option or []))
-        pool = Predictions.load(predictions, values, axes)  # type: ignore[arg-type]  # checked there
-        compared = None if reference is None else Predictions.load(reference, values, axes)  # type: ignore[arg-type]
+        kind = None if values is None else parse_values(values)
+        pool = Predictions.load(predictions, kind, axes)
+        compared = None if reference is None else Predictions.load(reference, kind, axes)
         names = read_ids(ids, pool.num_points) if ids is not None else None
         started = time.perf_counter()
         selection = select(
@@ -141,6 +144,14 @@ def parse_options(pairs: list[str]) -> dict[str, Any]:
             raise ValueError(f"--option must look like beta=2, got {pair!r}")
         options[name.replace("-", "_")] = value
     return options
+
+
+def parse_values(text: str) -> Values:
+    """What --values says."""
+    for kind in get_args(Values):
+        if text == kind:
+            return kind  # type: ignore[no-any-return]
+    raise UnknownNameError("kind of values", text, get_args(Values))
 
 
 def parse_pairs(text: str) -> Pairs:

@@ -317,6 +317,6 @@ def _named_values(path: Path, arrays: dict[str, Any], values: Values | None) -> 
 
 
 def _raise_unreadable(path: Path, error: Exception) -> NoReturn:
-    if "allow_pickle" in str(error) or "pickle" in str(error).lower():
+    if "pickle" in str(error).lower() or "Python objects" in str(error):
         raise FileFormatError(f"{path} holds pickled objects, which are never loaded; save a plain array") from error
     raise FileFormatError(f"{path} is damaged or not a {path.suffix} file: {error}") from error

@@ -270,7 +270,7 @@ def balance_clustering(
     tolerance = 1e-6 if features.dtype == torch.float32 else 1e-12
     centroids = seeds.clone()
     for _ in range(max_rounds):
-        assigned = _nearest(features, features[centroids])
+        assigned = _nearest(features, features[centroids], tolerance)
         assigned[centroids] = torch.arange(num_clusters, device=assigned.device)
         sums = torch.zeros(num_clusters, features.shape[1], dtype=features.dtype, device=features.device)
         sums.index_add_(0, assigned, features)
@@ -284,8 +284,13 @@ def balance_clustering(
     return centroids
 
 
-def _nearest(features: Tensor, centres: Tensor) -> Tensor:
-    parts = [(features[span] @ centres.T).argmax(dim=1) for span in _spans(len(features), len(centres))]
+def _nearest(features: Tensor, centres: Tensor, tolerance: float) -> Tensor:
+    """The first centre of largest similarity to each point."""
+    parts = []
+    for span in _spans(len(features), len(centres)):
+        similarity = features[span] @ centres.T
+        largest = similarity.amax(dim=1, keepdim=True)
+        parts.append((similarity >= largest - tolerance * largest.abs()).to(torch.uint8).argmax(dim=1))
     return torch.cat(parts)
 
 

@@ -185,7 +185,8 @@ class BalanceObjective:
     @property
     def log_remaining(self) -> float:
         """Log of the share of edge weight that survives the batch so far."""
-        return self.survival.log_total - math.log(float(self.model.edge_weights.sum()))
+        total = float(self.model.edge_weights.sum())
+        return self.survival.log_total - math.log(total) if total > 0 else -math.inf
 
     def _fill_cache(self) -> PointTerms:
         predictions, dtype = self.model.predictions, self.model.predictions.dtype

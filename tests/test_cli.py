@@ -1,0 +1,169 @@
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from batchbalance import Predictions, select
+from batchbalance.cli import app
+from conftest import random_probs
+
+PROBS = random_probs(60, 8, 3, seed=1).astype(np.float32)
+
+
+@pytest.fixture
+def files(tmp_path):
+    np.save(tmp_path / "p.npy", PROBS)
+    np.save(tmp_path / "r.npy", random_probs(30, 8, 3, seed=2))
+    (tmp_path / "ids.txt").write_text("\n".join(f"image-{i}.png" for i in range(60)) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def run(files, *arguments):
+    result = CliRunner().invoke(app, ["select", str(files / "p.npy"), *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_select_prints_what_the_library_finds(files):
+    expected = select(Predictions.from_probs(PROBS), 5)
+    code, out, err = run(files, "--batch-size", 5)
+    assert (code, err) == (0, "")
+    rows = [line.split()[1] for line in out.splitlines()[1:6]]
+    assert rows == [str(i) for i in expected.indices.tolist()]
+    for word in ("coverage", "random", "null", "certificate", "edges", "threshold", "batch-balance chose 5 of 60"):
+        assert word in out
+    assert f"{expected.certificate:.3%}" in out
+    assert "settled" not in out
+
+
+def test_all_options_reach_the_library(files):
+    (files / "skip.txt").write_text("image-3.png\nimage-4.png\n")
+    code, _, err = run(
+        files, "-b", 4, "--strategy", "power-balance", "--option", "beta=3", "--reference", files / "r.npy",
+        "--validation-error", 0.3, "--ratio", 0.5, "--pairs", 6, "--ids", files / "ids.txt",
+        "--exclude", files / "skip.txt", "--seed", 9, "--output", files / "o.json",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    written = json.loads((files / "o.json").read_text())
+    reference = Predictions.from_probs(random_probs(30, 8, 3, seed=2))
+    expected = select(
+        Predictions.from_probs(PROBS), 4, strategy="power-balance", reference=reference, validation_error=0.3,
+        ratio=0.5, pairs=6, exclude=[3, 4], seed=9,
+    )  # fmt: skip
+    assert written["strategy"] == {"name": "power-balance", "offset": False, "beta": 3.0}
+    assert written["num_pairs"] == 6
+    assert written["threshold"] == pytest.approx(expected.threshold)
+    assert written["ids"] == [f"image-{i}.png" for i in written["indices"]]
+
+
+def test_csv_has_a_row_for_each_point(files):
+    code, _, _ = run(files, "-b", 25, "--output", files / "o.csv", "--ids", files / "ids.txt")
+    assert code == 0
+    rows = list(csv.DictReader((files / "o.csv").read_text().splitlines()))
+    assert [int(row["rank"]) for row in rows] == list(range(1, 26))
+    assert rows[3]["id"] == f"image-{rows[3]['index']}.png"
+    assert float(rows[-1]["coverage"]) == pytest.approx(sum(float(row["gain"]) for row in rows), abs=1e-9)
+
+
+def test_values_and_axes(files):
+    np.save(files / "p.npy", np.log(PROBS.transpose(1, 2, 0)) + 1)
+    code, out, _ = run(files, "-b", 2, "--values", "logits", "--axes", "scn")
+    assert (code, "chose 2 of 60" in out) == (0, True)
+
+
+BAD = [
+    (["-b", 0], "at least 1, got 0"),
+    (["-b", 61], "60 points that are left, got 61"),
+    (["-b", 3, "--strategy", "bach-balance"], "did you mean 'batch-balance'"),
+    (["-b", 3, "--option", "beta"], "must look like beta=2"),
+    (["-b", 3, "--option", "bta=2"], "did you mean 'beta'"),
+    (["-b", 3, "--option", "beta=two"], "got 'two'"),
+    (["-b", 3, "--threshold", 1.2], "from 0 to 1"),
+    (["-b", 3, "--threshold", 0.1, "--validation-error", 0.1], "together"),
+    (["-b", 3, "--ratio", -1], "from 0 to 1"),
+    (["-b", 3, "--pairs", "some"], "disjoint, all or a number"),
+    (["-b", 3, "--values", "logit"], "did you mean 'logits'"),
+    (["-b", 3, "--values", "log-probs"], "look like probs"),
+    (["-b", 3, "--axes", "nc"], "2 axes"),
+    (["-b", 3, "--reference", "absent.npy"], "no such file: absent.npy"),
+    (["-b", 3, "--ids", "absent.txt"], "absent.txt"),
+    (["-b", 3, "--output", "/no/such/folder/o.csv"], "cannot write"),
+    (["-b", 3, "--output", "o.xlsx"], "must end in .csv or .json"),
+    (["-b", 3, "--device", "warp"], "`device`"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_mistakes_exit_with_2_and_write_nothing(files, arguments, message):
+    target = files / "o.csv"
+    extra = [] if "--output" in arguments else ["--output", target]
+    code, out, err = run(files, *arguments, *extra)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "option", "message"),
+    [
+        ("a\nb\n", "--ids", "each of 60 points, got 2"),
+        ("x\n" * 60, "--ids", "'x' more than once"),
+        ("3\n3\n", "--exclude", "3 more than once"),
+        ("60\n", "--exclude", "from 0 to 59"),
+        ("three\n", "--exclude", "got 'three'"),
+    ],
+)
+def test_bad_id_files(files, content, option, message):
+    (files / "bad.txt").write_text(content)
+    code, _, err = run(files, "-b", 3, option, files / "bad.txt")
+    assert code == 2
+    assert message in err
+
+
+def test_an_unknown_excluded_name_and_a_binary_file(files):
+    (files / "skip.txt").write_text("image-99.png\n")
+    assert "got 'image-99.png'" in run(files, "-b", 3, "--ids", files / "ids.txt", "--exclude", files / "skip.txt")[2]
+    (files / "skip.txt").write_bytes(b"\xff\xfe\x00")
+    assert "UTF-8" in run(files, "-b", 3, "--exclude", files / "skip.txt")[2]
+
+
+def test_bad_files_exit_with_2(files):
+    for content, message in [(b"", "is empty"), (b"\x93NUMPY", "damaged"), (b"junk junk junk", "never loaded|damaged")]:
+        (files / "p.npy").write_bytes(content)
+        code, _, err = run(files, "-b", 3)
+        assert code == 2
+        assert any(part in err for part in message.split("|"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
+def test_an_unwritable_folder(files):
+    files.chmod(0o500)
+    code, _, err = run(files, "-b", 3, "--output", files / "o.csv")
+    files.chmod(0o700)
+    assert code == 2
+    assert "cannot write" in err
+
+
+def test_warnings_are_shown(files):
+    _, _, err = run(files, "-b", 3, "--threshold", 1)
+    assert "warning: none of 4 pairs" in err
+    np.save(files / "p.npy", PROBS)
+    _, _, err = run(files, "-b", 3, "--values", "logits")
+    assert "warning: logits lie in [0, 1]" in err
+
+
+def test_strategies_lists_every_strategy():
+    result = CliRunner().invoke(app, ["strategies"])
+    assert result.exit_code == 0
+    for word in ("batch-balance: ", "random: ", "beta=8.0", "num_samples=10000", "uses"):
+        assert word in result.stdout
+
+
+def test_the_installed_command_runs(files):
+    command = [sys.executable, "-c", "from batchbalance.cli import main; main()", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("batchbalance 0.")

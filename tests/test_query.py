@@ -1,0 +1,112 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from batchbalance import DrawMismatchError, GreedyBalance, Predictions, connect, joint_balance, select
+from conftest import random_probs, random_weights
+
+
+def test_the_selection_tells_how_it_came_about(pool):
+    chosen = select(pool, 3, validation_error=0.2)
+    assert (chosen.threshold, chosen.threshold_source) == (0.05, "0.25 × validation error 0.2")
+    edges = connect(pool, 0.05)
+    assert (chosen.num_edges, chosen.num_pairs, chosen.num_reference) == (edges.num_edges, 6, 200)
+    assert float(chosen.gains.sum()) == pytest.approx(joint_balance(pool, edges, chosen.indices), abs=1e-12)
+    assert bool((chosen.gain_errors > 0).all())
+    assert select(pool, 3, threshold=0.1).threshold_source == "given"
+
+
+def test_the_error_is_estimated_from_the_pool_and_said_so(pool):
+    chosen = select(pool, 3, ratio=0.5)
+    mean = pool.log_probs().exp().mean(dim=1)
+    assert chosen.threshold == pytest.approx(0.5 * float((1 - mean.amax(dim=1)).mean()))
+    assert "estimated error" in chosen.threshold_source
+
+
+def test_a_reference_set_decides_the_edges(pool):
+    reference = Predictions.from_probs(random_probs(50, 12, 4, seed=9))
+    chosen = select(pool, 3, reference=reference, threshold=0.5)
+    assert chosen.num_edges == connect(reference, 0.5).num_edges
+    assert chosen.num_reference == 50
+
+
+def test_weights_of_the_pool_hold_for_the_reference_set(pool):
+    weights = random_weights(12)
+    weighted = pool.with_weights(torch.from_numpy(weights))
+    reference = Predictions.from_probs(random_probs(50, 12, 4, seed=9))
+    chosen = select(weighted, 2, reference=reference, threshold=0.1)
+    edges = connect(reference.with_weights(weighted.weights), 0.1)
+    assert float(chosen.gains.sum()) == pytest.approx(joint_balance(weighted, edges, chosen.indices), abs=1e-12)
+    with pytest.raises(DrawMismatchError, match="same draw weights"):
+        select(pool, 2, reference=reference.with_weights(weighted.weights), threshold=0.1)
+
+
+def test_subsampling_is_reported(pool):
+    chosen = select(pool, 2, threshold=0.05, max_reference=50)
+    assert chosen.num_reference == 50
+    assert "50 of 200 reference points" in chosen.warnings[0]
+
+
+def test_memory_mapped_predictions_give_the_same_batch(tmp_path):
+    probs = random_probs(150, 10, 3, seed=3).astype(np.float32)
+    np.save(tmp_path / "p.npy", probs)
+    mapped = Predictions.load(tmp_path / "p.npy", "probs")
+    for strategy in ("greedy-balance", "power-balance", "cluster-balance"):
+        first, second = (select(p, 8, strategy=strategy) for p in (mapped, Predictions.from_probs(probs)))
+        assert first.indices.tolist() == second.indices.tolist()
+
+
+def test_a_selection_is_plain_json(pool):
+    for strategy in ("batch-balance", "random"):
+        plain = json.loads(json.dumps(select(pool, 2, strategy=strategy).as_dict(), allow_nan=False))
+        assert plain["strategy"]["name"] == strategy
+        assert len(plain["indices"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"batch_size": 0}, "at least 1, got 0"),
+        ({"batch_size": -3}, "at least 1, got -3"),
+        ({"batch_size": 201}, "at most the 200 points that are left, got 201"),
+        ({"batch_size": 199, "exclude": [1, 2]}, "at most the 198"),
+        ({"exclude": [5, 5]}, "5 more than once"),
+        ({"exclude": [200]}, "from 0 to 199, got 200"),
+        ({"threshold": 1.5}, "`threshold` must be a number from 0 to 1, got 1.5"),
+        ({"validation_error": -0.1}, "`validation_error` must be"),
+        ({"ratio": 2.0}, "`ratio` must be"),
+        ({"threshold": 0.1, "validation_error": 0.1}, "together with `validation_error`"),
+        ({"threshold": 0.1, "ratio": 0.5}, "together with `ratio`"),
+        ({"strategy": "random", "threshold": 0.1}, "`threshold` is not used by strategy 'random'"),
+        ({"strategy": "random", "pairs": "all"}, "`pairs` is not used"),
+        ({"strategy": "random", "max_reference": 3}, "`max_reference` is not used"),
+        ({"strategy": "partition-balance", "pairs": 4}, "`pairs` is not used"),
+        ({"strategy": "gredy-balance"}, "did you mean 'greedy-balance'"),
+        ({"device": "warp"}, "`device` must be one that torch can use"),
+        ({"seed": -1}, "non-negative"),
+    ],
+)
+def test_bad_requests_are_refused(pool, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        select(pool, **{"batch_size": 3, **kwargs})
+
+
+def test_other_draws_or_classes_are_refused(pool):
+    for probs, message in [(random_probs(5, 11, 4), "12 draws, got 11"), (random_probs(5, 12, 3), "4 classes, got 3")]:
+        with pytest.raises(DrawMismatchError, match=message):
+            select(pool, 2, reference=Predictions.from_probs(probs))
+
+
+def test_one_draw_is_refused_where_pairs_are_needed(pool):
+    single = Predictions.from_probs(random_probs(9, 1, 3))
+    with pytest.raises(ValueError, match="at least 2 draws"):
+        select(single, 2)
+    assert len(select(single, 2, strategy="random").indices) == 2
+
+
+def test_a_strategy_object_carries_its_options(pool):
+    chosen = select(pool, 120, strategy=GreedyBalance(continuation="random"), threshold=0.05)
+    assert chosen.continuation == "random"
+    assert "random" in chosen.warnings[-1]
