@@ -161,7 +161,7 @@ def _coverage(model: BalanceModel, indices: Int[Tensor, " B"]) -> float:
     weights = torch.outer(model.draw_weights, model.edge_weights)
     weights = weights / weights.sum()
     survival = weights
-    for span in model.spans(len(indices), survival.numel() * 8 * 4):
+    for span in model.factor_spans(len(indices)):
         _, kept = model.factors(indices[span])
         survival = survival * kept.prod(dim=0)
         if float(survival.sum()) < SETTLED:

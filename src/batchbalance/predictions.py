@@ -132,11 +132,9 @@ class Predictions:
         for rows in self.spans(numbers):
             yield rows, self.log_probs(rows)
 
-    def spans(self, numbers: int = CHUNK_NUMBERS) -> Iterator[slice]:
+    def spans(self, numbers: int = CHUNK_NUMBERS) -> list[slice]:
         """Consecutive slices that cover all points, each of about `numbers` numbers."""
-        step = max(1, numbers // (self.num_draws * self.num_classes))
-        for start in range(0, self.num_points, step):
-            yield slice(start, min(start + step, self.num_points))
+        return spans_of(self.num_points, numbers // (self.num_draws * self.num_classes))
 
     def mean_probs(self) -> Float[Tensor, "N C"]:
         """The weighted mean over draws of the class probabilities, (N, C)."""
@@ -238,6 +236,12 @@ class Predictions:
     def __repr__(self) -> str:
         kind = f"{self.num_points} points, {self.num_draws} draws, {self.num_classes} classes"
         return f"Predictions({kind}, {self.values}, {self.stored.dtype})"
+
+
+def spans_of(num: int, step: int) -> list[slice]:
+    """Consecutive slices of `step` (at least 1) that cover `num` things."""
+    step = max(1, step)
+    return [slice(start, min(start + step, num)) for start in range(0, num, step)]
 
 
 def check_same_draws(

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance.predictions import CHUNK_NUMBERS, spans_of
 from batchbalance.seeds import generator, gumbel
 
 Continuation = Literal["tail", "power", "random"]
@@ -274,9 +275,8 @@ def balance_clustering(
         assigned[centroids] = torch.arange(num_clusters, device=assigned.device)
         sums = torch.zeros(num_clusters, features.shape[1], dtype=features.dtype, device=features.device)
         sums.index_add_(0, assigned, features)
-        values = own + torch.cat(
-            [(features[span] * sums[assigned[span]]).sum(dim=1) for span in _spans(len(features), features.shape[1])]
-        )
+        spans = spans_of(len(features), CHUNK_NUMBERS // features.shape[1])
+        values = own + torch.cat([(features[span] * sums[assigned[span]]).sum(dim=1) for span in spans])
         moved = _best_members(values, assigned, centroids, tolerance)
         if torch.equal(moved, centroids):
             break
@@ -287,16 +287,11 @@ def balance_clustering(
 def _nearest(features: Tensor, centres: Tensor, tolerance: float) -> Tensor:
     """The first centre of largest similarity to each point."""
     parts = []
-    for span in _spans(len(features), len(centres)):
+    for span in spans_of(len(features), CHUNK_NUMBERS // len(centres)):
         similarity = features[span] @ centres.T
         largest = similarity.amax(dim=1, keepdim=True)
         parts.append((similarity >= largest - tolerance * largest.abs()).to(torch.uint8).argmax(dim=1))
     return torch.cat(parts)
-
-
-def _spans(num: int, width: int, numbers: int = 2**24) -> list[slice]:
-    step = max(1, numbers // max(1, width))
-    return [slice(start, min(start + step, num)) for start in range(0, num, step)]
 
 
 def _best_members(values: Tensor, assigned: Tensor, centroids: Tensor, tolerance: float) -> Tensor:

@@ -19,11 +19,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.equivalence import Edges
-from batchbalance.predictions import Predictions
+from batchbalance.predictions import Predictions, spans_of
 from batchbalance.validation import Indices, check_indices
 
 DENSE_EDGES_PER_DRAW = 4  # above this many edges for each draw, single scores go through an (S, S) matrix
-CHUNK_BYTES = 2**25
+CHUNK_BYTES = 2**21  # terms computed at a time: they stay in the cache
+FACTOR_BYTES = 2**25  # float64 (S, E) matrices held at a time
 
 
 def log_ratios(log_probs: Float[Tensor, "n C S"], offset: bool) -> Float[Tensor, "n C S"]:
@@ -122,10 +123,13 @@ class BalanceModel:
         root = torch.outer(self.draw_weights, self.edge_weights).sqrt().to(terms.probs.dtype)
         return ((terms.probs.transpose(1, 2) @ terms.deficits) * root).flatten(start_dim=1)
 
-    def spans(self, num_points: int, bytes_per_point: int | None = None) -> list[slice]:
-        """Consecutive slices of `num_points` points whose terms fit in a chunk."""
-        step = max(1, CHUNK_BYTES // max(1, bytes_per_point or self.bytes_per_point))
-        return [slice(start, min(start + step, num_points)) for start in range(0, num_points, step)]
+    def spans(self, num_points: int) -> list[slice]:
+        """Consecutive slices of `num_points` points whose terms fit in the cache."""
+        return spans_of(num_points, CHUNK_BYTES // max(1, self.bytes_per_point))
+
+    def factor_spans(self, num_points: int) -> list[slice]:
+        """Consecutive slices of `num_points` points whose factors, and a few copies of them, fit in memory."""
+        return spans_of(num_points, FACTOR_BYTES // max(1, 8 * len(self.draw_weights) * len(self.edge_weights)))
 
 
 class Survival:
@@ -218,7 +222,7 @@ class BalanceObjective:
     def exact_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         """Gains of some positions in float64, without the scale; decides near-ties."""
         out = torch.empty(len(positions), dtype=torch.float64)
-        for span in self.model.spans(len(positions), 16 * self.model.bytes_per_point):
+        for span in self.model.spans(len(positions)):
             terms = self.model.terms(self.candidates[positions[span]], torch.float64)
             out[span] = ((terms.probs @ self.survival.scaled) * terms.deficits).flatten(start_dim=1).sum(dim=1).cpu()
         return out
@@ -250,7 +254,7 @@ def balance_path(model: BalanceModel, indices: Int[Tensor, " B"]) -> BalancePath
     """The gain of each point of a batch given those before it, exactly."""
     survival = torch.ones(len(model.draw_weights), len(model.edge_weights), dtype=torch.float64, device=model.device)
     gains, errors = [], []
-    for span in model.spans(len(indices), survival.numel() * 8 * 6):
+    for span in model.factor_spans(len(indices)):
         discounts, kept = model.factors(indices[span])
         before = torch.cat([survival.unsqueeze(0), kept[:-1]]).cumprod(dim=0)  # (n, S, E)
         survival = before[-1] * kept[-1]

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.acquisition.balance import BalanceModel, log_ratios
+from batchbalance.predictions import spans_of
 
 MAX_CONFIGURATIONS = 1_000_000
 ENUMERATE_BELOW = 4  # the paper enumerates for b < 4
@@ -105,7 +106,7 @@ class ConfigurationEstimator:
         num_configurations = likelihoods.shape[1]
         bytes_per_point = 2 * num_configurations * model.predictions.num_classes * self.dtype.itemsize
         out = []
-        for span in model.spans(len(indices), max(1, bytes_per_point * 2**25 // CHUNK_BYTES)):
+        for span in spans_of(len(indices), CHUNK_BYTES // bytes_per_point):
             log_probs = model.log_probs(indices[span], self.dtype)  # (n, C, S)
             ratios = log_ratios(log_probs, model.offset)
             kept = (ratios.index_select(2, ends[:, 0]) + ratios.index_select(2, ends[:, 1])).exp()  # (n, C, E)
