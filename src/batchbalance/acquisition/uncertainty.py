@@ -1,0 +1,75 @@
+"""Scores of one point from how unsure its prediction is: the classic baselines (section 4, compared methods).
+
+Every score is float64, not negative, and larger for a point that is more worth a label. All but ``mean_std``
+and the votes of ``variation_ratio`` read only the mean prediction p̄(y) = Σ_s w_s p(y | ω_s).
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from batchbalance.predictions import Predictions
+
+
+def entropy(predictions: Predictions) -> Float[Tensor, " N"]:
+    """Entropy of the mean prediction in nats, from 0 to log C."""
+    return torch.special.entr(_mean_probs(predictions)).sum(dim=-1)
+
+
+def least_confidence(predictions: Predictions) -> Float[Tensor, " N"]:
+    """One minus the highest mean probability, from 0 to 1 − 1/C."""
+    return _descending(predictions)[:, 1:].sum(dim=-1)
+
+
+def margin(predictions: Predictions) -> Float[Tensor, " N"]:
+    """One minus the lead of the most probable class over the second, from 0 to 1; 0 with a single class."""
+    others = _descending(predictions)[:, 1:]
+    return others.sum(dim=-1) + others[:, :1].sum(dim=-1)
+
+
+def variation_ratio(predictions: Predictions, *, votes: bool = False) -> Float[Tensor, " N"]:
+    """The share of the mean prediction that is not on its mode, from 0 to 1 − 1/C.
+
+    Args:
+        predictions: of the points to score.
+        votes: count each draw as a vote for its most probable class (Freeman 1965) instead of as probabilities
+            (Gal et al. 2017). With S draws the votes take few values and tie often. Without them this is
+            ``least_confidence``.
+    """
+    if not votes:
+        return least_confidence(predictions)
+    weights, num_classes = predictions.draw_weights, predictions.num_classes
+    scores = []
+    for rows in predictions.spans():
+        labels = predictions.hard_labels(rows)  # (n, S)
+        tally = torch.zeros(len(labels), num_classes, dtype=torch.float64, device=labels.device)
+        tally.scatter_add_(1, labels, weights.to(labels.device).expand(labels.shape))
+        scores.append(tally.sort(dim=-1, descending=True).values[:, 1:].sum(dim=-1))
+    return torch.cat(scores)
+
+
+def mean_std(predictions: Predictions) -> Float[Tensor, " N"]:
+    """The standard deviation of a class probability over draws, averaged over classes, from 0 to 1/2."""
+    scores = []
+    for _, chunk in predictions.chunks():
+        probs = chunk.double().exp()
+        weights = predictions.draw_weights.to(probs.device)
+        mean = torch.einsum("s,nsc->nc", weights, probs)
+        variance = torch.einsum("s,nsc->nc", weights, (probs - mean.unsqueeze(1)).square())
+        scores.append(variance.sqrt().mean(dim=-1))
+    return torch.cat(scores)
+
+
+def _mean_probs(predictions: Predictions) -> Float[Tensor, "N C"]:
+    weights = predictions.draw_weights
+    return torch.cat(
+        [torch.einsum("s,nsc->nc", weights.to(chunk.device), chunk.double().exp()) for _, chunk in predictions.chunks()]
+    )
+
+
+def _descending(predictions: Predictions) -> Float[Tensor, "N C"]:
+    """Mean probabilities, the highest first.
+
+    The rest is summed from small numbers, because 1 − max rounds to 0 for every confident point of a float32 pool.
+    """
+    return _mean_probs(predictions).sort(dim=-1, descending=True).values
