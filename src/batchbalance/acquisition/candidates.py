@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from batchbalance.validation import check_indices
+
 
 def check_candidates(candidates: Tensor | None, num_points: int, batch_size: int) -> Int[Tensor, " n"]:
     """The points that may be chosen, or a ValueError.
@@ -13,16 +15,11 @@ def check_candidates(candidates: Tensor | None, num_points: int, batch_size: int
         num_points: N.
         batch_size: B, from 1 to n.
     """
-    if candidates is None:
-        candidates = torch.arange(num_points)
-    if candidates.ndim != 1 or candidates.dtype != torch.long:
-        shape, dtype = tuple(candidates.shape), candidates.dtype
-        raise ValueError(f"`candidates` must be one row of int64 indices, got shape {shape} of {dtype}")
-    if bool((candidates[1:] <= candidates[:-1]).any()):
-        raise ValueError("`candidates` must be distinct and ascending, got another order; sort them")
-    if len(candidates) and not 0 <= int(candidates[0]) <= int(candidates[-1]) < num_points:
-        found = f"{int(candidates[0])} to {int(candidates[-1])}"
-        raise ValueError(f"`candidates` must be from 0 to {num_points - 1}, got {found}")
-    if not 1 <= batch_size <= len(candidates):
-        raise ValueError(f"`batch_size` must be from 1 to the number of candidates {len(candidates)}, got {batch_size}")
-    return candidates
+    chosen_from = (
+        torch.arange(num_points) if candidates is None else check_indices("candidates", candidates, num_points)
+    )
+    if bool((chosen_from[1:] < chosen_from[:-1]).any()):
+        raise ValueError("`candidates` must be in ascending order, got another one; sort them")
+    if not 1 <= batch_size <= len(chosen_from):
+        raise ValueError(f"`batch_size` must be from 1 to the {len(chosen_from)} candidates, got {batch_size}")
+    return chosen_from

@@ -13,7 +13,8 @@ from batchbalance.predictions import Predictions
 
 def entropy(predictions: Predictions) -> Float[Tensor, " N"]:
     """Entropy of the mean prediction in nats, from 0 to log C."""
-    return torch.special.entr(_mean_probs(predictions)).sum(dim=-1)
+    entropies: Tensor = torch.special.entr(_mean_probs(predictions)).sum(dim=-1)
+    return entropies
 
 
 def least_confidence(predictions: Predictions) -> Float[Tensor, " N"]:
