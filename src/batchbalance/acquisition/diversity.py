@@ -24,7 +24,7 @@ def k_center(
     batch_size: int,
     *,
     candidates: Tensor | None = None,
-    labelled: Float[Tensor, "L D"] | None = None,
+    labelled: Float[Tensor, "L features"] | None = None,
 ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
     """CoreSet: repeatedly the point farthest from all centres, within twice the best radius (Sener & Savarese 2018).
 
@@ -67,7 +67,7 @@ def k_center(
 
 def badge(
     probs: Float[Tensor, "N C"] | Float[Tensor, "N S C"],
-    embeddings: Float[Tensor, "N D"] | Float[Tensor, "N S D"],
+    embeddings: Float[Tensor, "points D"] | Float[Tensor, "points draws D"],
     batch_size: int,
     *,
     generator: torch.Generator,
@@ -117,7 +117,7 @@ def badge(
 
 def cluster_margin(
     probs: Float[Tensor, "N C"],
-    embeddings: Float[Tensor, "N D"],
+    embeddings: Float[Tensor, "points D"],
     batch_size: int,
     *,
     candidates: Tensor | None = None,

@@ -8,8 +8,6 @@ With s_c the weight of class c, all edges together weigh ½ Σ_c s_c (Σ s − s
 ``ec2`` and ``eced`` are the first step of either over posterior draws, whose edges come from ``connect``.
 """
 
-from typing import Literal, get_args
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -18,7 +16,7 @@ from batchbalance.equivalence import Edges
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
 
-Rule = Literal["ec2", "eced"]
+RULES = ("ec2", "eced")
 SUM_TOLERANCE = 1e-4
 BLOCK_NUMBERS = 2**22
 
@@ -42,13 +40,13 @@ class HypothesisTable:
     def __init__(
         self,
         likelihoods: Float[Tensor, "H N C"],
-        classes: Int[Tensor, " H"],
-        prior: Float[Tensor, " H"] | None = None,
+        classes: Int[Tensor, " hypotheses"],
+        prior: Float[Tensor, " priors"] | None = None,
         *,
-        rule: Rule = "ec2",
+        rule: str = "ec2",
     ) -> None:
-        if rule not in get_args(Rule):
-            raise UnknownNameError("rule", rule, get_args(Rule))
+        if rule not in RULES:
+            raise UnknownNameError("rule", rule, RULES)
         num_hypotheses = len(likelihoods)
         if 0 in likelihoods.shape or len(classes) != num_hypotheses:
             raise ValueError(
