@@ -167,3 +167,23 @@ def test_strategies_lists_every_strategy():
 def test_the_installed_command_runs(files):
     command = [sys.executable, "-c", "from batchbalance.cli import main; main()", "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("batchbalance 0.")
+
+
+def test_embeddings_reach_the_strategies_that_need_them(files):
+    points = np.random.default_rng(0).normal(size=(60, 4))
+    np.save(files / "e.npy", points)
+    np.save(files / "l.npy", points[:3])
+    given = ("--embeddings", files / "e.npy", "--labelled-embeddings", files / "l.npy")
+    code, out, err = run(files, "-b", 3, "--strategy", "coreset", *given)
+    assert (code, err) == (0, "")
+    expected = select(
+        Predictions.from_probs(PROBS), 3, strategy="coreset", embeddings=points, labelled_embeddings=points[:3]
+    )
+    assert [line.split()[1] for line in out.splitlines()[1:4]] == [str(i) for i in expected.indices.tolist()]
+    (files / "damaged.npy").write_bytes(b"no array")
+    for name, message in (("ids.txt", "must be a .npy file"), ("damaged.npy", "is damaged"), ("none.npy", "none.npy")):
+        code, _, err = run(files, "-b", 3, "--strategy", "badge", "--embeddings", files / name)
+        assert code == 2
+        assert message in err
+    code, _, err = run(files, "-b", 3, "--strategy", "badge")
+    assert (code, "`embeddings` must be given" in err) == (2, True)

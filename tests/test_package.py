@@ -17,6 +17,8 @@ LAYERS = [
 ]
 
 PUBLIC = {
+    "Badge", "BatchBald", "Bald", "ClusterMargin", "CoreSet", "Ec2", "Eced", "Entropy", "Epig",
+    "LeastConfidence", "Margin", "MeanStd", "PowerBald", "PowerSampling", "VariationRatio",
     "STRATEGIES", "Balance", "BatchBalance", "BatchBalanceError", "BatchEvaluation", "ClusterBalance",
     "DrawMismatchError", "Edges", "EnumeratedBalance", "FileFormatError", "GreedyBalance", "MissingExtraError",
     "PartitionBalance", "PowerBalance", "Predictions", "Random", "SampledBalance", "Selection", "StochasticBalance",

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -82,6 +83,10 @@ def select_command(
         typer.Option(help="What the files hold: probs, logits or log-probs. Default: their own word, or probs."),
     ] = None,
     axes: Annotated[str, typer.Option(help="Order of the axes: n points, s draws, c classes.")] = "nsc",
+    embeddings: Annotated[
+        Path | None, typer.Option(help="Features of the pool: a .npy file, points × features (or × draws × features).")
+    ] = None,
+    labelled_embeddings: Annotated[Path | None, typer.Option(help="Features of the labelled points, as .npy.")] = None,
     ids: Annotated[Path | None, typer.Option(help="Names of the points, one a line.")] = None,
     exclude: Annotated[
         Path | None, typer.Option(help="Points not to choose, one a line: ids if --ids is given, else indices from 0.")
@@ -110,6 +115,8 @@ def select_command(
             threshold=threshold,
             ratio=ratio,
             pairs=parse_pairs(pairs),
+            embeddings=None if embeddings is None else read_embeddings(embeddings),
+            labelled_embeddings=None if labelled_embeddings is None else read_embeddings(labelled_embeddings),
             exclude=read_exclude(exclude, names) if exclude is not None else None,
             seed=seed,
             device=device,
@@ -131,7 +138,8 @@ def strategies_command() -> None:
         options = [f"{key}={field.default}" for key, field in strategy.model_fields.items()]
         uses = [used.replace("_", "-") for used in sorted(strategy.uses)]
         out.print(Text.assemble((name, "bold"), f": {strategy.summary}"), soft_wrap=True)
-        out.print(Text(f"    uses {', '.join(uses) or 'the predictions only'}"), soft_wrap=True)
+        needs = [f"needs {', '.join(sorted(strategy.needs))}; "] if strategy.needs else []
+        out.print(Text(f"    {''.join(needs)}uses {', '.join(uses) or 'the predictions only'}"), soft_wrap=True)
         out.print(Text(f"    options {' '.join(options) or 'none'}"), soft_wrap=True)
 
 
@@ -169,6 +177,16 @@ def read_lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").rstrip().splitlines()
     except UnicodeDecodeError as error:
         raise FileFormatError(f"{path} must be a UTF-8 text file with one entry a line") from error
+
+
+def read_embeddings(path: Path) -> Any:
+    """The array of a .npy file, memory-mapped."""
+    if path.suffix != ".npy":
+        raise FileFormatError(f"{path} must be a .npy file of embeddings, got {path.suffix or 'no ending'!r}")
+    try:
+        return np.load(path, mmap_mode="c", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise FileFormatError(f"{path} is damaged, or no plain .npy array: {error}") from error
 
 
 def read_ids(path: Path, num_points: int) -> list[str]:

@@ -1,6 +1,6 @@
 """`select`: predictions in, the batch to label out."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -8,13 +8,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.acquisition.balance import BalanceModel
-from batchbalance.equivalence import MAX_REFERENCE, Edges, Pairs, annealed_threshold, check_unit
+from batchbalance.equivalence import MAX_REFERENCE, Edges, Pairs, annealed_threshold, check_unit, subsample
 from batchbalance.evaluation import BatchEvaluation, evaluate, remaining_candidates
 from batchbalance.predictions import Predictions
 from batchbalance.selection import Continuation
-from batchbalance.strategies import Choice, Problem, Random, Strategy, strategy_named
+from batchbalance.strategies import Choice, ConnectedStrategy, Problem, Random, Strategy, strategy_named
 from batchbalance.strategies.balance import BalanceStrategy
-from batchbalance.validation import Indices, check_indices
+from batchbalance.validation import Indices, check_embeddings, check_indices
 
 DEFAULT_RATIO = 0.25
 DEFAULT_PAIRS: Pairs = "disjoint"
@@ -85,6 +85,8 @@ def select(
     threshold: float | None = None,
     ratio: float = DEFAULT_RATIO,
     pairs: Pairs = DEFAULT_PAIRS,
+    embeddings: Any = None,
+    labelled_embeddings: Any = None,
     exclude: Indices | None = None,
     seed: int = 0,
     device: str | None = None,
@@ -102,6 +104,8 @@ def select(
         threshold: τ itself, instead of `validation_error`.
         ratio: τ / ε.
         pairs: which pairs of draws are looked at, as in ``connect``.
+        embeddings: (N, D) features of the pool, or (N, S, D) those of every draw; an array or tensor.
+        labelled_embeddings: (L, D) or (L, S, D) features of the points that have labels already.
         exclude: points that must not be chosen, such as those that have labels.
         seed: same seed, same batch.
         device: where to compute, such as "cuda"; the CPU if left out.
@@ -116,18 +120,30 @@ def select(
         "ratio": ratio != DEFAULT_RATIO,
         "pairs": pairs != DEFAULT_PAIRS,
         "max_reference": max_reference != MAX_REFERENCE,
+        "embeddings": embeddings is not None,
+        "labelled_embeddings": labelled_embeddings is not None,
     }
     _refuse_unused(chosen_strategy, given)
-    problem = Problem(predictions, candidates, batch_size, seed, device)
-    if not isinstance(chosen_strategy, BalanceStrategy):
-        choice = chosen_strategy.choose(problem)
+    reference = None if reference is None else _same_draws(predictions, reference)
+    problem = Problem(
+        predictions,
+        candidates,
+        batch_size,
+        seed,
+        device,
+        embeddings=check_embeddings("embeddings", embeddings, predictions.num_draws, predictions.num_points),
+        labelled_embeddings=check_embeddings("labelled_embeddings", labelled_embeddings, predictions.num_draws),
+    )
+    if not isinstance(chosen_strategy, ConnectedStrategy):
+        compared = None if reference is None else subsample(reference, max_reference, seed)
+        choice = chosen_strategy.choose(replace(problem, reference=compared))
         return Selection(choice.indices, chosen_strategy, seed, scores=choice.scores, warnings=choice.notes)
 
     tau, source = _threshold(predictions, threshold, validation_error, ratio)
-    reference = predictions if reference is None else _same_draws(predictions, reference)
-    edges = chosen_strategy.connect(reference, tau, pairs, seed, max_reference)
-    choice = _choose(chosen_strategy, Problem(predictions, candidates, batch_size, seed, device, edges))
-    model = BalanceModel(predictions, edges, offset=chosen_strategy.offset, device=device)
+    edges = chosen_strategy.connect(predictions if reference is None else reference, tau, pairs, seed, max_reference)
+    choice = _choose(chosen_strategy, replace(problem, edges=edges))
+    offset = isinstance(chosen_strategy, BalanceStrategy) and chosen_strategy.offset
+    model = BalanceModel(predictions, edges, offset=offset, device=device)
     value = evaluate(model, choice.indices, candidates, seed=seed, upper_bound=choice.upper_bound)
     return _selection(chosen_strategy, seed, choice, value, edges, source)
 
@@ -202,6 +218,8 @@ def _refuse_unused(strategy: Strategy, given: dict[str, bool]) -> None:
         used = name in strategy.uses or (name == "max_reference" and "reference" in strategy.uses)
         if is_given and not used:
             raise ValueError(f"`{name}` is not used by strategy {strategy.name!r}; leave it out")
+        if not is_given and name in strategy.needs:
+            raise ValueError(f"`{name}` must be given for strategy {strategy.name!r}, got none")
     if given["threshold"] and (given["validation_error"] or given["ratio"]):
         other = "validation_error" if given["validation_error"] else "ratio"
         raise ValueError(f"`threshold` must not be given together with `{other}`; leave one out")

@@ -16,21 +16,21 @@ SUM_TOLERANCE = 1e-4
 SUM_TOLERANCE_16_BIT = 1e-2
 
 
-def as_tensor(x: Any) -> Tensor:
+def as_tensor(x: Any, name: str = "predictions") -> Tensor:
     """An array of real numbers as a tensor that shares its memory where it can."""
     if isinstance(x, Tensor):
         tensor = x.detach()
     elif isinstance(x, np.ndarray) or not hasattr(x, "__dlpack__"):
         array = np.asarray(x)
         if array.dtype.kind not in "fbiu" or array.dtype.itemsize > 8:
-            raise ValueError(f"predictions must be real numbers of at most 64 bits, got dtype {array.dtype}")
+            raise ValueError(f"{name} must be real numbers of at most 64 bits, got dtype {array.dtype}")
         if not array.dtype.isnative or not array.flags.writeable:
             array = array.astype(array.dtype.newbyteorder("="))  # torch takes neither
         tensor = torch.from_numpy(array)
     else:
         tensor = torch.utils.dlpack.from_dlpack(x).detach()
     if tensor.is_complex():
-        raise ValueError(f"predictions must be real numbers, got dtype {tensor.dtype}")
+        raise ValueError(f"{name} must be real numbers, got dtype {tensor.dtype}")
     return tensor
 
 
@@ -159,3 +159,17 @@ def check_indices(name: str, indices: Indices, num_points: int) -> Tensor:
     if len(values) != len(rows):
         raise ValueError(f"`{name}` must be distinct, got {int(values[counts > 1][0])} more than once")
     return rows
+
+
+def check_embeddings(name: str, given: Any, num_draws: int, num_points: int | None = None) -> Tensor | None:
+    """Features (N, D), or those of every draw (N, S, D), as a tensor of 32 or 64 bit floats; None stays None."""
+    if given is None:
+        return None
+    tensor = as_tensor(given, f"`{name}`")
+    if tensor.ndim not in (2, 3) or 0 in tensor.shape[1:] or (tensor.ndim == 3 and tensor.shape[1] != num_draws):
+        raise ValueError(
+            f"`{name}` must be points × features, or points × {num_draws} draws × features, got {tuple(tensor.shape)}"
+        )
+    if num_points is not None and len(tensor) != num_points:
+        raise ValueError(f"`{name}` must have one row for each of {num_points} points, got {len(tensor)}")
+    return tensor.to(compute_dtype(tensor.dtype))

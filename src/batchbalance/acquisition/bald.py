@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.acquisition.candidates import check_candidates
+from batchbalance.acquisition.uncertainty import above_rounding
 from batchbalance.predictions import Predictions
 
 MEMORY_BUDGET = 2**28
@@ -53,15 +54,16 @@ class Configurations:
         log_probs = log_probs.double()
         probs = log_probs.exp()
         num_points, num_draws, num_classes = probs.shape
-        gains = -(_entropies(probs, log_probs) @ (self.weights @ self.posteriors))
+        given_draw = _entropies(probs, log_probs) @ (self.weights @ self.posteriors)
+        given_labels = torch.zeros_like(given_draw)
         by_draw = probs.transpose(0, 1).reshape(num_draws, num_points * num_classes)
         step = max(1, numbers // (num_points * num_classes))
         for start in range(0, len(self.weights), step):
             rows = slice(start, start + step)
             predictive = self.posteriors[rows] @ by_draw  # (m, n·C)
             summed = self.weights[rows] @ torch.special.entr(predictive)
-            gains += summed.view(num_points, num_classes).sum(dim=-1)
-        return gains.clamp_min(0)
+            given_labels += summed.view(num_points, num_classes).sum(dim=-1)
+        return above_rounding(given_labels - given_draw, given_labels)
 
     def extended(
         self, probs: Float[Tensor, "S C"], max_configurations: int, num_samples: int, generator: torch.Generator
@@ -116,7 +118,8 @@ def bald(predictions: Predictions) -> Float[Tensor, " N"]:
         probs = log_probs.exp()
         mean = torch.einsum("s,nsc->nc", weights, probs)
         given_draw = _entropies(probs, log_probs) @ weights
-        scores.append((torch.special.entr(mean).sum(dim=-1) - given_draw).clamp_min(0))
+        entropy = torch.special.entr(mean).sum(dim=-1)
+        scores.append(above_rounding(entropy - given_draw, entropy))
     return torch.cat(scores)
 
 
@@ -177,10 +180,11 @@ def _sharpen(
     """Make `bounds` (n,) hold for the gains of a new table; -inf marks the points already chosen."""
     if not configurations.exact:  # a gain from other samples bounds nothing
         bounds[bounds >= 0] = torch.inf
-    if len(configurations.weights) <= 2 * MERGED:
+    open_rows = (bounds > TIE).nonzero().flatten()
+    if len(configurations.weights) <= 2 * MERGED or len(open_rows) == 0:
         return
     merged = configurations.merged()
-    for rows in (bounds > TIE).nonzero().flatten().split(block):
+    for rows in open_rows.split(block):
         gains = merged.gains(predictions.log_probs(candidates[rows]), numbers).cpu()
         bounds[rows] = torch.minimum(bounds[rows], gains)
 
@@ -232,7 +236,7 @@ def epig(predictions: Predictions, targets: Predictions, *, memory_budget: int =
             probs = target.double().exp().transpose(0, 1).reshape(num_draws, -1)  # (S, t·C)
             joint = torch.special.entr(flat @ probs).sum(dim=1).view(num_points, num_classes).sum(dim=1)
             total += len(target) * marginal + torch.special.entr(weights @ probs).sum() - joint
-        scores.append((total / targets.num_points).clamp_min(0))
+        scores.append(above_rounding(total / targets.num_points, marginal))
     return torch.cat(scores)
 
 

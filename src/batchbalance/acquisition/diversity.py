@@ -39,14 +39,14 @@ def k_center(
         (B,) indices in the order chosen, a tie to the lowest; (B,) largest distance of a candidate to its nearest
         centre after each pick, float64.
     """
-    check_embeddings("embeddings", embeddings)
+    check_finite("embeddings", embeddings)
     candidates = check_candidates(candidates, len(embeddings), batch_size)
     points = embeddings[candidates]
     if labelled is None or len(labelled) == 0:
         pick = int(_distances(points, points.mean(dim=0)).argmin())
         nearest = torch.full((len(points),), torch.inf, dtype=torch.float64)
     else:
-        check_embeddings("labelled", labelled)
+        check_finite("labelled", labelled)
         if labelled.shape[1] != embeddings.shape[1]:
             raise ValueError(
                 f"`labelled` must have the pool's {embeddings.shape[1]} features, got {labelled.shape[1]}; "
@@ -96,7 +96,7 @@ def badge(
     if probs.ndim != embeddings.ndim or probs.shape[:-1] != embeddings.shape[:-1]:
         shapes = f"{tuple(probs.shape)} and {tuple(embeddings.shape)}"
         raise ValueError(f"`probs` and `embeddings` must agree on all axes but the last, got shapes {shapes}")
-    check_embeddings("embeddings", embeddings)
+    check_finite("embeddings", embeddings)
     candidates = check_candidates(candidates, len(probs), batch_size)
     factors = probs[candidates], embeddings[candidates]
     squared_norms, squared_distances = _mean_gradients(*factors, weights) if probs.ndim == 3 else _gradients(*factors)
@@ -140,7 +140,7 @@ def cluster_margin(
     Returns:
         (B,) indices in the order chosen, a tie to the lowest; (B,) one minus the margin of each, float64.
     """
-    check_embeddings("embeddings", embeddings)
+    check_finite("embeddings", embeddings)
     if len(embeddings) != len(probs):
         raise ValueError(f"`embeddings` must have one row for each of {len(probs)} points, got {len(embeddings)}")
     if margin_factor < 1 or (num_clusters is not None and num_clusters < 1):
@@ -167,7 +167,7 @@ def cluster_margin(
     return candidates[picked], scores[picked]
 
 
-def check_embeddings(name: str, embeddings: Tensor) -> None:
+def check_finite(name: str, embeddings: Tensor) -> None:
     """Raise unless the embeddings are finite real numbers."""
     if not bool(torch.isfinite(embeddings).all()):
         where = (~torch.isfinite(embeddings)).nonzero()[0].tolist()

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from batchbalance.acquisition.uncertainty import above_rounding
 from batchbalance.equivalence import Edges
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
@@ -90,7 +91,7 @@ class HypothesisTable:
             kept = _ratios(block) if self.rule == "eced" else (block > 0).double()
             survives = _edge_weight(torch.einsum("hnc,hk->nck", kept * nodes[:, None, None], self.membership[left]))
             most = self.edge_weight * (kept.amax(dim=0).square() if self.rule == "eced" else torch.ones_like(expected))
-            scores[start : start + step] = (expected * (most - survives).clamp_min(0)).sum(dim=1)
+            scores[start : start + step] = (expected * above_rounding(most - survives, most)).sum(dim=1)
         return scores
 
     def next_query(self, candidates: Int[Tensor, " n"] | None = None) -> int:
@@ -133,8 +134,9 @@ def ec2(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
         votes = torch.zeros(len(labels), predictions.num_classes, dtype=torch.float64)
         votes.scatter_add_(1, labels, weights.expand(labels.shape))
         first, second = labels[:, ends[:, 0]], labels[:, ends[:, 1]]  # (n, E)
+        votes /= votes.sum(dim=1, keepdim=True)  # exactly 1 where all draws agree
         cut = torch.where(first == second, 1 - votes.gather(1, first), 1)
-        scores.append(cut.clamp_min(0) @ values)
+        scores.append(cut @ values)
     return torch.cat(scores)
 
 
@@ -158,7 +160,7 @@ def eced(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
         ratios = (log_probs - log_probs.amax(dim=2, keepdim=True)).exp().transpose(1, 2)  # (n, C, S)
         discounted = (ratios * (ratios @ halves.T)).sum(dim=2)  # Σ_k v_k λ_a λ_b
         most = edges.total_weight * ratios[..., weights > 0].amax(dim=2).square()
-        scores.append((expected * (most - discounted).clamp_min(0)).sum(dim=1).cpu())
+        scores.append((expected * above_rounding(most - discounted, most)).sum(dim=1).cpu())
     return torch.cat(scores)
 
 

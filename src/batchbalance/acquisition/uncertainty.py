@@ -10,6 +10,8 @@ from torch import Tensor
 
 from batchbalance.predictions import Predictions
 
+ROUNDING = 1e-13  # a difference below this share of what was subtracted is rounding, and counts as 0
+
 
 def entropy(predictions: Predictions) -> Float[Tensor, " N"]:
     """Entropy of the mean prediction in nats, from 0 to log C."""
@@ -57,8 +59,13 @@ def mean_std(predictions: Predictions) -> Float[Tensor, " N"]:
         weights = predictions.draw_weights.to(probs.device)
         mean = torch.einsum("s,nsc->nc", weights, probs)
         variance = torch.einsum("s,nsc->nc", weights, (probs - mean.unsqueeze(1)).square())
-        scores.append(variance.sqrt().mean(dim=-1))
+        scores.append(above_rounding(variance.sqrt(), mean).mean(dim=-1))
     return torch.cat(scores)
+
+
+def above_rounding(difference: Float[Tensor, "..."], scale: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """A difference of numbers of size `scale` that cannot be negative; exactly 0 where it is only rounding."""
+    return torch.where(difference > ROUNDING * scale, difference, 0)
 
 
 def _mean_probs(predictions: Predictions) -> Float[Tensor, "N C"]:

@@ -14,8 +14,25 @@ from batchbalance.strategies.balance import (
     SampledBalance,
     StochasticBalance,
 )
-from batchbalance.strategies.baselines import Random
-from batchbalance.strategies.contract import Choice, Problem, Strategy
+from batchbalance.strategies.baselines import (
+    Badge,
+    Bald,
+    BatchBald,
+    ClusterMargin,
+    CoreSet,
+    Ec2,
+    Eced,
+    Entropy,
+    Epig,
+    LeastConfidence,
+    Margin,
+    MeanStd,
+    PowerBald,
+    PowerSampling,
+    Random,
+    VariationRatio,
+)
+from batchbalance.strategies.contract import Choice, ConnectedStrategy, Problem, Strategy
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
@@ -29,6 +46,21 @@ STRATEGIES: dict[str, type[Strategy]] = {
         PartitionBalance,
         EnumeratedBalance,
         SampledBalance,
+        Bald,
+        BatchBald,
+        PowerBald,
+        PowerSampling,
+        Epig,
+        Entropy,
+        Margin,
+        LeastConfidence,
+        VariationRatio,
+        MeanStd,
+        CoreSet,
+        Badge,
+        ClusterMargin,
+        Ec2,
+        Eced,
         Random,
     )
 }
@@ -43,18 +75,34 @@ def strategy_named(name: str, options: dict[str, Any] | None = None) -> Strategy
 
 __all__ = [
     "STRATEGIES",
+    "Badge",
     "Balance",
+    "Bald",
     "BatchBalance",
+    "BatchBald",
     "Choice",
     "ClusterBalance",
+    "ClusterMargin",
+    "ConnectedStrategy",
+    "CoreSet",
+    "Ec2",
+    "Eced",
+    "Entropy",
     "EnumeratedBalance",
+    "Epig",
     "GreedyBalance",
+    "LeastConfidence",
+    "Margin",
+    "MeanStd",
     "PartitionBalance",
     "PowerBalance",
+    "PowerBald",
+    "PowerSampling",
     "Problem",
     "Random",
     "SampledBalance",
     "StochasticBalance",
     "Strategy",
+    "VariationRatio",
     "strategy_named",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
 from batchbalance.acquisition.estimators import ConfigurationEstimator
-from batchbalance.equivalence import Edges, Pairs, connect, partition_edges
+from batchbalance.equivalence import Edges, Pairs, partition_edges
 from batchbalance.predictions import Predictions
 from batchbalance.seeds import generator
 from batchbalance.selection import (
@@ -20,35 +20,25 @@ from batchbalance.selection import (
     power_sample,
     top_k,
 )
-from batchbalance.strategies.contract import Choice, Problem, Strategy
+from batchbalance.strategies.contract import Choice, ConnectedStrategy, Problem
 
 MAX_ALL_PAIRS_DRAWS = 64  # joint strategies on all pairs cost S³C a point
 MAX_FEATURE_BYTES = 8 * 2**30
 LARGE_BATCH = 50  # the paper clusters from here on
 
 
-class BalanceStrategy(Strategy):
+class BalanceStrategy(ConnectedStrategy):
     """What the family shares.
 
     Attributes:
         offset: measure likelihood ratios against the largest of any draw, so that label noise alone discounts nothing.
     """
 
-    uses: ClassVar[frozenset[str]] = frozenset({"reference", "validation_error", "threshold", "ratio", "pairs"})
-
     offset: bool = False
-
-    def connect(
-        self, reference: Predictions, threshold: float, pairs: Pairs, seed: int, max_reference: int | None
-    ) -> Edges:
-        """The pairs of draws that this strategy tells apart."""
-        return connect(reference, threshold, pairs, seed, max_reference=max_reference)
 
     def model(self, problem: Problem) -> BalanceModel:
         """The closed form for this problem."""
-        if problem.edges is None:
-            raise ValueError(f"{self.name!r} needs edges between draws; call `select`, which makes them")
-        return BalanceModel(problem.predictions, problem.edges, offset=self.offset, device=problem.device)
+        return BalanceModel(problem.predictions, self.edges(problem), offset=self.offset, device=problem.device)
 
     def joint_model(self, problem: Problem) -> BalanceModel:
         """The closed form, if the edges are few enough for a joint strategy."""

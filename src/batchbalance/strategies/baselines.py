@@ -1,11 +1,32 @@
-"""The strategies to compare with."""
+"""The strategies to compare with: those of the paper's experiments and their modern rivals."""
 
-from typing import ClassVar
+from abc import abstractmethod
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 import torch
+from jaxtyping import Float, Int
+from pydantic import NonNegativeFloat, PositiveInt
+from torch import Tensor
 
+from batchbalance.acquisition import uncertainty
+from batchbalance.acquisition.bald import MEMORY_BUDGET, bald, batch_bald, epig
+from batchbalance.acquisition.diversity import badge, cluster_margin, k_center
+from batchbalance.acquisition.finite import ec2, eced
+from batchbalance.equivalence import subsample
 from batchbalance.seeds import generator
-from batchbalance.strategies.contract import Choice, Problem, Strategy
+from batchbalance.selection import power_sample, top_k
+from batchbalance.strategies.contract import Choice, ConnectedStrategy, Problem, Strategy, candidate_scores
+
+SCORES = {
+    "bald": bald,
+    "entropy": uncertainty.entropy,
+    "least-confidence": uncertainty.least_confidence,
+    "margin": uncertainty.margin,
+    "mean-std": uncertainty.mean_std,
+    "variation-ratio": uncertainty.variation_ratio,
+}
+ScoreName = Literal["bald", "entropy", "least-confidence", "margin", "mean-std", "variation-ratio"]
 
 
 class Random(Strategy):
@@ -18,3 +39,304 @@ class Random(Strategy):
         """Sample uniformly."""
         order = torch.randperm(len(problem.candidates), generator=generator(problem.seed, "random"))
         return Choice(problem.candidates[order[: problem.batch_size]])
+
+
+def filled(problem: Problem, indices: Int[Tensor, " b"], scores: Float[Tensor, " b"]) -> Choice:
+    """A choice of these points, completed at random: points worth 0 are all alike, and the first ones no better."""
+    left = problem.candidates[~torch.isin(problem.candidates, indices)]
+    order = torch.randperm(len(left), generator=generator(problem.seed, "zeros"))
+    rest = left[order[: problem.batch_size - len(indices)]]
+    return Choice(torch.cat([indices, rest]), scores=torch.cat([scores, torch.zeros(len(rest), dtype=torch.float64)]))
+
+
+def best_scores(problem: Problem, scores: Float[Tensor, " N"]) -> Choice:
+    """The candidates of highest score."""
+    own = candidate_scores(problem, scores)
+    best = top_k(own, min(problem.batch_size, int((own > 0).sum())))
+    return filled(problem, problem.candidates[best], own[best])
+
+
+class ScoreStrategy(Strategy):
+    """Take the points of highest score, each scored on its own."""
+
+    @abstractmethod
+    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+        """What each point of the pool is worth; not negative."""
+
+    def choose(self, problem: Problem) -> Choice:
+        """Take the highest scores."""
+        return best_scores(problem, self.score(problem))
+
+
+class Bald(ScoreStrategy):
+    """BALD: mutual information between a label and the draw (Houlsby et al. 2011)."""
+
+    name: ClassVar[str] = "bald"
+    summary: ClassVar[str] = "top points by the information of their label about the draw"
+
+    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+        """Mutual information."""
+        return bald(problem.predictions)
+
+
+class BatchBald(Strategy):
+    """BatchBALD: information of the labels of a whole batch about the draw (Kirsch et al. 2019).
+
+    Attributes:
+        max_configurations: label configurations of the batch that are kept exactly.
+        num_samples: configurations that are sampled once there are more.
+        memory_budget: bytes to use above the predictions.
+    """
+
+    name: ClassVar[str] = "batch-bald"
+    summary: ClassVar[str] = "greedy on the joint information of a batch; exact, then sampled configurations"
+
+    max_configurations: PositiveInt = 10_000
+    num_samples: PositiveInt = 10_000
+    memory_budget: PositiveInt = MEMORY_BUDGET
+
+    def choose(self, problem: Problem) -> Choice:
+        """Maximise the joint information one point at a time."""
+        indices, gains = batch_bald(
+            problem.predictions,
+            problem.batch_size,
+            candidates=problem.candidates,
+            generator=generator(problem.seed, "configurations"),
+            max_configurations=self.max_configurations,
+            num_samples=self.num_samples,
+            memory_budget=self.memory_budget,
+        )
+        num_informed = int((gains > 0).long().cumprod(0).sum())
+        return filled(problem, indices[:num_informed], gains[:num_informed])
+
+
+class PowerSampling(Strategy):
+    """Sampling without replacement with p(x) ∝ score(x)^β (Kirsch et al. 2021).
+
+    Attributes:
+        score: what to sample by.
+        beta: coldness β; 0 is uniform sampling.
+    """
+
+    name: ClassVar[str] = "power-sampling"
+    summary: ClassVar[str] = "sampling without replacement with p ∝ score^β, for any score of a single point"
+
+    score: ScoreName = "bald"
+    beta: NonNegativeFloat = 1.0
+
+    def choose(self, problem: Problem) -> Choice:
+        """Sample by power."""
+        return power_choice(problem, self.score, self.beta)
+
+
+class PowerBald(Strategy):
+    """PowerBALD: sampling without replacement with p(x) ∝ BALD(x)^β (Kirsch et al. 2021).
+
+    Attributes:
+        beta: coldness β; 0 is uniform sampling.
+    """
+
+    name: ClassVar[str] = "power-bald"
+    summary: ClassVar[str] = "sampling without replacement with p ∝ BALD^β"
+
+    beta: NonNegativeFloat = 1.0
+
+    def choose(self, problem: Problem) -> Choice:
+        """Sample by power."""
+        return power_choice(problem, "bald", self.beta)
+
+
+def power_choice(problem: Problem, score: ScoreName, beta: float) -> Choice:
+    """Points sampled with p ∝ score^β."""
+    scores = candidate_scores(problem, SCORES[score](problem.predictions))
+    picks = power_sample(scores, problem.batch_size, beta, generator=generator(problem.seed, "power"))
+    return Choice(problem.candidates[picks], scores=scores[picks])
+
+
+class VariationRatio(ScoreStrategy):
+    """Variation ratio: what the mean prediction does not put on its mode (Freeman 1965, Gal et al. 2017).
+
+    Attributes:
+        votes: count each draw as one vote for its most probable class.
+    """
+
+    name: ClassVar[str] = "variation-ratio"
+    summary: ClassVar[str] = "top points by the share of the prediction that is not on its mode"
+
+    votes: bool = False
+
+    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+        """One minus the share of the mode."""
+        return uncertainty.variation_ratio(problem.predictions, votes=self.votes)
+
+
+class MeanStd(ScoreStrategy):
+    """Mean STD: standard deviation over draws, averaged over classes (Kendall et al. 2015)."""
+
+    name: ClassVar[str] = "mean-std"
+    summary: ClassVar[str] = "top points by the spread of class probabilities over draws"
+
+    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+        """Mean over classes of the standard deviation."""
+        return uncertainty.mean_std(problem.predictions)
+
+
+class Entropy(ScoreStrategy):
+    """Entropy of the mean prediction."""
+
+    name: ClassVar[str] = "entropy"
+    summary: ClassVar[str] = "top points by the entropy of the mean prediction"
+
+    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+        """Entropy."""
+        return uncertainty.entropy(problem.predictions)
+
+
+class Margin(ScoreStrategy):
+    """The smallest lead of the most probable class over the second."""
+
+    name: ClassVar[str] = "margin"
+    summary: ClassVar[str] = "top points by how close the two most probable classes are"
+
+    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+        """One minus the margin."""
+        return uncertainty.margin(problem.predictions)
+
+
+class LeastConfidence(ScoreStrategy):
+    """The smallest probability of the most probable class."""
+
+    name: ClassVar[str] = "least-confidence"
+    summary: ClassVar[str] = "top points by one minus the highest mean probability"
+
+    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+        """One minus the highest probability."""
+        return uncertainty.least_confidence(problem.predictions)
+
+
+class Epig(Strategy):
+    """EPIG: information about the labels of the reference set, not about the draw (Bickford Smith et al. 2023).
+
+    Attributes:
+        max_targets: a larger reference set is subsampled to this size; the cost is linear in it.
+    """
+
+    name: ClassVar[str] = "epig"
+    summary: ClassVar[str] = "top points by the information of their label about labels of the reference set"
+    uses: ClassVar[frozenset[str]] = frozenset({"reference"})
+
+    max_targets: PositiveInt = 500
+
+    def choose(self, problem: Problem) -> Choice:
+        """Take the highest expected predictive information gain."""
+        given = problem.predictions if problem.reference is None else problem.reference
+        targets = subsample(given, self.max_targets, problem.seed)
+        choice = best_scores(problem, epig(problem.predictions, targets))
+        if targets.num_points == given.num_points:
+            return choice
+        seen = f"{targets.num_points:,} of {given.num_points:,} reference points"
+        return replace(choice, notes=(f"information was measured towards {seen}; raise max_targets to use more",))
+
+
+class CoreSet(Strategy):
+    """CoreSet: k-center greedy from the labelled embeddings, a 2-approximation (Sener & Savarese 2018)."""
+
+    name: ClassVar[str] = "coreset"
+    summary: ClassVar[str] = "repeatedly the point farthest from all labelled and chosen ones (k-center greedy)"
+    uses: ClassVar[frozenset[str]] = frozenset({"embeddings", "labelled_embeddings"})
+    needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+
+    def choose(self, problem: Problem) -> Choice:
+        """Cover the candidates."""
+        indices, _ = k_center(
+            problem.mean_embeddings,
+            problem.batch_size,
+            candidates=problem.candidates,
+            labelled=problem.mean_labelled_embeddings,
+        )
+        return Choice(indices)
+
+
+class Badge(Strategy):
+    """BADGE: k-means++ seeding on gradients of the last layer (Ash et al. 2020).
+
+    Attributes:
+        mean_gradients: average the gradients of the draws instead of their factors; needs embeddings of every draw.
+    """
+
+    name: ClassVar[str] = "badge"
+    summary: ClassVar[str] = "k-means++ seeding on the gradients of the last layer"
+    uses: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+    needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+
+    mean_gradients: bool = False
+
+    def choose(self, problem: Problem) -> Choice:
+        """Sample far-apart gradients."""
+        predictions, given = problem.predictions, problem.embeddings
+        if self.mean_gradients and given is not None and given.ndim == 2:
+            raise ValueError(
+                "`embeddings` must be those of every draw (N, S, D) for mean_gradients, got "
+                f"shape {tuple(given.shape)}; give them or leave mean_gradients out"
+            )
+        per_draw = given if self.mean_gradients else None
+        indices, distances = badge(
+            predictions.mean_probs() if per_draw is None else predictions.log_probs().exp(),
+            problem.mean_embeddings if per_draw is None else per_draw,
+            problem.batch_size,
+            candidates=problem.candidates,
+            generator=generator(problem.seed, "k-means++"),
+            weights=None if per_draw is None else predictions.weights,
+        )
+        return Choice(indices, scores=distances)
+
+
+class ClusterMargin(Strategy):
+    """Cluster-Margin: small margins, taken in turn from hierarchical clusters (Citovsky et al. 2021).
+
+    Attributes:
+        margin_factor: how many points of small margin are clustered, as a multiple of the batch size.
+        num_clusters: how many clusters; the batch size if left out.
+    """
+
+    name: ClassVar[str] = "cluster-margin"
+    summary: ClassVar[str] = "points of small margin, in turn from hierarchical clusters of embeddings"
+    uses: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+    needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+
+    margin_factor: NonNegativeFloat = 10.0
+    num_clusters: PositiveInt | None = None
+
+    def choose(self, problem: Problem) -> Choice:
+        """Take turns."""
+        indices, scores = cluster_margin(
+            problem.predictions.mean_probs(),
+            problem.mean_embeddings,
+            problem.batch_size,
+            candidates=problem.candidates,
+            margin_factor=self.margin_factor,
+            num_clusters=self.num_clusters,
+        )
+        return Choice(indices, scores=scores)
+
+
+class Ec2(ConnectedStrategy):
+    """EC² over draws, on their hard predictions (Golovin et al. 2010)."""
+
+    name: ClassVar[str] = "ec2"
+    summary: ClassVar[str] = "top points by the expected weight of edges cut, on hard predictions"
+
+    def choose(self, problem: Problem) -> Choice:
+        """Take the highest scores."""
+        return best_scores(problem, ec2(problem.predictions, self.edges(problem)))
+
+
+class Eced(ConnectedStrategy):
+    """ECED over draws: BALanCe with its offset for noise (Chen et al. 2017)."""
+
+    name: ClassVar[str] = "eced"
+    summary: ClassVar[str] = "top points by the expected edge weight discounted beyond what noise discounts"
+
+    def choose(self, problem: Problem) -> Choice:
+        """Take the highest scores."""
+        return best_scores(problem, eced(problem.predictions, self.edges(problem)))

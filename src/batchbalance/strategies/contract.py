@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from batchbalance.equivalence import Edges
+from batchbalance.equivalence import Edges, Pairs, connect
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
 from batchbalance.selection import Continuation
@@ -26,6 +26,9 @@ class Problem:
         seed: for the random parts.
         device: where to compute.
         edges: pairs of draws to tell apart, for strategies that use them.
+        reference: predictions of the same draws on the reference set; None stands for the pool itself.
+        embeddings: (N, D) features of the pool, or (N, S, D) those of every draw.
+        labelled_embeddings: (L, D) or (L, S, D) features of the points that have labels.
     """
 
     predictions: Predictions
@@ -34,6 +37,26 @@ class Problem:
     seed: int
     device: str | None
     edges: Edges | None = None
+    reference: Predictions | None = None
+    embeddings: Tensor | None = None
+    labelled_embeddings: Tensor | None = None
+
+    @property
+    def mean_embeddings(self) -> Float[Tensor, "N D"]:
+        """Embeddings of the pool, averaged over draws by their weights."""
+        if self.embeddings is None:
+            raise ValueError("`embeddings` must be given for this strategy")
+        return self._mean(self.embeddings)
+
+    @property
+    def mean_labelled_embeddings(self) -> Float[Tensor, "L D"] | None:
+        """The same of the labelled points, or None if none were given."""
+        return None if self.labelled_embeddings is None else self._mean(self.labelled_embeddings)
+
+    def _mean(self, embeddings: Tensor) -> Tensor:
+        if embeddings.ndim == 2:
+            return embeddings
+        return torch.einsum("s,nsd->nd", self.predictions.draw_weights.to(embeddings), embeddings)
 
 
 @dataclass(frozen=True)
@@ -65,6 +88,7 @@ class Strategy(BaseModel, ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     uses: ClassVar[frozenset[str]] = frozenset()  # arguments of `select` that are not for every strategy
+    needs: ClassVar[frozenset[str]] = frozenset()  # those of them that must be given
 
     @abstractmethod
     def choose(self, problem: Problem) -> Choice:
@@ -84,6 +108,24 @@ class Strategy(BaseModel, ABC):
             raise ValueError(
                 f"option `{where}` of {cls.name!r}: {first['msg'].lower()}, got {first['input']!r}"
             ) from error
+
+
+class ConnectedStrategy(Strategy):
+    """A strategy that tells pairs of draws apart, joined by edges on the reference set."""
+
+    uses: ClassVar[frozenset[str]] = frozenset({"reference", "validation_error", "threshold", "ratio", "pairs"})
+
+    def connect(
+        self, reference: Predictions, threshold: float, pairs: Pairs, seed: int, max_reference: int | None
+    ) -> Edges:
+        """The pairs of draws that this strategy tells apart."""
+        return connect(reference, threshold, pairs, seed, max_reference=max_reference)
+
+    def edges(self, problem: Problem) -> Edges:
+        """The edges of the problem."""
+        if problem.edges is None:
+            raise ValueError(f"{self.name!r} needs edges between draws; call `select`, which makes them")
+        return problem.edges
 
 
 def candidate_scores(problem: Problem, scores: Float[Tensor, " N"]) -> Float[Tensor, " n"]:
