@@ -69,10 +69,13 @@ def above_rounding(difference: Float[Tensor, "..."], scale: Float[Tensor, "..."]
 
 
 def _mean_probs(predictions: Predictions) -> Float[Tensor, "N C"]:
-    weights = predictions.draw_weights
-    return torch.cat(
-        [torch.einsum("s,nsc->nc", weights.to(chunk.device), chunk.double().exp()) for _, chunk in predictions.chunks()]
-    )
+    """Mean probabilities, float64; a row that is all on one class is exactly 1 there."""
+    means = []
+    for _, chunk in predictions.chunks():
+        # Nothing is subtracted from a mean, so that the precision of the predictions is enough for its sum.
+        mean = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), chunk.exp()).double()
+        means.append(mean / mean.sum(dim=-1, keepdim=True))
+    return torch.cat(means)
 
 
 def _descending(predictions: Predictions) -> Float[Tensor, "N C"]:
