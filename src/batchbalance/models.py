@@ -1,0 +1,216 @@
+"""The paper's networks (appendix "Datasets used in the main paper"): logits out, last hidden layer exposed.
+
+Every network is a `Classifier`: a chain of layers up to the last hidden layer, and a linear head. `width` scales the
+number of filters and hidden units, for laptops; 1 gives the networks of the paper.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from batchbalance.errors import UnknownNameError
+
+
+class Classifier(nn.Module):
+    """A network in two parts, ``head(features(x))``.
+
+    Attributes:
+        features: inputs to the last hidden layer, (N, ...) to (N, D).
+        head: last hidden layer to logits, (N, D) to (N, C).
+        input_shape: the shape of one input.
+    """
+
+    def __init__(self, features: nn.Sequential, head: nn.Linear, input_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.features = features
+        self.head = head
+        self.input_shape = tuple(input_shape)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits, (N, C)."""
+        return self.head(self.embed(inputs))  # type: ignore[no-any-return]
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        """The last hidden layer, (N, D)."""
+        if tuple(inputs.shape[1:]) != self.input_shape:
+            raise ValueError(f"`inputs` must have shape (N, {_dims(self.input_shape)}), got {tuple(inputs.shape)}")
+        return self.features(inputs)  # type: ignore[no-any-return]
+
+
+def mnist_cnn(
+    num_classes: int = 10, input_shape: Sequence[int] = (1, 28, 28), *, dropout: float = 0.5, width: float = 1.0
+) -> Classifier:
+    """Two blocks of [5×5 convolution, dropout2d, 2×2 max-pool, ReLU] with 32 and 64 filters, then 128 hidden units.
+
+    The convolutions are not padded: 28×28 becomes 12×12, then 4×4, so that 1024 numbers enter the hidden layer.
+    """
+    _check(num_classes, input_shape, 3, dropout)
+    blocks = _blocks(input_shape[0], [_scaled(32, width), _scaled(64, width)], kernel=5, padding=0, dropout=dropout)
+    return _with_mlp(blocks, _scaled(128, width), num_classes, input_shape, dropout)
+
+
+def fashion_cnn(
+    num_classes: int = 10, input_shape: Sequence[int] = (1, 28, 28), *, dropout: float = 0.5, width: float = 1.0
+) -> Classifier:
+    """The network for EMNIST and Fashion-MNIST: three blocks as in `mnist_cnn`, with 32, 64 and 128 3×3 filters.
+
+    The convolutions are padded by 1 and so keep the size: 28×28 becomes 14×14, 7×7, then 3×3, so that 1152 numbers
+    enter the 128 hidden units.
+    """
+    _check(num_classes, input_shape, 3, dropout)
+    filters = [_scaled(count, width) for count in (32, 64, 128)]
+    blocks = _blocks(input_shape[0], filters, kernel=3, padding=1, dropout=dropout)
+    return _with_mlp(blocks, _scaled(128, width), num_classes, input_shape, dropout)
+
+
+def tabular_mlp(
+    num_classes: int,
+    input_shape: Sequence[int],
+    *,
+    hidden: Sequence[int] = (64, 64),
+    dropout: float = 0.5,
+    width: float = 1.0,
+) -> Classifier:
+    """Hidden layers with ReLU, dropout after each. The paper: (64, 64) HAR, (32, 32) DRIFT, (8, 8) Dry Bean."""
+    _check(num_classes, input_shape, 1, dropout)
+    if not hidden:
+        raise ValueError("`hidden` must name at least one layer, got none")
+    layers: list[nn.Module] = []
+    size = input_shape[0]
+    for count in hidden:
+        layers += [nn.Linear(size, _scaled(count, width)), nn.ReLU(), nn.Dropout(dropout)]
+        size = _scaled(count, width)
+    return Classifier(nn.Sequential(*layers), nn.Linear(size, num_classes), input_shape)
+
+
+def vgg11(
+    num_classes: int = 10, input_shape: Sequence[int] = (3, 32, 32), *, dropout: float = 0.5, width: float = 1.0
+) -> Classifier:
+    """VGG-11 with batch normalisation for 32×32 images; 512-512-C on top, with dropout after both hidden layers.
+
+    The convolutions have no dropout, so that they run once for all draws of MC dropout.
+    """
+    _check(num_classes, input_shape, 3, dropout)
+    layers: list[nn.Module] = []
+    channels = input_shape[0]
+    for filters, pooled in ((64, 1), (128, 1), (256, 0), (256, 1), (512, 0), (512, 1), (512, 0), (512, 1)):
+        count = _scaled(filters, width)
+        layers += [nn.Conv2d(channels, count, 3, padding=1), nn.BatchNorm2d(count), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if pooled else []
+        channels = count
+    layers.append(nn.Flatten())
+    size, units = _flat_size(layers, input_shape), _scaled(512, width)
+    layers += [nn.Linear(size, units), nn.ReLU(), nn.Dropout(dropout)]
+    layers += [nn.Linear(units, units), nn.ReLU(), nn.Dropout(dropout)]
+    return Classifier(nn.Sequential(*layers), nn.Linear(units, num_classes), input_shape)
+
+
+def resnet18(
+    num_classes: int = 10, input_shape: Sequence[int] = (3, 32, 32), *, dropout: float = 0.0, width: float = 1.0
+) -> Classifier:
+    """ResNet-18 for 32×32 images (3×3 stem, no first pooling), the network of the paper's cSG-MCMC runs.
+
+    It has no dropout unless `dropout` is above 0: then one layer before the head.
+    """
+    _check(num_classes, input_shape, 3, dropout)
+    stem = _scaled(64, width)
+    layers: list[nn.Module] = [nn.Conv2d(input_shape[0], stem, 3, padding=1, bias=False), nn.BatchNorm2d(stem)]
+    layers.append(nn.ReLU())
+    channels = stem
+    for filters, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        count = _scaled(filters, width)
+        layers += [_Residual(channels, count, stride), _Residual(count, count, 1)]
+        channels = count
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    layers += [nn.Dropout(dropout)] if dropout else []
+    return Classifier(nn.Sequential(*layers), nn.Linear(channels, num_classes), input_shape)
+
+
+NETWORKS: dict[str, Callable[..., Classifier]] = {
+    "mnist-cnn": mnist_cnn,
+    "fashion-cnn": fashion_cnn,
+    "tabular-mlp": tabular_mlp,
+    "vgg11": vgg11,
+    "resnet18": resnet18,
+}
+
+
+def network(name: str) -> Callable[..., Classifier]:
+    """The builder of a network by its name in `NETWORKS`."""
+    if name not in NETWORKS:
+        raise UnknownNameError("network", name, NETWORKS)
+    return NETWORKS[name]
+
+
+class _Residual(nn.Module):
+    """Two 3×3 convolutions and a shortcut, which is a 1×1 convolution where the shape changes."""
+
+    def __init__(self, channels: int, filters: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, filters, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(filters),
+            nn.ReLU(),
+            nn.Conv2d(filters, filters, 3, padding=1, bias=False),
+            nn.BatchNorm2d(filters),
+        )
+        same = stride == 1 and channels == filters
+        projection = (nn.Conv2d(channels, filters, 1, stride, bias=False), nn.BatchNorm2d(filters))
+        self.shortcut = nn.Sequential(*(() if same else projection))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.relu(self.body(inputs) + self.shortcut(inputs))
+
+
+def _blocks(channels: int, filters: Sequence[int], *, kernel: int, padding: int, dropout: float) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for count in filters:
+        layers += [nn.Conv2d(channels, count, kernel, padding=padding), nn.Dropout2d(dropout)]
+        layers += [nn.MaxPool2d(2), nn.ReLU()]
+        channels = count
+    return [*layers, nn.Flatten()]
+
+
+def _with_mlp(
+    layers: list[nn.Module], hidden: int, num_classes: int, input_shape: Sequence[int], dropout: float
+) -> Classifier:
+    hidden_layer = nn.Linear(_flat_size(layers, input_shape), hidden)
+    features = nn.Sequential(*layers, hidden_layer, nn.ReLU(), nn.Dropout(dropout))
+    return Classifier(features, nn.Linear(hidden, num_classes), input_shape)
+
+
+def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
+    """How many numbers come out for one input."""
+    size = list(input_shape)
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d):
+            size = [layer.out_channels] + [
+                side + 2 * int(layer.padding[i]) - layer.kernel_size[i] + 1 for i, side in enumerate(size[1:])
+            ]
+        elif isinstance(layer, nn.MaxPool2d):
+            size = [size[0], *(side // 2 for side in size[1:])]
+    if min(size) < 1:
+        raise ValueError(f"`input_shape` must be larger for this network, got {tuple(input_shape)}")
+    return math.prod(size)
+
+
+def _scaled(count: int, width: float) -> int:
+    if not width > 0:
+        raise ValueError(f"`width` must be above 0, got {width}")
+    return max(1, round(count * width))
+
+
+def _check(num_classes: int, input_shape: Sequence[int], num_axes: int, dropout: float) -> None:
+    if num_classes < 1:
+        raise ValueError(f"`num_classes` must be at least 1, got {num_classes}")
+    if len(input_shape) != num_axes or min(input_shape) < 1:
+        wanted = "(features,)" if num_axes == 1 else "(channels, height, width)"
+        raise ValueError(f"`input_shape` must be {wanted} with positive sizes, got {tuple(input_shape)}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"`dropout` must be in [0, 1), got {dropout}")
+
+
+def _dims(shape: Sequence[int]) -> str:
+    return ", ".join(str(size) for size in shape)
