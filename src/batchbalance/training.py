@@ -119,7 +119,8 @@ def fit(
         model = model_factory().to(device)
     if inputs.ndim == 4:  # images
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    check_model(model, inputs)
+    check_finite(model)
+    check_dtype(model, inputs)
     inputs, labels = _placed(inputs, labels, device)
     weight = class_weights(labels, num_classes).to(inputs.dtype) if recipe.class_weighted else None
     loss = nn.CrossEntropyLoss(weight)
@@ -180,13 +181,17 @@ def seeded(seed: int, device: str | torch.device = "cpu") -> Iterator[None]:
         yield
 
 
-def check_model(model: nn.Module, inputs: Tensor) -> None:
-    """Raise ValueError if weights are NaN or infinite, or `inputs` are not of their type."""
+def check_finite(model: nn.Module) -> None:
+    """Raise ValueError if a weight is NaN or infinite."""
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise ValueError(f"the model's weights must be finite, got NaN or infinity in `{name}`; train it again")
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-    if dtype is not None and inputs.is_floating_point() and inputs.dtype != dtype:
+
+
+def check_dtype(model: nn.Module, inputs: Tensor) -> None:
+    """Raise ValueError if `inputs` are floating-point numbers of another type than the weights."""
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), inputs.dtype)
+    if inputs.is_floating_point() and inputs.dtype != dtype:
         raise ValueError(f"`inputs` must be {dtype} like the model's weights, got {inputs.dtype}; use inputs.to({dtype})")
 
 

@@ -1,0 +1,300 @@
+"""What every posterior is: a fixed list of hypotheses that can be asked about any inputs.
+
+A subclass says how one batch becomes logits under all draws; streaming, files, checks and saving are done here.
+"""
+
+import hashlib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, default_collate
+
+from batchbalance.errors import FileFormatError
+from batchbalance.files import replacing
+from batchbalance.predictions import Predictions
+from batchbalance.progress import Bar
+from batchbalance.progress import progress as shown_progress
+from batchbalance.validation import check_rows
+
+Inputs = Tensor | np.ndarray[Any, Any] | Dataset[Any] | DataLoader[Any]
+
+FORMAT = "batchbalance posterior"
+VERSION = 1
+
+
+class Posterior(ABC):
+    """S hypotheses that stay the same on every set of inputs, in every chunk and after saving.
+
+    Attributes:
+        kind: the name of the family, written into saved folders.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def draw_ids(self) -> tuple[str, ...]:
+        """S names that tell these draws from those of any other posterior."""
+
+    @abstractmethod
+    def _logits(self, batch: Tensor) -> Tensor:
+        """Logits of a batch under every draw, (n, S, C)."""
+
+    @abstractmethod
+    def _hidden(self, batch: Tensor) -> Tensor:
+        """The last hidden layer of a batch, the mean over draws, (n, D)."""
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and the options (numbers, strings, lists) that `load` needs."""
+
+    @property
+    def num_draws(self) -> int:
+        """S."""
+        return len(self.draw_ids)
+
+    def predict(
+        self,
+        inputs: Inputs,
+        *,
+        batch_size: int = 512,
+        path: str | os.PathLike[str] | None = None,
+        progress: bool = False,
+    ) -> Predictions:
+        """Class log-probabilities of `inputs` under every draw.
+
+        Args:
+            inputs: a tensor or array (N, ...), a Dataset, or a DataLoader that does not shuffle. Of items that are
+                tuples, the first entry is taken.
+            batch_size: inputs looked at at a time; a DataLoader has its own.
+            path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N.
+            progress: show how far it is.
+        """
+        ids = self.draw_ids
+        total = _num_points(inputs)
+        with shown_progress("predicting", total, progress) as bar:
+            chunks = self._chunks(inputs, batch_size, bar)
+            if path is None:
+                return Predictions(_collected(chunks, total), "log-probs", ids)
+            if Path(path).suffix != ".npy":
+                raise ValueError(f"`path` must end in .npy, got {str(path)!r}")
+            if total is None:
+                raise ValueError("`inputs` must have a length to be streamed into a file; leave `path` out")
+            with replacing(path) as temporary:
+                with temporary.open("wb") as file:
+                    _write_npy(file, chunks, total)
+        return Predictions(torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False)), "log-probs", ids)
+
+    def embed(self, inputs: Inputs, *, batch_size: int = 512, progress: bool = False) -> Tensor:
+        """The last hidden layer (the input of the last linear layer), mean over draws, (N, D)."""
+        total = _num_points(inputs)
+        with shown_progress("embedding", total, progress) as bar, torch.no_grad():
+            parts = []
+            for batch in batches_of(inputs, batch_size):
+                with fitting(batch):
+                    parts.append(self._hidden(batch).flatten(1).cpu())
+                bar.advance(len(batch))
+        return torch.cat(parts)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write the draws into a folder: safetensors and JSON. A save that is cut short leaves an older one usable."""
+        tensors, options = self._state()
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        listing = directory / "posterior.json"
+        if any(directory.iterdir()) and not listing.is_file():
+            raise FileFormatError(f"{directory} must be empty or hold a saved posterior; choose another folder")
+        digest = fingerprint(tensors, self.kind, json.dumps(options))
+        weights = directory / f"weights-{digest}.safetensors"
+        with replacing(weights) as temporary:
+            contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+            safetensors.torch.save_file(contiguous, temporary)
+        content = {"format": FORMAT, "version": VERSION, "kind": self.kind, "weights": weights.name, "options": options}
+        with replacing(listing) as temporary:
+            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        for old in directory.glob("weights-*.safetensors"):
+            if old != weights:
+                old.unlink()
+
+    def _chunks(self, inputs: Inputs, batch_size: int, bar: Bar) -> Iterator[Tensor]:
+        seen = 0
+        for batch in batches_of(inputs, batch_size):
+            with torch.no_grad():
+                with fitting(batch):
+                    logits = self._logits(batch)
+                if seen == 0:
+                    check_rows(logits, "logits", [slice(0, len(logits))])
+                chunk = torch.log_softmax(logits, dim=-1).cpu()
+            wrong = torch.isnan(chunk).any(dim=-1)
+            if bool(wrong.any()):
+                row, draw = wrong.nonzero()[0].tolist()
+                raise ValueError(
+                    f"predictions must be finite, got NaN at point {seen + row}, draw {draw}; "
+                    "look for NaN or huge numbers in `inputs`"
+                )
+            seen += len(batch)
+            yield chunk
+            bar.advance(len(batch))
+
+
+def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and options of a folder written by ``save``; nothing is unpickled.
+
+    Raises:
+        FileFormatError: if the folder is damaged, foreign, or holds a posterior of another kind.
+    """
+    listing = Path(directory) / "posterior.json"
+    if not listing.is_file():
+        raise FileFormatError(f"{directory} must be a saved posterior, got a folder without posterior.json")
+    try:
+        content = json.loads(listing.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise FileFormatError(f"{listing} must describe a saved posterior, got something else")
+        if content["version"] != VERSION:
+            raise FileFormatError(f"{listing} must be of version {VERSION}, got {content['version']}")
+        if content["kind"] != kind:
+            raise FileFormatError(f"{directory} must hold a posterior of kind {kind!r}, got {content['kind']!r}")
+        options = dict(content["options"])
+        weights = Path(directory) / Path(content["weights"]).name
+        tensors: dict[str, Tensor] = safetensors.torch.load_file(weights)
+        if weights.stem != f"weights-{fingerprint(tensors, kind, json.dumps(options))}":
+            raise FileFormatError(f"{weights} must be as it was written, got other contents; save the posterior again")
+    except FileFormatError:
+        raise
+    except Exception as error:  # the readers raise many types for a damaged file
+        raise FileFormatError(f"cannot read the posterior in {directory}: {error}; save it again") from error
+    return tensors, options
+
+
+def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
+    """Ten hexadecimal digits that change with any word, name, shape or number."""
+    digest = hashlib.sha256(repr(words).encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:10]
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Tensor], directory: str | os.PathLike[str]) -> None:
+    """Put saved weights into `model`, or raise FileFormatError if they are those of another architecture."""
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise FileFormatError(f"the posterior in {directory} is of another network: {error}") from error
+
+
+def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
+    """Consecutive batches of inputs, (n, ...), in order."""
+    if batch_size < 1:
+        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}")
+    if isinstance(inputs, np.ndarray):
+        inputs = torch.from_numpy(np.ascontiguousarray(inputs))
+    if isinstance(inputs, Tensor):
+        if inputs.ndim < 2 or not len(inputs):
+            raise ValueError(f"`inputs` must be (N, ...) with at least one row, got shape {tuple(inputs.shape)}")
+        yield from inputs.split(batch_size)
+        return
+    if isinstance(inputs, DataLoader):
+        if isinstance(inputs.sampler, RandomSampler):
+            raise ValueError("`inputs` must come in a fixed order, got a DataLoader that shuffles; use shuffle=False")
+        collated: Iterable[Any] = inputs
+    elif isinstance(inputs, Dataset):
+        ordered = isinstance(inputs, IterableDataset)
+        items = iter(inputs) if ordered else (inputs[row] for row in range(len(inputs)))  # type: ignore[arg-type]
+        collated = map(default_collate, iter(lambda: list(islice(items, batch_size)), []))
+    else:
+        raise ValueError(f"`inputs` must be a tensor, Dataset or DataLoader, got {type(inputs).__name__}")
+    empty = True
+    for item in collated:
+        batch = item[0] if isinstance(item, list | tuple) else item
+        if not isinstance(batch, Tensor):
+            raise ValueError(f"`inputs` must give tensors, got {type(batch).__name__}")
+        empty = False
+        yield batch
+    if empty:
+        raise ValueError("`inputs` must hold at least one example, got none")
+
+
+@contextmanager
+def fitting(batch: Tensor) -> Iterator[None]:
+    """Turn the errors that torch and scikit-learn raise on a misshapen batch into one clear ValueError."""
+    try:
+        yield
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(
+            f"`inputs` must fit the model, got a batch of shape {tuple(batch.shape)} and {batch.dtype}: {error}"
+        ) from error
+
+
+@contextmanager
+def last_hidden(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Give a list whose last entry, after a forward pass, is the input of the last linear layer that ran."""
+    seen: list[Tensor] = []
+
+    def record(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen[:] = args[:1]
+
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise ValueError("the model must have a linear layer for `embed`, got none; end it with nn.Linear")
+    handles = [module.register_forward_pre_hook(record) for module in linear]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _num_points(inputs: Inputs) -> int | None:
+    if isinstance(inputs, DataLoader):
+        if isinstance(inputs.dataset, IterableDataset):
+            return None
+        whole = len(inputs.sampler)  # type: ignore[arg-type]
+        size = inputs.batch_size
+        return whole - whole % size if inputs.drop_last and size else whole
+    try:
+        return len(inputs)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
+    """All chunks in one (N, S, C) tensor, without a second copy where N is known."""
+    if total is None:
+        return torch.cat(list(chunks))
+    stored, filled = torch.empty(0), 0
+    for chunk in chunks:
+        if not filled:
+            stored = torch.empty((total, *chunk.shape[1:]), dtype=chunk.dtype)
+        stored[filled : filled + len(chunk)] = chunk
+        filled += len(chunk)
+    _check_count(filled, total)
+    return stored
+
+
+def _write_npy(file: BinaryIO, chunks: Iterator[Tensor], total: int) -> None:
+    """Write chunk after chunk through the file, not a memory map: mapped pages would count as memory in use."""
+    written = 0
+    for chunk in chunks:
+        numbers = chunk.contiguous().numpy()
+        if not written:
+            header = {"descr": np.lib.format.dtype_to_descr(numbers.dtype), "fortran_order": False}
+            np.lib.format.write_array_header_1_0(file, {**header, "shape": (total, *numbers.shape[1:])})
+        file.write(numbers.data)
+        written += len(chunk)
+    _check_count(written, total)
+
+
+def _check_count(seen: int, total: int) -> None:
+    if seen != total:
+        raise ValueError(f"`inputs` must give as many examples as its length says, {total}, got {seen}")

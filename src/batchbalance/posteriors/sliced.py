@@ -1,0 +1,198 @@
+"""A dropout draw as a smaller network (DESIGN, section 5).
+
+A mask zeroes whole units or channels, so under one draw they can be cut out of the weights on both sides. What lies
+before the first dropout is the same for all draws and runs once. This works for a chain of layers; layers that are
+not known here run in full, in their place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from batchbalance.models import Classifier
+from batchbalance.posteriors.masks import Mask
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
+MEAN_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+POOLS = (*MAX_POOLS, *MEAN_POOLS, *ADAPTIVE_POOLS)
+RECTIFIERS = (nn.ReLU, nn.LeakyReLU, nn.Identity)  # f(a·x) = a·f(x) for a ≥ 0
+ODD_SHAPED = (nn.ReLU6, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Softsign, nn.Hardswish)
+ZERO_AT_ZERO = (*POOLS, *RECTIFIERS, *ODD_SHAPED)  # and each channel by itself
+BY_CHANNEL = (*ZERO_AT_ZERO, nn.Sigmoid, nn.Softplus, nn.Hardsigmoid, nn.LogSigmoid)
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """Activations of the units that a draw keeps.
+
+    Attributes:
+        x: (n, kept, ...) activations.
+        live: which of all units x holds; None for all.
+        full: how many units there are.
+        scale: what x has still to be multiplied by.
+        zero: whether the units that x does not hold are 0 (a mask was applied) or not yet decided.
+    """
+
+    x: Tensor
+    live: Tensor | None = None
+    full: int = 0
+    scale: float = 1.0
+    zero: bool = True
+
+    def whole(self) -> Tensor:
+        """All units, with zeros where they were dropped."""
+        x = self.x if self.scale == 1 else self.x * self.scale
+        if self.live is None:
+            return x
+        return x.new_zeros((len(x), self.full, *x.shape[2:])).index_copy_(1, self.live, x)
+
+
+class Chain:
+    """A network that is one layer after another, with masks among them."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        layers = _delayed(layers)
+        first = next(i for i, layer in enumerate(layers) if isinstance(layer, Mask))
+        self._shared = nn.Sequential(*layers[:first])
+        self._layers = layers[first:]
+        self._masks = [_mask_after(self._layers, i) for i in range(len(self._layers))]
+        linear = [i for i, layer in enumerate(self._layers) if isinstance(layer, nn.Linear)]
+        self.last_linear = linear[-1] if linear else None
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Chain | None":
+        """The chain that `model` is, or None if it is none or if a layer has a mask inside."""
+        layers = _flattened(model)
+        masks = [layer for layer in layers or () if isinstance(layer, Mask)]
+        if layers is None or not masks or len(set(masks)) < len(masks):
+            return None
+        return cls(layers)
+
+    def shared(self, batch: Tensor) -> Tensor:
+        """What all draws have in common, up to the first mask."""
+        return self._shared(batch)  # type: ignore[no-any-return]
+
+    def run(self, shared: Tensor, draw: int, stop: int | None = None) -> Tensor:
+        """The output under a draw, or the input of layer `stop`."""
+        now = _Slice(shared)
+        for i, layer in enumerate(self._layers[:stop]):
+            if isinstance(layer, Mask):
+                now = _masked(now, layer, draw)
+            elif isinstance(layer, nn.Flatten) and layer.start_dim == 1 and layer.end_dim in (-1, now.x.ndim - 1):
+                now = _flat(now)
+            elif isinstance(layer, nn.Linear) and now.x.ndim == 2:
+                now = _product(now, layer, self._masks[i], draw)
+            elif isinstance(layer, CONVOLUTIONS) and layer.groups == 1 and now.x.ndim == layer.weight.ndim:
+                now = _product(now, layer, self._masks[i], draw)
+            elif isinstance(layer, RECTIFIERS):
+                now = replace(now, x=layer(now.x))
+            elif isinstance(layer, ZERO_AT_ZERO) or (isinstance(layer, BY_CHANNEL) and not now.zero):
+                now = replace(now, x=layer(now.x * now.scale if now.scale != 1 else now.x), scale=1.0)
+            else:
+                now = _Slice(layer(now.whole()))
+        return now.whole()
+
+
+def _masked(now: _Slice, mask: Mask, draw: int) -> _Slice:
+    x, live = now.x, now.live
+    if mask.rate == 0:
+        return replace(now, zero=True) if live is None else now
+    if mask.alpha or not (mask.channelwise or x.ndim == 2):
+        x = now.whole()
+        shape = tuple(x.shape[1:2] if mask.channelwise else x.shape[1:])
+        kept = mask.keep(draw, shape).to(x.device)
+        return _Slice(mask.applied(x, kept.reshape(-1, *[1] * (x.ndim - 2)) if mask.channelwise else kept))
+    full = now.full if live is not None else x.shape[1]
+    kept = mask.keep(draw, (full,)).to(x.device)
+    if live is None:
+        live = kept.nonzero().squeeze(1)
+        x = x.index_select(1, live)
+    elif not bool(kept[live].all()):
+        x, live = x[:, kept[live]], live[kept[live]]
+    return _Slice(x, live, full, now.scale * mask.scale)
+
+
+def _flat(now: _Slice) -> _Slice:
+    size = prod(now.x.shape[2:])
+    live = now.live
+    if live is not None:
+        live = (live[:, None] * size + torch.arange(size, device=live.device)).flatten()
+    return replace(now, x=now.x.flatten(1), live=live, full=now.full * size)
+
+
+def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Slice:
+    """A linear layer or convolution, cut down to the units before it that live and those after it that will."""
+    weight, bias = layer.weight, layer.bias
+    assert isinstance(weight, Tensor)
+    live = None
+    if mask is not None:
+        live = mask.keep(draw, (len(weight),)).to(weight.device).nonzero().squeeze(1)
+        if len(live):
+            weight = weight.index_select(0, live)
+            bias = None if bias is None else bias.index_select(0, live)  # type: ignore[operator]
+        else:
+            live = None
+    x, scale = now.x, now.scale
+    if now.live is not None and len(now.live):
+        weight = weight.index_select(1, now.live)
+    elif now.live is not None:
+        x, scale = now.whole(), 1.0
+    if scale != 1:
+        weight = weight * scale
+    if isinstance(layer, nn.Linear):
+        x = nn.functional.linear(x, weight, bias)  # type: ignore[arg-type]
+    else:
+        x = layer._conv_forward(x, weight, bias)  # type: ignore[operator]
+    return _Slice(x, live, len(layer.weight), zero=live is None)  # type: ignore[arg-type]
+
+
+def _flattened(module: nn.Module) -> list[nn.Module] | None:
+    if module._forward_hooks or module._forward_pre_hooks:
+        return None
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        parts: list[nn.Module] = list(module)
+    elif type(module) is Classifier:
+        parts = [module.features, module.head]
+    else:
+        inside = any(isinstance(part, Mask) for part in module.modules())
+        return None if inside and not isinstance(module, Mask) else [module]
+    layers: list[nn.Module] = []
+    for part in parts:
+        flat = _flattened(part)
+        if flat is None:
+            return None
+        layers += flat
+    return layers
+
+
+def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
+    """Move each mask behind the layers it commutes with: rectifiers, and for whole channels pools too."""
+    ordered = list(layers)
+    for i in range(len(ordered) - 2, -1, -1):
+        mask = ordered[i]
+        if not isinstance(mask, Mask) or mask.alpha:
+            continue
+        passed = (*RECTIFIERS, *POOLS) if mask.channelwise else RECTIFIERS
+        while i + 1 < len(ordered) and isinstance(ordered[i + 1], passed):
+            ordered[i], ordered[i + 1] = ordered[i + 1], ordered[i]
+            i += 1
+    return ordered
+
+
+def _mask_after(layers: Sequence[nn.Module], at: int) -> Mask | None:
+    """The mask that drops outputs of the layer at `at`, if only layers that keep channels apart lie between."""
+    layer = layers[at]
+    if not isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+        return None
+    for after in layers[at + 1 :]:
+        if isinstance(after, Mask):
+            fits = isinstance(layer, CONVOLUTIONS) == after.channelwise
+            return after if fits and not after.alpha and after.rate > 0 else None
+        if not isinstance(after, BY_CHANNEL):
+            return None
+    return None
