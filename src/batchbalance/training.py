@@ -111,9 +111,9 @@ def fit(
         progress: show loss, validation accuracy and time left.
     """
     recipe = recipe or Recipe()
-    _check_labelled("inputs", "labels", inputs, labels, num_classes)
+    check_labelled("inputs", "labels", inputs, labels, num_classes)
     if validation is not None:
-        _check_labelled("validation inputs", "validation labels", *validation, num_classes)
+        check_labelled("validation inputs", "validation labels", *validation, num_classes)
         validation = _placed(*validation, device)
     with seeded(derived_seed(seed, "init"), device):
         model = model_factory().to(device)
@@ -127,7 +127,7 @@ def fit(
     optimizer = _optimizer(model, recipe)
     order = generator(seed, "order")
     history: list[Epoch] = []
-    best, best_state = 0, _copied(model)
+    best, best_state = 0, copied_state(model)
     with (
         seeded(derived_seed(seed, "dropout"), device),
         shown_progress("training", recipe.max_epochs, progress) as bar,
@@ -144,7 +144,7 @@ def fit(
             history.append(Epoch(mean_loss, accuracy))
             bar.advance(note=f"loss {mean_loss:.3f}" + ("" if accuracy is None else f", accuracy {accuracy:.3f}"))
             if accuracy is None or index == 0 or accuracy > (history[best].accuracy or 0):
-                best, best_state = index, best_state if accuracy is None else _copied(model)
+                best, best_state = index, best_state if accuracy is None else copied_state(model)
             if accuracy is not None and index - best >= recipe.patience:
                 break
     if validation is not None:
@@ -192,7 +192,9 @@ def check_dtype(model: nn.Module, inputs: Tensor) -> None:
     """Raise ValueError if `inputs` are floating-point numbers of another type than the weights."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), inputs.dtype)
     if inputs.is_floating_point() and inputs.dtype != dtype:
-        raise ValueError(f"`inputs` must be {dtype} like the model's weights, got {inputs.dtype}; use inputs.to({dtype})")
+        raise ValueError(
+            f"`inputs` must be {dtype} like the model's weights, got {inputs.dtype}; use inputs.to({dtype})"
+        )
 
 
 def _train_epoch(
@@ -208,7 +210,7 @@ def _train_epoch(
     total = torch.zeros((), device=inputs.device)
     for rows in batches:
         optimizer.zero_grad(set_to_none=True)
-        logits = _logits(model, inputs[rows], num_classes)
+        logits = logits_of(model, inputs[rows], num_classes)
         value = loss(logits, labels[rows])
         value.backward()
         optimizer.step()
@@ -216,7 +218,8 @@ def _train_epoch(
     return float(total) / len(batches)
 
 
-def _logits(model: nn.Module, batch: Tensor, num_classes: int) -> Tensor:
+def logits_of(model: nn.Module, batch: Tensor, num_classes: int) -> Tensor:
+    """Logits (n, C) of a batch; a clear ValueError if batch, model and C do not fit."""
     try:
         logits = model(batch)
     except RuntimeError as error:
@@ -237,10 +240,17 @@ def _batches(num_examples: int, recipe: Recipe, order: torch.Generator) -> list[
         rows = torch.randperm(num_examples, generator=order)
     else:
         rows = torch.randint(num_examples, (recipe.samples_per_epoch,), generator=order)
-    # Batch normalisation cannot train on one example: a lone one is taken twice, a last one joins the batch before.
+    return split_rows(rows, recipe.batch_size)
+
+
+def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
+    """Batches of rows, none of one row: batch normalisation cannot train on one example.
+
+    A lone row is taken twice, a last one joins the batch before it.
+    """
     if len(rows) == 1:
         rows = rows.repeat(2)
-    batches = list(rows.split(recipe.batch_size))
+    batches = list(rows.split(max(2, batch_size)))
     if len(batches) > 1 and len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
@@ -261,11 +271,13 @@ def _placed(inputs: Tensor, labels: Tensor, device: str | torch.device) -> Label
     return inputs, labels.to(device)
 
 
-def _copied(model: nn.Module) -> dict[str, Tensor]:
+def copied_state(model: nn.Module) -> dict[str, Tensor]:
+    """The weights and buffers of a network, cloned."""
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def _check_labelled(inputs_name: str, labels_name: str, inputs: Tensor, labels: Tensor, num_classes: int) -> None:
+def check_labelled(inputs_name: str, labels_name: str, inputs: Tensor, labels: Tensor, num_classes: int) -> None:
+    """Raise ValueError unless these are N ≥ 1 finite inputs with N classes below `num_classes`."""
     if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
         got = f"{type(inputs).__name__} and {type(labels).__name__}"
         raise ValueError(f"{inputs_name} and {labels_name} must be tensors, got {got}; use torch.as_tensor")

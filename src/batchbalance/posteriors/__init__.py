@@ -1,6 +1,18 @@
 """Posterior draws: what turns a model and data into `Predictions`, one contract for all of them."""
 
 from batchbalance.posteriors.contract import Posterior
+from batchbalance.posteriors.csgmcmc import PRESETS, CyclicalSGMCMC, Schedule
+from batchbalance.posteriors.ensemble import Committee, DeepEnsemble
+from batchbalance.posteriors.head import BayesianHead
 from batchbalance.posteriors.mc_dropout import MCDropout
 
-__all__ = ["MCDropout", "Posterior"]
+__all__ = [
+    "PRESETS",
+    "BayesianHead",
+    "Committee",
+    "CyclicalSGMCMC",
+    "DeepEnsemble",
+    "MCDropout",
+    "Posterior",
+    "Schedule",
+]

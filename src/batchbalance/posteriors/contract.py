@@ -37,9 +37,11 @@ class Posterior(ABC):
 
     Attributes:
         kind: the name of the family, written into saved folders.
+        weights: (S,) draw weights that sum to 1, or None for equal weights.
     """
 
     kind: ClassVar[str]
+    weights: Tensor | None = None
 
     @property
     @abstractmethod
@@ -85,15 +87,15 @@ class Posterior(ABC):
         with shown_progress("predicting", total, progress) as bar:
             chunks = self._chunks(inputs, batch_size, bar)
             if path is None:
-                return Predictions(_collected(chunks, total), "log-probs", ids)
+                return Predictions(_collected(chunks, total), "log-probs", ids, self.weights)
             if Path(path).suffix != ".npy":
                 raise ValueError(f"`path` must end in .npy, got {str(path)!r}")
             if total is None:
                 raise ValueError("`inputs` must have a length to be streamed into a file; leave `path` out")
-            with replacing(path) as temporary:
-                with temporary.open("wb") as file:
-                    _write_npy(file, chunks, total)
-        return Predictions(torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False)), "log-probs", ids)
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                _write_npy(file, chunks, total)
+        mapped = torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+        return Predictions(mapped, "log-probs", ids, self.weights)
 
     def embed(self, inputs: Inputs, *, batch_size: int = 512, progress: bool = False) -> Tensor:
         """The last hidden layer (the input of the last linear layer), mean over draws, (N, D)."""

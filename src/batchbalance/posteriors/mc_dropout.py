@@ -40,6 +40,7 @@ class MCDropout(Posterior):
         check_finite(model)
         weights = model.state_dict()
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
+        self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._seed = seed
         self._masks = _fix_masks(self._model, seed)
         self._chain = Chain.of(self._model) if fast else None

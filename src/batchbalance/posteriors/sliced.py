@@ -75,7 +75,7 @@ class Chain:
 
     def shared(self, batch: Tensor) -> Tensor:
         """What all draws have in common, up to the first mask."""
-        return self._shared(batch)  # type: ignore[no-any-return]
+        return self._shared(batch).contiguous()  # type: ignore[no-any-return]
 
     def run(self, shared: Tensor, draw: int, stop: int | None = None) -> Tensor:
         """The output under a draw, or the input of layer `stop`."""
@@ -85,9 +85,9 @@ class Chain:
                 now = _masked(now, layer, draw)
             elif isinstance(layer, nn.Flatten) and layer.start_dim == 1 and layer.end_dim in (-1, now.x.ndim - 1):
                 now = _flat(now)
-            elif isinstance(layer, nn.Linear) and now.x.ndim == 2:
-                now = _product(now, layer, self._masks[i], draw)
-            elif isinstance(layer, CONVOLUTIONS) and layer.groups == 1 and now.x.ndim == layer.weight.ndim:
+            elif (isinstance(layer, nn.Linear) and now.x.ndim == 2) or (
+                isinstance(layer, CONVOLUTIONS) and layer.groups == 1 and now.x.ndim == layer.weight.ndim
+            ):
                 now = _product(now, layer, self._masks[i], draw)
             elif isinstance(layer, RECTIFIERS):
                 now = replace(now, x=layer(now.x))
@@ -112,6 +112,8 @@ def _masked(now: _Slice, mask: Mask, draw: int) -> _Slice:
     if live is None:
         live = kept.nonzero().squeeze(1)
         x = x.index_select(1, live)
+        if x.ndim == 4:  # picking channels is fast where they lie apart, what follows where they lie together
+            x = x.contiguous(memory_format=torch.channels_last)
     elif not bool(kept[live].all()):
         x, live = x[:, kept[live]], live[kept[live]]
     return _Slice(x, live, full, now.scale * mask.scale)

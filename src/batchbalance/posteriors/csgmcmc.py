@@ -1,0 +1,259 @@
+"""Cyclical stochastic gradient MCMC (Zhang et al. 2020), as the paper uses it.
+
+The step size h falls from its first value to 0 along a cosine in each cycle, and starts again. Early in a cycle the
+chain explores without noise; in its last `noise_epochs` it samples:
+
+    θ ← θ − h·(∇L̄(θ) + weight_decay·θ) + √(2hT/N)·ξ
+
+with the mean loss L̄ over N examples, so that at T = 1 and small h it samples exp(−N·(L̄ + weight_decay·‖θ‖²/2)).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from batchbalance.posteriors.states import State, WeightDraws, check_count
+from batchbalance.progress import Bar
+from batchbalance.progress import progress as shown_progress
+from batchbalance.seeds import derived_seed, generator
+from batchbalance.training import (
+    ModelFactory,
+    check_dtype,
+    check_labelled,
+    copied_state,
+    logits_of,
+    seeded,
+    split_rows,
+)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The settings of a cyclical run.
+
+    Attributes:
+        epochs: of one chain, over all its cycles; a multiple of `cycles`.
+        cycles: restarts of the step size.
+        samples_per_cycle: snapshots, one after each of the last epochs of a cycle.
+        initial_step_size: h at the start of a cycle.
+        temperature: T. The released code of the paper takes 1/50,000.
+        weight_decay: the Gaussian prior, a part of the mean loss.
+        noise_epochs: epochs with noise at the end of a cycle, at least `samples_per_cycle`.
+        batch_size: examples in a step.
+        num_chains: independent chains, each from fresh weights.
+    """
+
+    epochs: int = 400
+    cycles: int = 8
+    samples_per_cycle: int = 3
+    initial_step_size: float = 0.5
+    temperature: float = 1 / 50_000
+    weight_decay: float = 5e-4
+    noise_epochs: int = 5
+    batch_size: int = 64
+    num_chains: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "cycles", "samples_per_cycle", "noise_epochs", "batch_size", "num_chains"):
+            check_count(name, getattr(self, name))
+        if self.epochs % self.cycles:
+            raise ValueError(f"`epochs` must be a multiple of the {self.cycles} cycles, got {self.epochs}")
+        if not self.samples_per_cycle <= self.noise_epochs <= self.epochs // self.cycles:
+            raise ValueError(
+                f"a cycle of {self.epochs // self.cycles} epochs must hold `noise_epochs` ({self.noise_epochs}), and "
+                f"these `samples_per_cycle` ({self.samples_per_cycle}); lower them or raise `epochs`"
+            )
+        if not 0 < self.initial_step_size < math.inf:
+            raise ValueError(f"`initial_step_size` must be above 0, got {self.initial_step_size}")
+        if not (0 <= self.temperature < math.inf and 0 <= self.weight_decay < math.inf):
+            raise ValueError(
+                "`temperature` and `weight_decay` must be finite and at least 0, "
+                f"got {self.temperature} and {self.weight_decay}"
+            )
+
+    @property
+    def num_draws(self) -> int:
+        """Snapshots of all chains and cycles."""
+        return self.num_chains * self.cycles * self.samples_per_cycle
+
+
+PRESETS: dict[str, Schedule] = {
+    "cifar10": Schedule(),
+    "cifar100": Schedule(epochs=200, cycles=4),
+    "cifar10-multichain": Schedule(epochs=200, cycles=4, num_chains=3),
+}
+
+
+class CyclicalSGMCMC(WeightDraws):
+    """Snapshots of cyclical SG-MCMC chains.
+
+    Args:
+        model_factory: builds the network; called once for each chain, under a seed of its own.
+        epochs: as the arguments that follow, see `Schedule`. The defaults are the paper's for CIFAR-10.
+        cycles: restarts of the step size.
+        samples_per_cycle: snapshots at the end of a cycle.
+        initial_step_size: the step size at the start of a cycle.
+        temperature: of the noise.
+        weight_decay: of the Gaussian prior.
+        num_chains: independent chains.
+        noise_epochs: epochs with noise at the end of a cycle.
+        batch_size: examples in a step.
+        seed: for initialisation, the order of examples, noise and dropout.
+    """
+
+    kind: ClassVar[str] = "csgmcmc"
+
+    def __init__(
+        self,
+        model_factory: ModelFactory,
+        epochs: int = 400,
+        cycles: int = 8,
+        samples_per_cycle: int = 3,
+        initial_step_size: float = 0.5,
+        temperature: float = 1 / 50_000,
+        weight_decay: float = 5e-4,
+        num_chains: int = 1,
+        *,
+        noise_epochs: int = 5,
+        batch_size: int = 64,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(model_factory, seed)
+        self.schedule = Schedule(
+            epochs=epochs,
+            cycles=cycles,
+            samples_per_cycle=samples_per_cycle,
+            initial_step_size=initial_step_size,
+            temperature=temperature,
+            weight_decay=weight_decay,
+            noise_epochs=noise_epochs,
+            batch_size=batch_size,
+            num_chains=num_chains,
+        )
+
+    @classmethod
+    def from_schedule(cls, model_factory: ModelFactory, schedule: Schedule, *, seed: int = 0) -> Self:
+        """A posterior with the settings of `schedule`, for example one of `PRESETS`."""
+        return cls(model_factory, **asdict(schedule), seed=seed)
+
+    @classmethod
+    def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> Self:
+        return cls.from_schedule(model_factory, Schedule(**options["schedule"]), seed=options["seed"])
+
+    def _options(self) -> dict[str, Any]:
+        return {"schedule": asdict(self.schedule), "seed": self._seed}
+
+    def fit(
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        num_classes: int,
+        device: str | torch.device = "cpu",
+        progress: bool = False,
+    ) -> Self:
+        """Run the chains. An interrupted run leaves the posterior as it was before.
+
+        Args:
+            inputs: (N, ...) in the type of the weights.
+            labels: (N,) classes, int64.
+            num_classes: C.
+            device: where to run; the tensors are copied there once.
+            progress: show loss and time left.
+        """
+        check_labelled("inputs", "labels", inputs, labels, num_classes)
+        inputs, labels = inputs.to(device), labels.to(device)
+        states: list[State] = []
+        total = self.schedule.num_chains * self.schedule.epochs
+        with shown_progress("cSG-MCMC", total, progress) as bar:
+            for chain in range(self.schedule.num_chains):
+                with seeded(derived_seed(self._seed, "init", chain), device):
+                    model = self._model_factory().to(device)
+                with seeded(derived_seed(self._seed, "dropout", chain), device):
+                    states += _run_chain(
+                        model, inputs, labels, num_classes, self.schedule, generator(self._seed, "chain", chain), bar
+                    )
+        self._keep(model, states)
+        return self
+
+
+@torch.no_grad()
+def langevin_step(
+    parameters: Sequence[Tensor],
+    gradients: Iterable[Tensor | None],
+    step_size: float,
+    *,
+    weight_decay: float = 0.0,
+    noise_scale: float = 0.0,
+    generator: torch.Generator,
+) -> None:
+    """Move `parameters` in place: θ ← θ − h·(g + weight_decay·θ) + √(2h·noise_scale)·ξ.
+
+    Args:
+        parameters: θ.
+        gradients: g, of the mean loss; None for a parameter that has none.
+        step_size: h.
+        weight_decay: of the prior.
+        noise_scale: T/N, the temperature over the number of examples; 0 for a step of plain gradient descent.
+        generator: for ξ.
+    """
+    for theta, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            drift = gradient.add(theta, alpha=weight_decay) if weight_decay else gradient
+            theta.add_(drift, alpha=-step_size)
+        elif weight_decay:
+            theta.mul_(1 - step_size * weight_decay)
+        if noise_scale:
+            noise = torch.randn(theta.shape, generator=generator, dtype=theta.dtype).to(theta.device)
+            theta.add_(noise, alpha=math.sqrt(2 * step_size * noise_scale))
+
+
+def cosine_step_size(step: int, cycle_steps: int, initial_step_size: float) -> float:
+    """The step size of step 0, 1, …: a half cosine from its first value to 0 over each cycle."""
+    return initial_step_size / 2 * (math.cos(math.pi * (step % cycle_steps) / cycle_steps) + 1)
+
+
+def _run_chain(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    schedule: Schedule,
+    random: torch.Generator,
+    bar: Bar,
+) -> list[State]:
+    """The snapshots of one chain."""
+    check_dtype(model, inputs)
+    model.train()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    loss = nn.CrossEntropyLoss()
+    steps_per_epoch = len(split_rows(torch.arange(len(inputs)), schedule.batch_size))
+    cycle_epochs = schedule.epochs // schedule.cycles
+    states: list[State] = []
+    step = 0
+    for epoch in range(schedule.epochs):
+        left = cycle_epochs - epoch % cycle_epochs  # epochs to the end of the cycle, this one included
+        noise_scale = schedule.temperature / len(inputs) if left <= schedule.noise_epochs else 0.0
+        total = torch.zeros((), device=inputs.device)
+        for rows in split_rows(torch.randperm(len(inputs), generator=random), schedule.batch_size):
+            value = loss(logits_of(model, inputs[rows], num_classes), labels[rows])
+            gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+            h = cosine_step_size(step, steps_per_epoch * cycle_epochs, schedule.initial_step_size)
+            langevin_step(
+                parameters, gradients, h, weight_decay=schedule.weight_decay, noise_scale=noise_scale, generator=random
+            )
+            total += value.detach()
+            step += 1
+        if not bool(torch.isfinite(total)):
+            raise ValueError(
+                f"the training loss must stay finite, got {float(total)} in epoch {epoch + 1}; lower "
+                f"`initial_step_size` ({schedule.initial_step_size:g})"
+            )
+        bar.advance(note=f"loss {float(total) / steps_per_epoch:.3f}")
+        if left <= schedule.samples_per_cycle:
+            states.append(copied_state(model))
+    return states

@@ -1,0 +1,103 @@
+"""Draws that are whole networks: one architecture, S sets of weights."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from batchbalance.posteriors.contract import Posterior, fingerprint, last_hidden, load_weights, read_saved
+from batchbalance.training import ModelFactory, check_dtype, check_finite, seeded
+
+State = Mapping[str, Tensor]
+
+
+class WeightDraws(Posterior):
+    """A posterior of S sets of weights, empty until it is fitted or loaded."""
+
+    def __init__(self, model_factory: ModelFactory, seed: int) -> None:
+        self._model_factory = model_factory
+        self._seed = seed
+        self._model: nn.Module | None = None
+        self._states: tuple[State, ...] = ()
+        self._draw_ids: tuple[str, ...] = ()
+
+    @property
+    def draw_ids(self) -> tuple[str, ...]:
+        """Names made of the weights and the number of the draw."""
+        if self._model is None:
+            raise ValueError(f"{type(self).__name__} must be fitted first, got one without draws; call `fit`")
+        return self._draw_ids
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str], model_factory: ModelFactory) -> Self:
+        """Read what ``save`` wrote; `model_factory` builds a network of the same architecture."""
+        tensors, options = read_saved(directory, cls.kind)
+        loaded = cls._from_options(model_factory, options)
+        states: list[dict[str, Tensor]] = [{} for _ in range(options["num_draws"])]
+        for name, value in tensors.items():
+            draw, _, key = name.partition("/")
+            states[int(draw)][key] = value
+        with seeded(0):
+            model = model_factory()
+        for state in states:
+            load_weights(model, state, directory)
+        loaded._keep(model, states)
+        return loaded
+
+    @classmethod
+    def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> Self:
+        """An unfitted posterior with the saved options."""
+        raise NotImplementedError
+
+    def _options(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _keep(self, model: nn.Module, states: Sequence[State]) -> None:
+        """Take the draws, all at once: a fit that is cut short leaves the posterior as it was."""
+        for state in states:
+            with torch.no_grad():
+                model.load_state_dict(state)
+            check_finite(model)
+        self._draw_ids = tuple(f"{fingerprint(state, self.kind)}-{draw}" for draw, state in enumerate(states))
+        self._states = tuple(states)
+        self._model = model.eval().requires_grad_(False)
+
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors = {
+            f"{draw}/{key}": value
+            for (draw, state), _ in zip(enumerate(self._states), self.draw_ids, strict=True)
+            for key, value in state.items()
+        }
+        return tensors, {**self._options(), "num_draws": self.num_draws}
+
+    def _logits(self, batch: Tensor) -> Tensor:
+        model, batch = self._ready(batch)
+        outputs = [functional_call(model, dict(state), (batch,)) for state in self._states]
+        if outputs[0].ndim != 2:
+            raise ValueError(f"the model must give logits (N, C), got shape {tuple(outputs[0].shape)}")
+        return torch.stack(outputs, dim=1)
+
+    def _hidden(self, batch: Tensor) -> Tensor:
+        model, batch = self._ready(batch)
+        layers = []
+        with last_hidden(model) as seen:
+            for state in self._states:
+                functional_call(model, dict(state), (batch,))
+                layers.append(seen[-1].clone())
+        return torch.stack(layers).mean(dim=0)
+
+    def _ready(self, batch: Tensor) -> tuple[nn.Module, Tensor]:
+        if self._model is None:
+            raise ValueError(f"{type(self).__name__} must be fitted first, got one without draws; call `fit`")
+        check_dtype(self._model, batch)
+        parameter = next(self._model.parameters())
+        return self._model, batch.to(parameter.device)
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """Raise ValueError unless `value` is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
