@@ -156,7 +156,7 @@ def fit(
 def evaluate(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
     """Accuracy of a network in eval mode (dropout off); the network is left in eval mode."""
     model.eval()
-    pairs = zip(inputs.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True)
+    pairs = zip(torch.split(inputs, EVALUATION_BATCH), torch.split(labels, EVALUATION_BATCH), strict=True)
     right = sum(int((model(x).argmax(dim=-1) == y).sum()) for x, y in pairs)
     return right / len(labels)
 
@@ -250,7 +250,7 @@ def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
     """
     if len(rows) == 1:
         rows = rows.repeat(2)
-    batches = list(rows.split(max(2, batch_size)))
+    batches = list(torch.split(rows, max(2, batch_size)))
     if len(batches) > 1 and len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches

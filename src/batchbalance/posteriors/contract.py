@@ -183,7 +183,7 @@ def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
     digest = hashlib.sha256(repr(words).encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:10]
 
 
@@ -204,7 +204,7 @@ def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
     if isinstance(inputs, Tensor):
         if inputs.ndim < 2 or not len(inputs):
             raise ValueError(f"`inputs` must be (N, ...) with at least one row, got shape {tuple(inputs.shape)}")
-        yield from inputs.split(batch_size)
+        yield from torch.split(inputs, batch_size)
         return
     if isinstance(inputs, DataLoader):
         if isinstance(inputs.sampler, RandomSampler):

@@ -114,12 +114,12 @@ class Committee(Posterior):
             fitted: the ensemble, or the list. Weights of a voting classifier become draw weights.
             classes: the list of all labels; the ensemble's own, or the sorted union of the members', if left out.
         """
-        import joblib
+        import joblib  # type: ignore[import-untyped]
 
         members, encoded, features, weights = _members_of(fitted)
-        own = [
-            _classes_of(member) if encoded is None else encoded[_classes_of(member).astype(int)] for member in members
-        ]
+        own = [_classes_of(member) for member in members]
+        if encoded is not None:
+            own = [encoded[codes.astype(int)] for codes in own]
         union = np.unique(np.concatenate(own)).tolist() if encoded is None else encoded.tolist()
         listed = union if classes is None else np.asarray(classes).tolist()
         missing = [label for label in union if label not in listed]

@@ -179,16 +179,26 @@ def laplace_draws(
     best = _most_probable(x, labels, num_classes, prior_precision)
     noise = torch.randn((num_draws, *best.shape), generator=generator, dtype=x.dtype)
     probs = torch.softmax(x @ best, dim=-1)
-    spread = torch.diag_embed(probs) - probs[:, :, None] * probs[:, None, :]  # (N, C, C)
     if best.numel() <= FULL_CURVATURE:
-        hessian = torch.einsum("ni,nj,ncd->icjd", x, x, spread).reshape(best.numel(), best.numel())
-        factor = torch.linalg.cholesky(hessian + prior_precision * torch.eye(best.numel(), dtype=x.dtype))
-        steps = torch.linalg.solve_triangular(factor.T, noise.flatten(1).T, upper=True).T
+        precision = _curvature(x, probs) + prior_precision * torch.eye(best.numel(), dtype=x.dtype)
+        factor = torch.linalg.cholesky(precision)
+        steps: Tensor = torch.linalg.solve_triangular(factor.T, noise.flatten(1).T, upper=True).T
         return best + steps.reshape(noise.shape)
     inputs_eigen, inputs_basis = torch.linalg.eigh(x.T @ x)
-    spread_eigen, spread_basis = torch.linalg.eigh(spread.mean(dim=0))
+    spread_eigen, spread_basis = torch.linalg.eigh(probs.mean(dim=0).diag() - probs.T @ probs / len(probs))
     curvature = inputs_eigen.clamp_min(0)[:, None] * spread_eigen.clamp_min(0)
-    return best + inputs_basis @ (noise / (curvature + prior_precision).sqrt()) @ spread_basis.T
+    steps = inputs_basis @ (noise / (curvature + prior_precision).sqrt()) @ spread_basis.T
+    return best + steps
+
+
+def _curvature(x: Tensor, probs: Tensor) -> Tensor:
+    """The Hessian of the summed loss, a square matrix over the (D + 1)·C weights: Σ_n x xᵀ ⊗ (diag p − p pᵀ)."""
+    num_inputs, num_classes = x.shape[1], probs.shape[1]
+    hessian = x.new_empty(num_inputs, num_classes, num_inputs, num_classes)
+    for c, unit in enumerate(torch.eye(num_classes, dtype=x.dtype)):
+        spread = probs[:, c, None] * (unit - probs)  # (N, C)
+        hessian[:, c] = (x.T @ (x[:, :, None] * spread[:, None, :]).flatten(1)).reshape(num_inputs, num_inputs, -1)
+    return hessian.reshape(num_inputs * num_classes, -1)
 
 
 def _most_probable(x: Tensor, labels: Tensor, num_classes: int, prior_precision: float) -> Tensor:
@@ -206,7 +216,7 @@ def _most_probable(x: Tensor, labels: Tensor, num_classes: int, prior_precision:
         return loss
 
     with torch.enable_grad():
-        optimizer.step(closure)  # type: ignore[arg-type]
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
     return weights.detach()
 
 

@@ -81,12 +81,11 @@ class MCDropout(Posterior):
             shared = self._chain.shared(batch)
             runs = (self._chain.run(shared, draw, self._chain.last_linear) for draw in range(self.num_draws))
             return sum(runs) / self.num_draws  # type: ignore[return-value]
-        total: Tensor | None = None
+        total = torch.zeros(())
         with last_hidden(self._model) as seen:
             for draw in range(self.num_draws):
                 self._forward(batch, draw)
-                total = seen[-1].clone() if total is None else total + seen[-1]
-        assert total is not None
+                total = total.to(seen[-1]) + seen[-1]
         return total / self.num_draws
 
     def _forward(self, batch: Tensor, draw: int) -> Tensor:

@@ -85,9 +85,7 @@ class Chain:
                 now = _masked(now, layer, draw)
             elif isinstance(layer, nn.Flatten) and layer.start_dim == 1 and layer.end_dim in (-1, now.x.ndim - 1):
                 now = _flat(now)
-            elif (isinstance(layer, nn.Linear) and now.x.ndim == 2) or (
-                isinstance(layer, CONVOLUTIONS) and layer.groups == 1 and now.x.ndim == layer.weight.ndim
-            ):
+            elif _sliceable(layer, now.x):
                 now = _product(now, layer, self._masks[i], draw)
             elif isinstance(layer, RECTIFIERS):
                 now = replace(now, x=layer(now.x))
@@ -127,30 +125,33 @@ def _flat(now: _Slice) -> _Slice:
     return replace(now, x=now.x.flatten(1), live=live, full=now.full * size)
 
 
+def _sliceable(layer: nn.Module, x: Tensor) -> bool:
+    if isinstance(layer, nn.Linear):
+        return x.ndim == 2
+    return isinstance(layer, CONVOLUTIONS) and layer.groups == 1 and x.ndim == layer.weight.ndim
+
+
 def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Slice:
     """A linear layer or convolution, cut down to the units before it that live and those after it that will."""
-    weight, bias = layer.weight, layer.bias
-    assert isinstance(weight, Tensor)
-    live = None
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    bias: Tensor | None = layer.bias  # type: ignore[assignment]
+    full, live = len(weight), None
     if mask is not None:
-        live = mask.keep(draw, (len(weight),)).to(weight.device).nonzero().squeeze(1)
+        live = mask.keep(draw, (full,)).to(weight.device).nonzero().squeeze(1)
         if len(live):
             weight = weight.index_select(0, live)
-            bias = None if bias is None else bias.index_select(0, live)  # type: ignore[operator]
-        else:
+            bias = None if bias is None else bias.index_select(0, live)
+        else:  # a layer without units cannot run
             live = None
     x, scale = now.x, now.scale
     if now.live is not None and len(now.live):
         weight = weight.index_select(1, now.live)
     elif now.live is not None:
         x, scale = now.whole(), 1.0
-    if scale != 1:
-        weight = weight * scale
+    weight = weight if scale == 1 else weight * scale
     if isinstance(layer, nn.Linear):
-        x = nn.functional.linear(x, weight, bias)  # type: ignore[arg-type]
-    else:
-        x = layer._conv_forward(x, weight, bias)  # type: ignore[operator]
-    return _Slice(x, live, len(layer.weight), zero=live is None)  # type: ignore[arg-type]
+        return _Slice(nn.functional.linear(x, weight, bias), live, full, zero=live is None)
+    return _Slice(layer._conv_forward(x, weight, bias), live, full, zero=live is None)  # type: ignore[operator]
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
