@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any
 
 LINE_SECONDS = 10.0  # the least time between two plain lines
 
@@ -17,7 +17,7 @@ class Bar:
 
 
 class _Lines(Bar):
-    def __init__(self, label: str, total: int | None, stream: TextIO) -> None:
+    def __init__(self, label: str, total: int | None, stream: Any) -> None:
         self._label, self._total, self._stream = label, total, stream
         self._done, self._shown, self._note = 0, 0, ""
         self._started = self._last = time.monotonic()
@@ -41,14 +41,14 @@ class _Lines(Bar):
 
 
 @contextmanager
-def progress(label: str, total: int | None, show: bool, stream: TextIO | None = None) -> Iterator[Bar]:
+def progress(label: str, total: int | None, show: bool, stream: Any = None) -> Iterator[Bar]:
     """Show how far some work is.
 
     Args:
         label: what is being done.
         total: the number of steps; None if it is not known.
         show: False shows nothing.
-        stream: where to write; standard error if left out.
+        stream: the text file to write to; standard error if left out.
     """
     stream = stream or sys.stderr
     if not show:
@@ -65,7 +65,7 @@ def progress(label: str, total: int | None, show: bool, stream: TextIO | None = 
 
 
 @contextmanager
-def _terminal_bar(label: str, total: int | None, stream: TextIO) -> Iterator[Bar]:
+def _terminal_bar(label: str, total: int | None, stream: Any) -> Iterator[Bar]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

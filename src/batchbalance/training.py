@@ -7,7 +7,6 @@ call. All tensors stay in memory: for data sets of this size that beats loader w
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +15,10 @@ from batchbalance.errors import UnknownNameError
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
 
-OptimizerName = Literal["adam", "sgd"]
 ModelFactory = Callable[[], nn.Module]
 Labelled = tuple[Tensor, Tensor]
 
+OPTIMIZERS = ("adam", "sgd")
 EVALUATION_BATCH = 512
 
 
@@ -40,7 +39,7 @@ class Recipe:
         class_weighted: weight the loss of a class by the inverse of its frequency.
     """
 
-    optimizer: OptimizerName = "adam"
+    optimizer: str = "adam"
     learning_rate: float = 1e-3
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -51,8 +50,8 @@ class Recipe:
     class_weighted: bool = True
 
     def __post_init__(self) -> None:
-        if self.optimizer not in get_args(OptimizerName):
-            raise UnknownNameError("optimizer", str(self.optimizer), get_args(OptimizerName))
+        if self.optimizer not in OPTIMIZERS:
+            raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
         for name in ("batch_size", "max_epochs", "patience"):
             _check_positive_int(name, getattr(self, name))
         if self.samples_per_epoch is not None:

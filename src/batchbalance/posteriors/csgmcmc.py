@@ -11,7 +11,7 @@ with the mean loss L̄ over N examples, so that at T = 1 and small h it samples 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -136,12 +136,12 @@ class CyclicalSGMCMC(WeightDraws):
         )
 
     @classmethod
-    def from_schedule(cls, model_factory: ModelFactory, schedule: Schedule, *, seed: int = 0) -> Self:
+    def from_schedule(cls, model_factory: ModelFactory, schedule: Schedule, *, seed: int = 0) -> "CyclicalSGMCMC":
         """A posterior with the settings of `schedule`, for example one of `PRESETS`."""
         return cls(model_factory, **asdict(schedule), seed=seed)
 
     @classmethod
-    def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> Self:
+    def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> "CyclicalSGMCMC":
         return cls.from_schedule(model_factory, Schedule(**options["schedule"]), seed=options["seed"])
 
     def _options(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class CyclicalSGMCMC(WeightDraws):
         num_classes: int,
         device: str | torch.device = "cpu",
         progress: bool = False,
-    ) -> Self:
+    ) -> "CyclicalSGMCMC":
         """Run the chains. An interrupted run leaves the posterior as it was before.
 
         Args:

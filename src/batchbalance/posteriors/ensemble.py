@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class DeepEnsemble(WeightDraws):
         validation: Labelled | None = None,
         device: str | torch.device = "cpu",
         progress: bool = False,
-    ) -> Self:
+    ) -> "DeepEnsemble":
         """Train every member; arguments as in `training.fit`. An interrupted run leaves the posterior as it was."""
         states: list[State] = []
         for member in range(self.size):
@@ -68,7 +68,7 @@ class DeepEnsemble(WeightDraws):
         return self
 
     @classmethod
-    def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> Self:
+    def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> "DeepEnsemble":
         return cls(model_factory, options["num_draws"], Recipe(**options["recipe"]), seed=options["seed"])
 
     def _options(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Committee(Posterior):
         return self._draw_ids
 
     @classmethod
-    def from_sklearn(cls, fitted: Any, classes: Sequence[Any] | None = None) -> Self:
+    def from_sklearn(cls, fitted: Any, classes: Sequence[Any] | None = None) -> "Committee":
         """A committee of a fitted forest, bagging or voting classifier, or of a list of fitted classifiers.
 
         Args:
@@ -132,7 +132,7 @@ class Committee(Posterior):
         return cls(members, columns, features, listed, ids, weights)
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> Self:
+    def load(cls, directory: str | os.PathLike[str]) -> "Committee":
         """Read what ``save`` wrote."""
         tensors, options = read_saved(directory, cls.kind)
         arrays: list[dict[str, Array]] = [{} for _ in options["draw_ids"]]

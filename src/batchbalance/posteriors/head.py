@@ -10,7 +10,7 @@ in closed form, and draws have to be tied to our seeds and saved without pickle,
 
 import os
 from functools import partial
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -24,7 +24,7 @@ from batchbalance.posteriors.states import check_count
 from batchbalance.seeds import generator
 from batchbalance.training import Labelled, Recipe, check_labelled, fit
 
-Method = Literal["laplace", "dropout"]
+METHODS = ("laplace", "dropout")
 
 FULL_CURVATURE = 2048  # weights; the exact Hessian of so many takes 32 MiB
 
@@ -46,7 +46,7 @@ class BayesianHead(Posterior):
 
     def __init__(
         self,
-        method: Method = "laplace",
+        method: str = "laplace",
         num_draws: int = 100,
         *,
         prior_precision: float = 1.0,
@@ -55,8 +55,8 @@ class BayesianHead(Posterior):
         recipe: Recipe | None = None,
         seed: int = 0,
     ) -> None:
-        if method not in get_args(Method):
-            raise UnknownNameError("head", str(method), get_args(Method))
+        if method not in METHODS:
+            raise UnknownNameError("head", method, METHODS)
         check_count("num_draws", num_draws)
         if not 0 < prior_precision < float("inf"):
             raise ValueError(f"`prior_precision` must be above 0, got {prior_precision}")
@@ -81,7 +81,9 @@ class BayesianHead(Posterior):
         digest = fingerprint({"heads": heads}, self.kind)
         return tuple(f"{digest}-{draw}" for draw in range(len(heads)))
 
-    def fit(self, embeddings: Tensor, labels: Tensor, *, num_classes: int, validation: Labelled | None = None) -> Self:
+    def fit(
+        self, embeddings: Tensor, labels: Tensor, *, num_classes: int, validation: Labelled | None = None
+    ) -> "BayesianHead":
         """Fit the head.
 
         Args:
@@ -115,7 +117,7 @@ class BayesianHead(Posterior):
         return self
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> Self:
+    def load(cls, directory: str | os.PathLike[str]) -> "BayesianHead":
         """Read what ``save`` wrote."""
         tensors, options = read_saved(directory, cls.kind)
         num_classes = options.pop("num_classes")

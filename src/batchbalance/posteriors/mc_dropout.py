@@ -11,7 +11,7 @@ that `nn.MultiheadAttention` and `scaled_dot_product_attention` apply to attenti
 import copy
 import os
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ class MCDropout(Posterior):
         return self._draw_ids
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str], model: nn.Module, *, fast: bool = True) -> Self:
+    def load(cls, directory: str | os.PathLike[str], model: nn.Module, *, fast: bool = True) -> "MCDropout":
         """Read what ``save`` wrote; `model` is a network of the same architecture, whose weights do not matter."""
         tensors, options = read_saved(directory, cls.kind)
         model = copy.deepcopy(model)

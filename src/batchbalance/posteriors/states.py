@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from batchbalance.posteriors.contract import Posterior, fingerprint, last_hidden
 from batchbalance.training import ModelFactory, check_dtype, check_finite, seeded
 
 State = Mapping[str, Tensor]
+Draws = TypeVar("Draws", bound="WeightDraws")
 
 
 class WeightDraws(Posterior):
@@ -32,7 +33,7 @@ class WeightDraws(Posterior):
         return self._draw_ids
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str], model_factory: ModelFactory) -> Self:
+    def load(cls: type[Draws], directory: str | os.PathLike[str], model_factory: ModelFactory) -> Draws:
         """Read what ``save`` wrote; `model_factory` builds a network of the same architecture."""
         tensors, options = read_saved(directory, cls.kind)
         loaded = cls._from_options(model_factory, options)
@@ -48,7 +49,7 @@ class WeightDraws(Posterior):
         return loaded
 
     @classmethod
-    def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> Self:
+    def _from_options(cls: type[Draws], model_factory: ModelFactory, options: dict[str, Any]) -> Draws:
         """An unfitted posterior with the saved options."""
         raise NotImplementedError
 
