@@ -75,7 +75,7 @@ def test_width_scales_the_layers():
         (lambda: models.mnist_cnn(10, (28, 28)), "input_shape"),
         (lambda: models.mnist_cnn(10, (1, 9, 9)), "larger"),
         (lambda: models.mnist_cnn(dropout=1.0), "dropout"),
-        (lambda: models.mnist_cnn(width=0), "width"),
+        (lambda: models.mnist_cnn(width=0.0), "width"),
         (lambda: models.tabular_mlp(2, (3,), hidden=()), "hidden"),
         (lambda: models.network("mnist_cnn"), "did you mean 'mnist-cnn'"),
         (lambda: models.mnist_cnn()(torch.rand(2, 1, 27, 28)), r"\(N, 1, 28, 28\), got \(2, 1, 27, 28\)"),

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, default_collate
 
@@ -26,7 +27,7 @@ from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
 from batchbalance.validation import check_rows
 
-Inputs = Tensor | np.ndarray[Any, Any] | Dataset[Any] | DataLoader[Any]
+Inputs = Tensor | NDArray[Any] | Dataset[Any] | DataLoader[Any]
 
 FORMAT = "batchbalance posterior"
 VERSION = 1

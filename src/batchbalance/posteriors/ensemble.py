@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from batchbalance.posteriors.contract import Posterior, read_saved
@@ -16,7 +17,7 @@ from batchbalance.seeds import derived_seed
 from batchbalance.training import Labelled, ModelFactory, Recipe, copied_state, fit
 from batchbalance.validation import check_weights
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
 
 
 class DeepEnsemble(WeightDraws):

@@ -214,11 +214,11 @@ def _most_probable(x: Tensor, labels: Tensor, num_classes: int, prior_precision:
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(x @ weights, labels, reduction="sum")
         loss = loss + prior_precision / 2 * weights.square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
     with torch.enable_grad():
-        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        optimizer.step(closure)
     return weights.detach()
 
 
