@@ -76,7 +76,8 @@ CHAINS = {
     "batch normalisation behind dropout": (
         sequential(
             nn.Conv2d(2, 6, 3, padding=1, padding_mode="circular"), nn.Dropout2d(0.5), nn.BatchNorm2d(6), nn.ReLU(),
-            nn.Conv2d(6, 8, 3, bias=False), nn.ELU(), nn.Dropout2d(0.5), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(72, 3),
+            nn.Conv2d(6, 8, 3, bias=False), nn.ELU(), nn.Dropout2d(0.5), nn.AvgPool2d(2), nn.Flatten(),
+            nn.Linear(72, 3),
         ),
         (2, 8, 8),
     ),
@@ -100,7 +101,9 @@ CHAINS = {
     ),
     "no rate": (sequential(nn.Linear(4, 9), nn.Dropout(0.0), nn.Linear(9, 5), nn.Dropout(0.5), nn.Linear(5, 3)), (4,)),
     "volumes": (
-        sequential(nn.Conv3d(1, 5, 2), nn.Dropout3d(0.5), nn.MaxPool3d(2), nn.Conv3d(5, 4, 2), nn.Flatten(), nn.Linear(4, 3)),
+        sequential(
+            nn.Conv3d(1, 5, 2), nn.Dropout3d(0.5), nn.MaxPool3d(2), nn.Conv3d(5, 4, 2), nn.Flatten(), nn.Linear(4, 3)
+        ),
         (1, 5, 5, 5),
     ),
     "linear on sequences": (

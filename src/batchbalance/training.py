@@ -117,7 +117,7 @@ def fit(
     with seeded(derived_seed(seed, "init"), device):
         model = model_factory().to(device)
     if inputs.ndim == 4:  # images
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        set_channels_last(model)
     check_finite(model)
     check_dtype(model, inputs)
     inputs, labels = _placed(inputs, labels, device)
@@ -178,6 +178,13 @@ def seeded(seed: int, device: str | torch.device = "cpu") -> Iterator[None]:
             with torch.cuda.device(each):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+def set_channels_last(model: nn.Module) -> None:
+    """Lay the weights of 2-d convolutions out channels last, which is faster on a CPU; no number changes."""
+    for parameter in model.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
 
 
 def check_finite(model: nn.Module) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from batchbalance.posteriors.contract import Posterior, fingerprint, last_hidden, load_weights, read_saved
 from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask
 from batchbalance.posteriors.sliced import Chain
-from batchbalance.training import check_dtype, check_finite
+from batchbalance.training import check_dtype, check_finite, set_channels_last
 
 
 class MCDropout(Posterior):
@@ -40,7 +40,7 @@ class MCDropout(Posterior):
         check_finite(model)
         weights = model.state_dict()
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
-        self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        set_channels_last(self._model)
         self._seed = seed
         self._masks = _fix_masks(self._model, seed)
         self._chain = Chain.of(self._model) if fast else None
