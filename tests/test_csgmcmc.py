@@ -88,7 +88,7 @@ def reference_chain(x, y, decay, num_steps):
 
 def test_logistic_regression_agrees_with_a_long_reference_chain():
     x, y = logistic_data()
-    decay, cycles = 0.1, 150
+    decay, cycles = 0.1, 100
     posterior = CyclicalSGMCMC(
         lambda: nn.Linear(2, 2, bias=False).double(), 60 * cycles, cycles, 1, 1.0, 1.0, decay,
         noise_epochs=60, batch_size=20, seed=3,
@@ -191,7 +191,7 @@ def test_wrong_settings(options, message):
 
 
 def test_wrong_data():
-    with pytest.raises(ValueError, match="torch.float32"):
+    with pytest.raises(ValueError, match=r"torch\.float32"):
         small().fit(X.double(), Y, num_classes=2)
     with pytest.raises(ValueError, match="0 to 0"):
         small().fit(X, Y, num_classes=1)
