@@ -158,6 +158,14 @@ def test_wrong_models():
         fit(lambda: broken, x3, y3, num_classes=3)
 
 
+def test_wrong_factories():
+    built = nn.Linear(2, 3)
+    with pytest.raises(ValueError, match="got a built Linear; hand over a function"):
+        fit(built, x3, y3, num_classes=3)
+    with pytest.raises(ValueError, match=r"must give an nn\.Module, got list"):
+        fit(lambda: [built], x3, y3, num_classes=3)
+
+
 def test_a_loss_that_explodes_is_named():
     with pytest.raises(ValueError, match="lower `learning_rate`"):
         fit(lambda: nn.Linear(2, 3), torch.eye(3)[:, :2] * 1e10, y3, Recipe("sgd", 1e30, max_epochs=20), num_classes=3)

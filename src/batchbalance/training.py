@@ -7,6 +7,7 @@ call. All tensors stay in memory: for data sets of this size that beats loader w
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -114,8 +115,7 @@ def fit(
     if validation is not None:
         check_labelled("validation inputs", "validation labels", *validation, num_classes)
         validation = _placed(*validation, device)
-    with seeded(derived_seed(seed, "init"), device):
-        model = model_factory().to(device)
+    model = fresh_model(model_factory, derived_seed(seed, "init"), device)
     if inputs.ndim == 4:  # images
         set_channels_last(model)
     check_finite(model)
@@ -165,6 +165,20 @@ def class_weights(labels: Tensor, num_classes: int) -> Tensor:
     counts = torch.bincount(labels, minlength=num_classes).double()
     present = counts > 0
     return torch.where(present, len(labels) / (counts.clamp_min(1) * present.sum()), 0.0)
+
+
+def fresh_model(model_factory: Any, seed: int, device: str | torch.device) -> nn.Module:
+    """A newly built network whose initial weights are a function of `seed`."""
+    if isinstance(model_factory, nn.Module):
+        name = type(model_factory).__name__
+        raise ValueError(
+            f"`model_factory` must build a network, got a built {name}; hand over a function, not its result"
+        )
+    with seeded(seed, device):
+        model = model_factory()
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"`model_factory` must give an nn.Module, got {type(model).__name__}")
+    return model.to(device)
 
 
 @contextmanager

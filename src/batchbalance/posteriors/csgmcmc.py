@@ -25,6 +25,7 @@ from batchbalance.training import (
     check_dtype,
     check_labelled,
     copied_state,
+    fresh_model,
     logits_of,
     seeded,
     split_rows,
@@ -171,8 +172,7 @@ class CyclicalSGMCMC(WeightDraws):
         total = self.schedule.num_chains * self.schedule.epochs
         with shown_progress("cSG-MCMC", total, progress) as bar:
             for chain in range(self.schedule.num_chains):
-                with seeded(derived_seed(self._seed, "init", chain), device):
-                    model = self._model_factory().to(device)
+                model = fresh_model(self._model_factory, derived_seed(self._seed, "init", chain), device)
                 with seeded(derived_seed(self._seed, "dropout", chain), device):
                     states += _run_chain(
                         model, inputs, labels, num_classes, self.schedule, generator(self._seed, "chain", chain), bar

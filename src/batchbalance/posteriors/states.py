@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from batchbalance.posteriors.contract import Posterior, fingerprint, last_hidden, load_weights, read_saved
-from batchbalance.training import ModelFactory, check_dtype, check_finite, seeded
+from batchbalance.training import ModelFactory, check_dtype, check_finite, fresh_model
 
 State = Mapping[str, Tensor]
 Draws = TypeVar("Draws", bound="WeightDraws")
@@ -41,8 +41,7 @@ class WeightDraws(Posterior):
         for name, value in tensors.items():
             draw, _, key = name.partition("/")
             states[int(draw)][key] = value
-        with seeded(0):
-            model = model_factory()
+        model = fresh_model(model_factory, 0, "cpu")
         for state in states:
             load_weights(model, state, directory)
         loaded._keep(model, states)
