@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from batchbalance.errors import DrawMismatchError, FileFormatError
-from batchbalance.models import tabular_mlp
+from batchbalance.models import mnist_cnn, tabular_mlp
 from batchbalance.posteriors import BayesianHead, Committee, CyclicalSGMCMC, DeepEnsemble, MCDropout, Posterior
 from batchbalance.training import Recipe
 
@@ -257,6 +257,24 @@ def test_weights_of_another_network(name, tmp_path):
 
     with pytest.raises(FileFormatError, match="another network"):
         type(posterior).load(tmp_path / "saved", wider() if name == "mc-dropout" else wider)
+
+
+@pytest.mark.parametrize("kind", [MCDropout, DeepEnsemble, CyclicalSGMCMC])
+def test_convolutions_predict_exactly_the_same_after_loading(kind, tmp_path):
+    def build():
+        return mnist_cnn(2, width=0.2)
+
+    images = torch.rand(6, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 0, 1, 0, 1])
+    if kind is MCDropout:
+        posterior = MCDropout(seeded_network(build, 0), 3)
+    elif kind is DeepEnsemble:
+        posterior = DeepEnsemble(build, 2, Recipe(max_epochs=1)).fit(images, labels, num_classes=2)
+    else:
+        posterior = CyclicalSGMCMC(build, 2, 1, 2, 0.01, noise_epochs=2).fit(images, labels, num_classes=2)
+    posterior.save(tmp_path / "saved")
+    loaded = kind.load(tmp_path / "saved", build() if kind is MCDropout else build)
+    same(loaded.predict(images), posterior.predict(images), atol=0)
 
 
 def test_an_error_half_way_leaves_the_old_file(tmp_path):

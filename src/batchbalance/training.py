@@ -114,13 +114,12 @@ def fit(
     check_labelled("inputs", "labels", inputs, labels, num_classes)
     if validation is not None:
         check_labelled("validation inputs", "validation labels", *validation, num_classes)
-        validation = _placed(*validation, device)
+        validation = placed(validation[0], device), validation[1].to(device)
     model = fresh_model(model_factory, derived_seed(seed, "init"), device)
-    if inputs.ndim == 4:  # images
-        set_channels_last(model)
+    set_channels_last(model)
     check_finite(model)
     check_dtype(model, inputs)
-    inputs, labels = _placed(inputs, labels, device)
+    inputs, labels = placed(inputs, device), labels.to(device)
     weight = class_weights(labels, num_classes).to(inputs.dtype) if recipe.class_weighted else None
     loss = nn.CrossEntropyLoss(weight)
     optimizer = _optimizer(model, recipe)
@@ -284,11 +283,10 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     )
 
 
-def _placed(inputs: Tensor, labels: Tensor, device: str | torch.device) -> Labelled:
+def placed(inputs: Tensor, device: str | torch.device) -> Tensor:
+    """Inputs on a device; images channels last."""
     inputs = inputs.to(device)
-    if inputs.ndim == 4:
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
-    return inputs, labels.to(device)
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
 
 
 def copied_state(model: nn.Module) -> dict[str, Tensor]:

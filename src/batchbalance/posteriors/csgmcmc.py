@@ -27,7 +27,9 @@ from batchbalance.training import (
     copied_state,
     fresh_model,
     logits_of,
+    placed,
     seeded,
+    set_channels_last,
     split_rows,
 )
 
@@ -167,7 +169,7 @@ class CyclicalSGMCMC(WeightDraws):
             progress: show loss and time left.
         """
         check_labelled("inputs", "labels", inputs, labels, num_classes)
-        inputs, labels = inputs.to(device), labels.to(device)
+        inputs, labels = placed(inputs, device), labels.to(device)
         states: list[State] = []
         total = self.schedule.num_chains * self.schedule.epochs
         with shown_progress("cSG-MCMC", total, progress) as bar:
@@ -228,6 +230,7 @@ def _run_chain(
 ) -> list[State]:
     """The snapshots of one chain."""
     check_dtype(model, inputs)
+    set_channels_last(model)
     model.train()
     parameters = [p for p in model.parameters() if p.requires_grad]
     loss = nn.CrossEntropyLoss()

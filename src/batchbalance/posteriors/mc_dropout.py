@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from batchbalance.posteriors.contract import Posterior, fingerprint, last_hidden, load_weights, read_saved
 from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask
 from batchbalance.posteriors.sliced import Chain
-from batchbalance.training import check_dtype, check_finite, set_channels_last
+from batchbalance.training import check_dtype, check_finite, placed, set_channels_last
 
 
 class MCDropout(Posterior):
@@ -96,8 +96,7 @@ class MCDropout(Posterior):
     def _placed(self, batch: Tensor) -> Tensor:
         check_dtype(self._model, batch)
         parameter = next(self._model.parameters(), None)
-        batch = batch if parameter is None else batch.to(parameter.device)
-        return batch.contiguous(memory_format=torch.channels_last) if batch.ndim == 4 else batch
+        return placed(batch, batch.device if parameter is None else parameter.device)
 
     def _check_alone(self, batch: Tensor, logits: Tensor) -> None:
         """Once: the first input alone must give what it gives within its batch.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from batchbalance.posteriors.contract import Posterior, fingerprint, last_hidden, load_weights, read_saved
-from batchbalance.training import ModelFactory, check_dtype, check_finite, fresh_model
+from batchbalance.training import ModelFactory, check_dtype, check_finite, fresh_model, placed
 
 State = Mapping[str, Tensor]
 Draws = TypeVar("Draws", bound="WeightDraws")
@@ -62,7 +62,7 @@ class WeightDraws(Posterior):
                 model.load_state_dict(state)
             check_finite(model)
         self._draw_ids = tuple(f"{fingerprint(state, self.kind)}-{draw}" for draw, state in enumerate(states))
-        self._states = tuple(states)
+        self._states = tuple({key: placed(value, value.device) for key, value in state.items()} for state in states)
         self._model = model.eval().requires_grad_(False)
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -93,8 +93,7 @@ class WeightDraws(Posterior):
         if self._model is None:
             raise ValueError(f"{type(self).__name__} must be fitted first, got one without draws; call `fit`")
         check_dtype(self._model, batch)
-        parameter = next(self._model.parameters())
-        return self._model, batch.to(parameter.device)
+        return self._model, placed(batch, next(self._model.parameters()).device)
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:
