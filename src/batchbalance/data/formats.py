@@ -1,0 +1,277 @@
+"""Readers of the formats in which publishers ship data sets, plain or gzipped. Nothing is ever unpickled.
+
+A reader returns NumPy arrays as the file holds them, and raises FileFormatError, naming the file and what was
+expected, if the file is truncated, damaged or of another shape.
+"""
+
+import csv
+import gzip
+import io
+import math
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchbalance.errors import FileFormatError, MissingExtraError
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file, unpacked if it is gzipped, whatever its name."""
+    raw = path.read_bytes()
+    if raw[:2] != b"\x1f\x8b":
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (EOFError, OSError, zlib.error) as error:
+        raise FileFormatError(f"{path} is truncated or damaged: {error}") from error
+
+
+def text(path: Path) -> str:
+    """The text of a file, unpacked if it is gzipped."""
+    try:
+        return content(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} must be a text file in UTF-8: {error}") from error
+
+
+def parsed(path: Path, expected: str, parse: Callable[[], T]) -> T:
+    """The result of `parse`; whatever a foreign parser raises for a damaged file becomes a FileFormatError."""
+    try:
+        return parse()
+    except (FileFormatError, MissingExtraError, MemoryError):
+        raise
+    except Exception as error:  # foreign parsers raise a dozen types for a damaged file
+        raise FileFormatError(f"{path} must be {expected}; it is damaged or of another format: {error}") from error
+
+
+def read_idx(path: Path, num_axes: int) -> Array:
+    """An idx file of unsigned bytes: images with 3 axes, labels with 1."""
+    raw = content(path)
+    start = 4 + 4 * num_axes
+    if raw[:4] != bytes([0, 0, 8, num_axes]) or len(raw) < start:
+        raise FileFormatError(
+            f"{path} must be an idx file of unsigned bytes with {num_axes} axes (it starts with "
+            f"{bytes([0, 0, 8, num_axes]).hex()}), got {raw[:4].hex() or 'an empty file'}"
+        )
+    shape = tuple(int(n) for n in np.frombuffer(raw, dtype=">u4", count=num_axes, offset=4))
+    if len(raw) - start != math.prod(shape):
+        raise FileFormatError(
+            f"{path} must hold {math.prod(shape):,} bytes after its header, as its shape {shape} says, "
+            f"got {len(raw) - start:,}; it is {'truncated' if len(raw) - start < math.prod(shape) else 'too long'}"
+        )
+    return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def read_cifar(path: Path, label_bytes: int) -> tuple[Array, Array]:
+    """A CIFAR binary file: (N, 3, 32, 32) images and (N,) labels, the last label of each record (the fine one)."""
+    raw = content(path)
+    record = label_bytes + 3 * 32 * 32
+    if not raw or len(raw) % record:
+        raise FileFormatError(
+            f"{path} must hold whole records of {record} bytes, got {len(raw):,} bytes; it is truncated or damaged"
+        )
+    records = np.frombuffer(raw, dtype=np.uint8).reshape(-1, record)
+    return records[:, label_bytes:].reshape(-1, 3, 32, 32), records[:, label_bytes - 1]
+
+
+def read_mat(path: Path) -> dict[str, Any]:
+    """The named arrays of a MATLAB file, version 5."""
+    from scipy.io import loadmat
+
+    loaded: dict[str, Any] = parsed(
+        path, "a MATLAB file, version 5", lambda: loadmat(io.BytesIO(content(path)), simplify_cells=True)
+    )
+    return loaded
+
+
+def read_svhn(path: Path) -> tuple[Array, Array]:
+    """An SVHN cropped-digits file: (N, 3, 32, 32) images and (N,) digits; the publisher's label 10 is digit 0."""
+    arrays = read_mat(path)
+    x, y = np.asarray(arrays.get("X")), np.asarray(arrays.get("y")).reshape(-1)
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or y.shape != x.shape[3:]:
+        raise FileFormatError(
+            f"{path} must hold uint8 images X (32, 32, 3, N) and labels y (N, 1), got X {x.shape} and y {y.shape}"
+        )
+    return x.transpose(3, 2, 0, 1), y.astype(np.int64) % 10
+
+
+def read_emnist_mat(path: Path) -> dict[str, tuple[Array, Array]]:
+    """An EMNIST MATLAB file: upright (N, 28, 28) images and (N,) labels of the parts "train" and "test"."""
+    arrays = read_mat(path)
+    parts = {}
+    for part in ("train", "test"):
+        try:
+            x, y = np.asarray(arrays["dataset"][part]["images"]), np.atleast_1d(arrays["dataset"][part]["labels"])
+        except (KeyError, TypeError, IndexError) as error:
+            raise FileFormatError(f"{path} must hold dataset.{part}.images and dataset.{part}.labels") from error
+        if x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 784 or y.shape != x.shape[:1]:
+            raise FileFormatError(
+                f"{path} must hold {part} images (N, 784) of uint8 and N labels, got {x.shape} and {y.shape}"
+            )
+        parts[part] = (upright(x.reshape(-1, 28, 28)), y)
+    return parts
+
+
+def upright(images: Array) -> Array:
+    """EMNIST images, which are stored column by column, the right way up."""
+    return images.transpose(0, 2, 1)
+
+
+def read_arff(path: Path) -> tuple[Array, list[str]]:
+    """An ARFF table: (N, D) float64 features and N labels, the last column."""
+    from scipy.io import arff
+
+    rows, meta = parsed(path, "an ARFF table", lambda: arff.loadarff(io.StringIO(text(path))))
+    *features, label = meta.names()
+    x = np.stack([rows[name].astype(np.float64) for name in features], axis=1)
+    check_finite(path, x)
+    return x, [value.decode() for value in rows[label].tolist()]
+
+
+def read_xlsx(path: Path) -> tuple[Array, list[str]]:
+    """The first sheet of an Excel file, a header row first: (N, D) features and N labels, the last column."""
+    try:
+        import openpyxl
+    except ImportError as error:
+        raise MissingExtraError("reading an Excel file", "data") from error
+
+    def rows() -> list[tuple[Any, ...]]:
+        book = openpyxl.load_workbook(io.BytesIO(content(path)), read_only=True, data_only=True)
+        return [row for row in book.worksheets[0].iter_rows(values_only=True) if any(cell is not None for cell in row)]
+
+    header, *body = parsed(path, "an Excel file (.xlsx)", rows) or [()]
+    return table(path, [str(name) for name in header], body, len(header) - 1)
+
+
+def read_csv(path: Path, label: str) -> tuple[Array, list[str]]:
+    """A CSV file with a header row: (N, D) features and N labels from the column `label`."""
+    rows = parsed(path, "a CSV file", lambda: [row for row in csv.reader(io.StringIO(text(path))) if row])
+    header, *body = rows or [[]]
+    if label not in header:
+        raise FileFormatError(
+            f"{path} must have a column {label!r} with the labels, got columns {', '.join(header) or 'none'}; "
+            "name the right one with `label`"
+        )
+    return table(path, header, body, header.index(label))
+
+
+def table(
+    path: Path, header: Sequence[str], body: Sequence[Sequence[Any]], label_column: int
+) -> tuple[Array, list[str]]:
+    """Features and labels of a table of cells; a cell that is not a number is named by row and column."""
+    if not body or len(header) < 2:
+        raise FileFormatError(f"{path} must have a header, a label column, features and rows, got {len(body)} rows")
+    x = np.empty((len(body), len(header) - 1))
+    columns = [i for i in range(len(header)) if i != label_column]
+    for i, row in enumerate(body):
+        if len(row) != len(header):
+            raise FileFormatError(f"{path} row {i + 2} must have {len(header)} cells, got {len(row)}")
+        for j, column in enumerate(columns):
+            try:
+                x[i, j] = float(row[column])
+            except (TypeError, ValueError) as error:
+                raise FileFormatError(
+                    f"{path} row {i + 2}, column {header[column]!r} must be a number, got {row[column]!r}; "
+                    "encode text as numbers and fill gaps first"
+                ) from error
+    check_finite(path, x)
+    return x, [str(row[label_column]) for row in body]
+
+
+def read_svmlight(path: Path, num_features: int) -> tuple[Array, Array]:
+    """An svmlight file: (N, D) features and (N,) labels. "label;amount", as in the Drift batches, is a label too."""
+    from sklearn.datasets import load_svmlight_file
+
+    raw = re.sub(rb"(?m)^([^\s;]+);\S*", rb"\1", content(path))
+    sparse, y = parsed(
+        path,
+        f"an svmlight file with {num_features} features",
+        lambda: load_svmlight_file(io.BytesIO(raw), n_features=num_features, zero_based=False),
+    )
+    x = sparse.toarray()
+    check_finite(path, x)
+    if not len(x) or (y != y.round()).any():
+        raise FileFormatError(
+            f"{path} must hold lines 'class 1:value 2:value …' with whole classes, got {len(x)} lines"
+        )
+    return x, y.astype(np.int64)
+
+
+def read_numbers(path: Path, num_columns: int) -> Array:
+    """A text file of numbers between blanks: (N, num_columns) float64."""
+    lines = text(path).splitlines()
+    x = parsed(path, f"lines of {num_columns} numbers", lambda: np.loadtxt(lines, ndmin=2)) if lines else np.empty(0)
+    if x.ndim != 2 or x.shape[1] != num_columns:
+        raise FileFormatError(f"{path} must hold lines of {num_columns} numbers, got an array of shape {x.shape}")
+    check_finite(path, x)
+    return x
+
+
+def check_finite(path: Path, x: Array) -> None:
+    """Raise unless all numbers are finite."""
+    bad = np.argwhere(~np.isfinite(x))
+    if len(bad):
+        row, column = bad[0]
+        raise FileFormatError(f"{path} must hold finite numbers, got {x[row, column]} in row {row}, feature {column}")
+
+
+def read_image_folder(folder: Path) -> tuple[Array, list[str]]:
+    """Images in folders named after their class: (N, channels, height, width) uint8 and N class names.
+
+    Grey images have 1 channel, all others 3; all must have one size.
+    """
+    paths = [
+        path
+        for class_folder in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+        for path in sorted(class_folder.iterdir())
+        if path.suffix.lower() in IMAGE_ENDINGS
+    ]
+    if not paths:
+        raise FileFormatError(f"{folder} must hold folders named after classes with images in them, got none")
+    return read_images(paths), [path.parent.name for path in paths]
+
+
+def read_images(paths: Sequence[Path]) -> Array:
+    """Image files of one size: (N, channels, height, width) uint8; 3 channels as soon as one image has colour."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError("reading image files", "data") from error
+
+    def pixels(path: Path) -> Array:
+        with Image.open(path) as image:
+            return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
+
+    images = []
+    for path in paths:
+        images.append(parsed(path, "an image", lambda path=path: pixels(path)))  # type: ignore[misc]
+        (height, width), (first_height, first_width) = images[-1].shape[:2], images[0].shape[:2]
+        if (height, width) != (first_height, first_width):
+            raise FileFormatError(
+                f"{path} must have the size of {paths[0]}, {first_width}×{first_height}, got {width}×{height}; "
+                "resize the images to one size"
+            )
+    if any(image.ndim == 3 for image in images):
+        images = [image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2) for image in images]
+        return np.stack(images).transpose(0, 3, 1, 2)
+    return np.stack(images)[:, None]
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """The named arrays of a ``.npz`` file."""
+
+    def arrays() -> dict[str, Array]:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+
+    return parsed(path, "a .npz file of plain arrays (pickled objects are never loaded)", arrays)

@@ -1,0 +1,150 @@
+"""How good averaged predictions are: accuracy, macro AUC, macro F1, NLL and calibration; area under a learning curve.
+
+All but the last take class probabilities averaged over draws, (N, C), and true classes, (N,). A class without a test
+input says nothing about a classifier, so the macro averages leave it out; every result is finite.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from batchbalance.predictions import Predictions
+
+LEAST_PROBABILITY = 2.0**-52
+NUM_BINS = 15
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The test metrics of one round.
+
+    Attributes:
+        accuracy: share of inputs whose most probable class is the true one.
+        macro_auc: see ``macro_auc``.
+        macro_f1: see ``macro_f1``.
+        nll: see ``nll``.
+        calibration_error: see ``calibration_error``.
+    """
+
+    accuracy: float
+    macro_auc: float
+    macro_f1: float
+    nll: float
+    calibration_error: float
+
+
+def evaluate(predictions: Predictions, labels: Int[Tensor, " n"]) -> Metrics:
+    """All test metrics of predictions, their draws averaged by weight."""
+    probs = predictions.mean_probs()
+    return Metrics(
+        accuracy=accuracy(probs, labels),
+        macro_auc=macro_auc(probs, labels),
+        macro_f1=macro_f1(probs, labels),
+        nll=nll(probs, labels),
+        calibration_error=calibration_error(probs, labels),
+    )
+
+
+def accuracy(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
+    """The share of inputs whose most probable class is the true one; a tie goes to the lowest class."""
+    _check(probs, labels)
+    return float((probs.argmax(dim=1) == labels).to(torch.float64).mean())
+
+
+def macro_auc(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
+    """The area under the ROC curve of each class against the rest, averaged over the classes that occur.
+
+    A tie counts half. If all inputs are of one class there is nothing to rank, and the result is 0.5.
+    """
+    _check(probs, labels)
+    areas = []
+    for label in torch.bincount(labels).nonzero()[:, 0].tolist():
+        positive = labels == label
+        num_positive = int(positive.sum())
+        num_negative = len(labels) - num_positive
+        if num_negative:
+            rank_sum = float(_mean_ranks(probs[:, label])[positive].sum())
+            areas.append((rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
+    return math.fsum(areas) / len(areas) if areas else 0.5
+
+
+def _mean_ranks(values: Tensor) -> Tensor:
+    """Ranks from 1, float64; equal values share the mean of their ranks."""
+    ordered = values.sort().values
+    first = torch.searchsorted(ordered, values) + 1
+    last = torch.searchsorted(ordered, values, right=True)
+    return (first + last).to(torch.float64) / 2
+
+
+def macro_f1(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
+    """The F1 score of each class, averaged over the classes that occur among `labels`."""
+    _check(probs, labels)
+    num_classes = probs.shape[1]
+    predicted = probs.argmax(dim=1)
+    true_c = torch.bincount(labels, minlength=num_classes)
+    predicted_c = torch.bincount(predicted, minlength=num_classes)
+    both_c = torch.bincount(labels[predicted == labels], minlength=num_classes)
+    present = true_c > 0
+    return float((2 * both_c[present] / (true_c + predicted_c)[present].to(torch.float64)).mean())
+
+
+def nll(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
+    """The mean negative log-likelihood in nats.
+
+    A probability counts as 2⁻⁵² at least, so that one impossible label costs 36 nats and not infinity.
+    """
+    _check(probs, labels)
+    of_label = probs.to(torch.float64).gather(1, labels[:, None].long())
+    return float(-of_label.clamp(LEAST_PROBABILITY, 1.0).log().mean())
+
+
+def calibration_error(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"], num_bins: int = NUM_BINS) -> float:
+    """The expected calibration error of the most probable class.
+
+    Inputs are put by confidence into `num_bins` bins of equal width, each with its upper end; the result is the mean
+    over inputs of the gap between mean confidence and accuracy in their bin.
+    """
+    _check(probs, labels)
+    if isinstance(num_bins, bool) or not isinstance(num_bins, int) or num_bins < 1:
+        raise ValueError(f"`num_bins` must be a whole number of at least 1, got {num_bins!r}")
+    confidence, predicted = probs.to(torch.float64).max(dim=1)
+    bins = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
+    gap = torch.zeros(num_bins, dtype=torch.float64)
+    gap.index_add_(0, bins.cpu(), (confidence - (predicted == labels).to(torch.float64)).cpu())
+    return float(gap.abs().sum() / len(labels))
+
+
+def area_under_curve(num_labels: Sequence[float], values: Sequence[float]) -> float:
+    """The mean height of a learning curve: its area by trapezoids over its width. One point is its own height.
+
+    Args:
+        num_labels: training labels at each round, rising.
+        values: the metric at each round.
+    """
+    if len(num_labels) != len(values) or not len(values):
+        raise ValueError(f"a learning curve needs as many values as label counts, got {len(values)}, {len(num_labels)}")
+    if not all(math.isfinite(v) for v in (*num_labels, *values)):
+        raise ValueError("a learning curve must be finite, got NaN or infinity; leave those rounds out")
+    steps = [b - a for a, b in pairwise(num_labels)]
+    if any(step <= 0 for step in steps):
+        raise ValueError(f"`num_labels` must rise from round to round, got {list(num_labels)}")
+    if not steps:
+        return float(values[0])
+    heights = [(a + b) / 2 for a, b in pairwise(values)]
+    return math.fsum(s * h for s, h in zip(steps, heights, strict=True)) / (num_labels[-1] - num_labels[0])
+
+
+def _check(probs: Tensor, labels: Tensor) -> None:
+    if len(labels) != len(probs) or not len(labels):
+        raise ValueError(f"`labels` must hold a class for each of {len(probs)} inputs, got {len(labels)}")
+    if int(labels.min()) < 0 or int(labels.max()) >= probs.shape[1]:
+        raise ValueError(
+            f"`labels` must be classes from 0 to {probs.shape[1] - 1}, got {int(labels.min())} to {int(labels.max())}"
+        )
+    if not bool(torch.isfinite(probs).all()):
+        raise ValueError("`probs` must be finite, got NaN or infinity; look at the model's predictions")
