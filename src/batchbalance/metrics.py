@@ -68,7 +68,7 @@ def macro_auc(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
         num_positive = int(positive.sum())
         num_negative = len(labels) - num_positive
         if num_negative:
-            rank_sum = float(_mean_ranks(probs[:, label])[positive].sum())
+            rank_sum = float(_mean_ranks(probs[:, label].contiguous())[positive].sum())
             areas.append((rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
     return math.fsum(areas) / len(areas) if areas else 0.5
 
@@ -119,7 +119,7 @@ def calibration_error(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"], nu
     return float(gap.abs().sum() / len(labels))
 
 
-def area_under_curve(num_labels: Sequence[float], values: Sequence[float]) -> float:
+def area_under_curve(num_labels: Sequence[int | float], values: Sequence[int | float]) -> float:
     """The mean height of a learning curve: its area by trapezoids over its width. One point is its own height.
 
     Args:
