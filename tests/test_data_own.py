@@ -67,7 +67,7 @@ def test_image_folders(tmp_path: Path, parts: tuple[str, ...]) -> None:
             (tmp_path / part / name).mkdir(parents=True)
             for i in range(5):
                 Image.fromarray(files.images(1, (8, 8, 3), i)[0]).save(tmp_path / part / name / f"{i}.png")
-    data = load(str(tmp_path))
+    data = load(tmp_path)
     assert data.class_names == ("ant", "cat")
     assert (len(data.train_y), len(data.test_y)) == ((8, 2) if len(parts) == 1 else (10, 10))
     assert data.input_shape == (3, 8, 8)

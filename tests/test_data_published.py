@@ -221,4 +221,6 @@ def test_digits_come_with_scikit_learn() -> None:
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'fashion-mnist'"):
         load("fashion-mnst")
+    with pytest.raises(UnknownNameError, match="unknown data set ''"):
+        load("")
     assert len(DATASETS) == 16

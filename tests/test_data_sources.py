@@ -74,7 +74,8 @@ def test_missing_data_without_download_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         load("mnist", data_dir=tmp_path, download=False)
     message = str(caught.value)
-    assert "train-images-idx3-ubyte" in message
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        assert f"{name}-ubyte" in message
     assert str(tmp_path / "mnist") in message
     assert sources.MNIST.downloads[0].url in message
 
@@ -105,6 +106,17 @@ def test_single_files_are_downloaded_and_checked(tmp_path: Path, served, monkeyp
     assert len(data.train_y) == 60
     assert own.stat().st_mtime_ns == before
     assert not (own.parent / "t10k-labels-idx1-ubyte.gz").exists()
+
+
+def test_a_download_draws_a_bar_on_a_terminal(tmp_path: Path, served, monkeypatch, capsys) -> None:
+    folder, address = served
+    files.write(folder / "train.mat", b"x" * 1_000_000)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    sources._retrieve(Download(address + "train.mat"), tmp_path)
+    assert (tmp_path / "train.mat").stat().st_size == 1_000_000
+    assert "1.0/1.0 MB" in capsys.readouterr().err
 
 
 def test_a_wrong_hash_is_refused(tmp_path: Path, served, monkeypatch) -> None:

@@ -131,9 +131,9 @@ def test_one_copy_changes_nothing_and_none_is_refused() -> None:
     data = toy()
     splits = split(data, SplitSizes(), seed=0)
     assert repeat_pool(data, splits, 1, seed=0) == (data, splits)
-    with pytest.raises(ValueError, match="`copies` must be at least 1"):
+    with pytest.raises(ValueError, match="`copies` must be a whole number of at least 1, got 0"):
         repeat_pool(data, splits, 0, seed=0)
-    with pytest.raises(ValueError, match="`noise` at least 0"):
+    with pytest.raises(ValueError, match="`noise` must be a finite number"):
         repeat_pool(data, splits, 2, noise=-1.0, seed=0)
 
 

@@ -43,7 +43,7 @@ DATASETS = ("digits", *PUBLISHED, *VARIANTS)
 
 
 def load(
-    name: str,
+    name: str | os.PathLike[str],
     *,
     data_dir: str | os.PathLike[str] | None = None,
     seed: int = 0,
@@ -71,6 +71,7 @@ def load(
             to get them.
         FileFormatError: if a file is truncated, damaged or of another format.
     """
+    name = os.fspath(name)
     if name == "digits":
         return load_digits(seed)
     if name in PUBLISHED:
@@ -85,7 +86,7 @@ def load(
 
 
 def prepare(
-    name: str,
+    name: str | os.PathLike[str],
     sizes: SplitSizes | None = None,
     *,
     seed: int,
@@ -112,5 +113,5 @@ def prepare(
     dataset = load(name, data_dir=data_dir, seed=seed, partial=partial, download=download, label=label)
     splits = split(dataset, default_sizes(dataset) if sizes is None else sizes, seed)
     if copies is None:
-        copies = REPEATED_COPIES if name == "repeated-mnist" else 1
+        copies = REPEATED_COPIES if dataset.name == "repeated-mnist" else 1
     return repeat_pool(dataset, splits, copies, noise=noise, seed=seed)

@@ -248,23 +248,27 @@ def read_images(paths: Sequence[Path]) -> Array:
     except ImportError as error:
         raise MissingExtraError("reading image files", "data") from error
 
-    def pixels(path: Path) -> Array:
+    def pixels(path: Path) -> tuple[Array, bool]:
         with Image.open(path) as image:
-            return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
+            if image.mode.startswith(("I", "F")):
+                raise FileFormatError(f"{path} must have 8 bits a channel, got mode {image.mode}; convert it first")
+            return np.asarray(image.convert("RGB")).transpose(2, 0, 1), image.mode in ("1", "L", "LA")
 
-    images = []
-    for path in paths:
-        images.append(parsed(path, "an image", lambda path=path: pixels(path)))  # type: ignore[misc]
-        (height, width), (first_height, first_width) = images[-1].shape[:2], images[0].shape[:2]
-        if (height, width) != (first_height, first_width):
+    images: Array = np.empty(0)
+    all_grey = True
+    for i, path in enumerate(paths):
+        image, grey = parsed(path, "an image", lambda path=path: pixels(path))  # type: ignore[misc]
+        if i == 0:
+            images = np.empty((len(paths), *image.shape), dtype=np.uint8)
+        if image.shape != images.shape[1:]:
+            (height, width), (first_height, first_width) = image.shape[1:], images.shape[2:]
             raise FileFormatError(
                 f"{path} must have the size of {paths[0]}, {first_width}×{first_height}, got {width}×{height}; "
                 "resize the images to one size"
             )
-    if any(image.ndim == 3 for image in images):
-        images = [image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2) for image in images]
-        return np.stack(images).transpose(0, 3, 1, 2)
-    return np.stack(images)[:, None]
+        images[i] = image
+        all_grey = all_grey and grey
+    return images[:, :1] if all_grey else images
 
 
 def read_npz(path: Path) -> dict[str, Array]:

@@ -18,7 +18,7 @@ CSV_ENDINGS = (".csv", ".csv.gz")
 
 def is_own(name: str) -> bool:
     """Whether a data set's name is a path: a folder, or a file that ends in .npz, .csv or .csv.gz."""
-    return name.endswith((".npz", *CSV_ENDINGS)) or "/" in name or "\\" in name or Path(name).is_dir()
+    return bool(name) and (name.endswith((".npz", *CSV_ENDINGS)) or "/" in name or "\\" in name or Path(name).is_dir())
 
 
 def load_own(name: str, *, label: str, seed: int) -> Dataset:

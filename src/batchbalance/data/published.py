@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from batchbalance.data import formats, sources
 from batchbalance.data.dataset import Dataset, assemble
-from batchbalance.data.sources import Source
+from batchbalance.data.sources import IDX_PARTS, Source
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.seeds import generator
 
@@ -112,6 +112,7 @@ def _read_idx_pair(files: Files, images: str, labels: str) -> Part:
 
 
 def _read_mnist(files: Files) -> tuple[Part, Part]:
+    files.need(*(f"{part}-ubyte" for part in IDX_PARTS))
     train = _read_idx_pair(files, "train-images-idx3-ubyte", "train-labels-idx1-ubyte")
     return train, _read_idx_pair(files, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -123,6 +124,7 @@ def _read_emnist(variant: str) -> Callable[[Files], tuple[Part, Part]]:
         if mat is not None and files.have(f"{names[0]}-images-idx3-ubyte") is None:
             parts = formats.read_emnist_mat(mat)
             return parts["train"], parts["test"]
+        files.need(*(f"{n}-{kind}-ubyte" for n in names for kind in ("images-idx3", "labels-idx1")))
         train, test = (_read_idx_pair(files, f"{n}-images-idx3-ubyte", f"{n}-labels-idx1-ubyte") for n in names)
         return (formats.upright(train[0]), train[1]), (formats.upright(test[0]), test[1])
 
@@ -158,6 +160,7 @@ def _read_cinic_10(files: Files) -> tuple[Part, Part]:
 
 
 def _read_har(files: Files) -> tuple[Part, Part]:
+    files.need(*(f"{part}/{kind}_{part}.txt" for part in ("train", "test") for kind in "Xy"))
     parts = []
     for part in ("train", "test"):
         x_path, y_path = files.need(f"{part}/X_{part}.txt", f"{part}/y_{part}.txt")

@@ -5,6 +5,7 @@ file may well be repacked, and each is taken from a source that is named beside 
 """
 
 import os
+import sys
 import tarfile
 import tempfile
 import zipfile
@@ -14,6 +15,8 @@ from pathlib import Path
 
 FOLDER_VARIABLE = "BATCHBALANCE_DATA"
 TIMEOUT_SECONDS = (5, 60)  # to connect, and between two packets
+CHUNK_BYTES = 2**18
+IDX_PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,7 @@ class Source:
 
 
 def _idx_files(base: str, hashes: Sequence[str]) -> tuple[Download, ...]:
-    parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(Download(f"{base}{part}-ubyte.gz", md5) for part, md5 in zip(parts, hashes, strict=True))
+    return tuple(Download(f"{base}{part}-ubyte.gz", md5) for part, md5 in zip(IDX_PARTS, hashes, strict=True))
 
 
 MNIST = Source(
@@ -188,8 +190,47 @@ def _retrieve(download: Download, folder: Path) -> Path:
     import pooch
 
     known = None if download.md5 is None else f"md5:{download.md5}"
-    downloader = pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS)
-    return Path(pooch.retrieve(download.url, known, fname=download.file_name, path=folder, downloader=downloader))
+    bar = Bar(download.file_name) if sys.stderr.isatty() else None
+    downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK_BYTES, timeout=TIMEOUT_SECONDS)
+    try:
+        return Path(pooch.retrieve(download.url, known, fname=download.file_name, path=folder, downloader=downloader))
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+class Bar:
+    """A progress bar on the terminal, with the names pooch calls one by."""
+
+    def __init__(self, name: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True))
+        self._task = self._progress.add_task(name, total=None)
+        self._progress.start()
+
+    @property
+    def total(self) -> int | float | None:
+        """Bytes to come; None as long as nobody knows."""
+        return self._progress.tasks[0].total
+
+    @total.setter
+    def total(self, num_bytes: int) -> None:
+        self._progress.update(self._task, total=num_bytes or None)
+
+    def update(self, num_bytes: int) -> None:
+        """Add bytes that have come."""
+        self._progress.advance(self._task, num_bytes)
+
+    def reset(self) -> None:
+        """Start from 0 again."""
+        self._progress.reset(self._task, total=self.total)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._progress.stop()
 
 
 def unpack(archive: Path, folder: Path) -> None:

@@ -19,9 +19,9 @@ NOISE = 0.1
 LEAST_SHARE = 0.1
 
 
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"`{name}` must be a whole number of at least 0, got {value!r}")
+def _check_count(name: str, value: object, least: int = 0) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,12 @@ class SplitSizes:
             _check_count("initial_per_class", self.initial_per_class)
         _check_count("initial", self.initial)
         _check_count("validation", self.validation)
+        if isinstance(self.reference, str) and self.reference != "pool":
+            raise ValueError(f"`reference` must be a whole number or 'pool', got {self.reference!r}")
         if self.reference != "pool":
             _check_count("reference", self.reference)
         if self.pool is not None:
-            _check_count("pool", self.pool)
+            _check_count("pool", self.pool, least=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,9 +181,9 @@ def repeat_pool(
         noise: standard deviation.
         seed: for the noise.
     """
-    _check_count("copies", copies)
-    if copies < 1 or not 0 <= noise < float("inf"):
-        raise ValueError(f"`copies` must be at least 1 and `noise` at least 0, got {copies} and {noise}")
+    _check_count("copies", copies, least=1)
+    if not 0 <= noise < float("inf"):
+        raise ValueError(f"`noise` must be a finite number of at least 0, got {noise!r}")
     if copies == 1:
         return dataset, splits
     num_train, num_pool = len(dataset.train_y), len(splits.pool)
