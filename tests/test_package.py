@@ -11,8 +11,11 @@ SOURCE = Path(batchbalance.__file__).parent
 
 # A module may import from its own layer and from earlier ones.
 LAYERS = [
-    {"errors", "seeds", "files", "validation", "predictions"},
-    {"equivalence", "acquisition", "selection", "strategies", "evaluation", "query"},
+    {"errors", "seeds", "files", "validation", "predictions", "progress"},
+    {"equivalence", "acquisition", "selection", "strategies", "evaluation", "query", "metrics"},
+    {"models", "training", "data", "posteriors"},
+    {"config", "runs", "loop"},
+    {"report"},
     {"cli"},
 ]
 

@@ -1,24 +1,20 @@
-"""The `batchbalance` command."""
+"""`batchbalance select` and `batchbalance strategies`."""
 
 import csv
 import io
 import json
 import os
-import sys
 import time
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from batchbalance import __version__
+from batchbalance.cli.app import app, complain, out, reported_errors
 from batchbalance.equivalence import MAX_REFERENCE, Pairs
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.files import replacing
@@ -28,41 +24,6 @@ from batchbalance.strategies import STRATEGIES, strategy_named
 from batchbalance.validation import Values
 
 ROWS_SHOWN = 20
-
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
-    help="Which of my unlabelled examples should I have labelled next?",
-)  # fmt: skip
-out = Console()
-err = Console(stderr=True)
-
-
-@contextmanager
-def reported_errors() -> Iterator[None]:
-    """Turn a user's mistake into one line on standard error and exit code 2."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("default", UserWarning)
-        warnings.showwarning = lambda message, *_rest, **_more: complain("warning", message)
-        try:
-            yield
-        except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
-            complain("error", error or type(error).__name__)
-            raise typer.Exit(2) from error
-
-
-def complain(kind: str, message: object) -> None:
-    """One line on standard error."""
-    err.print(Text(f"{kind}: {message}"), soft_wrap=True)
-
-
-@app.callback(invoke_without_command=True)
-def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
-) -> None:
-    """Which of my unlabelled examples should I have labelled next?"""
-    if version:
-        out.print(f"batchbalance {__version__}")
-        raise typer.Exit
 
 
 @app.command("select")
@@ -290,12 +251,3 @@ def facts(selection: Selection) -> Iterator[str]:
     if selection.continued_from is not None:
         start = selection.continued_from + 1
         yield f"continued    from pick {start} on by {selection.continuation!r}: too little was left to gain"
-
-
-def main() -> None:
-    """Run the command."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        complain("stopped", "nothing was written")
-        sys.exit(130)

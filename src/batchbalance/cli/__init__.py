@@ -1,0 +1,17 @@
+"""The `batchbalance` command; one file per group of commands, registered by being imported here."""
+
+import sys
+
+from batchbalance.cli import select
+from batchbalance.cli.app import app, complain
+
+__all__ = ["app", "main", "select"]
+
+
+def main() -> None:
+    """Run the command."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        complain("stopped", "nothing was written")
+        sys.exit(130)

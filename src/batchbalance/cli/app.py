@@ -1,0 +1,47 @@
+"""What all commands share: the application, the two consoles, and how mistakes are reported."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from batchbalance import __version__
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="Which of my unlabelled examples should I have labelled next?",
+)  # fmt: skip
+out = Console()
+err = Console(stderr=True)
+
+
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Turn a user's mistake into one line on standard error and exit code 2."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = lambda message, *_rest, **_more: complain("warning", message)
+        try:
+            yield
+        except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
+            complain("error", error or type(error).__name__)
+            raise typer.Exit(2) from error
+
+
+def complain(kind: str, message: object) -> None:
+    """One line on standard error."""
+    err.print(Text(f"{kind}: {message}"), soft_wrap=True)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Which of my unlabelled examples should I have labelled next?"""
+    if version:
+        out.print(f"batchbalance {__version__}")
+        raise typer.Exit
