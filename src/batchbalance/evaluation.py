@@ -19,7 +19,7 @@ from batchbalance.seeds import generator
 from batchbalance.validation import Indices, check_indices
 
 NUM_RANDOM_BATCHES = 20
-MAX_PASS_FLOPS = 1e12  # a bound that would cost a larger pass over the candidates is left out
+MAX_PASS_FLOPS = 1e11  # about a second; a bound that would cost a larger pass over the candidates is left out
 SETTLED = 1e-12  # coverage this close to 1 is 1
 
 

@@ -1,4 +1,4 @@
-"""A dropout draw as a smaller network (DESIGN, section 5).
+"""A dropout draw as a smaller network (docs/posteriors.md).
 
 A mask zeroes whole units or channels, so under one draw they can be cut out of the weights on both sides. What lies
 before the first dropout is the same for all draws and runs once. This works for a chain of layers; layers that are
