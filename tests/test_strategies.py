@@ -229,6 +229,8 @@ def test_coreset_starts_from_the_labelled_points(pool):
     far = select(pool, 1, strategy="coreset", embeddings=points, labelled_embeddings=points[:5]).indices
     apart = torch.cdist(points, points[:5]).amin(dim=1)
     assert far.tolist() == [int(apart.argmax())]
+    with pytest.raises(ValueError, match="`labelled_embeddings` must have the 9 features of `embeddings`, got 8"):
+        select(pool, 1, strategy="coreset", embeddings=points, labelled_embeddings=points[:5, 1:])
 
 
 def test_badge_can_average_the_gradients_of_draws(pool):

@@ -125,14 +125,15 @@ def select(
     }
     _refuse_unused(chosen_strategy, given)
     reference = None if reference is None else _same_draws(predictions, reference)
+    features = check_embeddings("embeddings", embeddings, predictions.num_draws, predictions.num_points)
+    labelled = check_embeddings("labelled_embeddings", labelled_embeddings, predictions.num_draws)
+    if features is not None and labelled is not None and labelled.shape[-1] != features.shape[-1]:
+        raise ValueError(
+            f"`labelled_embeddings` must have the {features.shape[-1]} features of `embeddings`, got "
+            f"{labelled.shape[-1]}; embed both with one network"
+        )
     problem = Problem(
-        predictions,
-        candidates,
-        batch_size,
-        seed,
-        device,
-        embeddings=check_embeddings("embeddings", embeddings, predictions.num_draws, predictions.num_points),
-        labelled_embeddings=check_embeddings("labelled_embeddings", labelled_embeddings, predictions.num_draws),
+        predictions, candidates, batch_size, seed, device, embeddings=features, labelled_embeddings=labelled
     )
     if not isinstance(chosen_strategy, ConnectedStrategy):
         compared = None if reference is None else subsample(reference, max_reference, seed)
