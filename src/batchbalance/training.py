@@ -155,7 +155,7 @@ def evaluate(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
     """Accuracy of a network in eval mode (dropout off); the network is left in eval mode."""
     model.eval()
     pairs = zip(torch.split(inputs, EVALUATION_BATCH), torch.split(labels, EVALUATION_BATCH), strict=True)
-    right = sum(int((model(x).argmax(dim=-1) == y).sum()) for x, y in pairs)
+    right = sum(int((model(channels_last(x)).argmax(dim=-1) == y).sum()) for x, y in pairs)
     return right / len(labels)
 
 
@@ -229,7 +229,7 @@ def _train_epoch(
     total = torch.zeros((), device=inputs.device)
     for rows in batches:
         optimizer.zero_grad(set_to_none=True)
-        logits = logits_of(model, inputs[rows], num_classes)
+        logits = logits_of(model, channels_last(inputs[rows]), num_classes)
         value = loss(logits, labels[rows])
         value.backward()
         optimizer.step()
@@ -285,8 +285,18 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 def placed(inputs: Tensor, device: str | torch.device) -> Tensor:
     """Inputs on a device; images channels last."""
-    inputs = inputs.to(device)
-    return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
+    return channels_last(inputs.to(device))
+
+
+def channels_last(inputs: Tensor) -> Tensor:
+    """Images (N, channels, height, width) laid out channels last; anything else as it is."""
+    if inputs.ndim != 4:
+        return inputs
+    if inputs.shape[1] > 1:
+        return inputs.contiguous(memory_format=torch.channels_last)
+    # With one channel both layouts are the same in memory, and only the strides tell a convolution which one to take.
+    height, width = inputs.shape[2:]
+    return inputs.contiguous().as_strided(inputs.shape, (height * width, 1, width, 1))
 
 
 def copied_state(model: nn.Module) -> dict[str, Tensor]:

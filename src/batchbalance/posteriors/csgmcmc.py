@@ -22,6 +22,7 @@ from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
 from batchbalance.training import (
     ModelFactory,
+    channels_last,
     check_dtype,
     check_labelled,
     copied_state,
@@ -243,7 +244,7 @@ def _run_chain(
         noise_scale = schedule.temperature / len(inputs) if left <= schedule.noise_epochs else 0.0
         total = torch.zeros((), device=inputs.device)
         for rows in split_rows(torch.randperm(len(inputs), generator=random), schedule.batch_size):
-            value = loss(logits_of(model, inputs[rows], num_classes), labels[rows])
+            value = loss(logits_of(model, channels_last(inputs[rows]), num_classes), labels[rows])
             gradients = torch.autograd.grad(value, parameters, allow_unused=True)
             h = cosine_step_size(step, steps_per_epoch * cycle_epochs, schedule.initial_step_size)
             langevin_step(
