@@ -23,7 +23,7 @@ PUBLIC = {
     "Badge", "BatchBald", "Bald", "ClusterMargin", "CoreSet", "Ec2", "Eced", "Entropy", "Epig",
     "LeastConfidence", "Margin", "MeanStd", "PowerBald", "PowerSampling", "VariationRatio",
     "STRATEGIES", "Balance", "BatchBalance", "BatchBalanceError", "BatchEvaluation", "ClusterBalance",
-    "DrawMismatchError", "Edges", "EnumeratedBalance", "FileFormatError", "GreedyBalance", "MissingExtraError",
+    "DrawMismatchError", "Edges", "EnumeratedBalance", "FileFormatError", "GreedyBalance", "HypothesisTable", "MissingExtraError",
     "PartitionBalance", "PowerBalance", "Predictions", "Random", "SampledBalance", "Selection", "StochasticBalance",
     "Strategy", "UnknownNameError", "annealed_threshold", "balance_scores", "connect", "evaluate_batch",
     "hamming_distances", "information", "joint_balance", "select",

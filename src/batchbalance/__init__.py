@@ -1,6 +1,7 @@
 """batchbalance: which unlabelled examples should be labelled next?"""
 
 from batchbalance.acquisition.balance import balance_scores, information, joint_balance
+from batchbalance.acquisition.finite import HypothesisTable
 from batchbalance.equivalence import Edges, annealed_threshold, connect, hamming_distances
 from batchbalance.errors import (
     BatchBalanceError,
@@ -64,6 +65,7 @@ __all__ = [
     "Epig",
     "FileFormatError",
     "GreedyBalance",
+    "HypothesisTable",
     "LeastConfidence",
     "Margin",
     "MeanStd",
