@@ -20,13 +20,13 @@ LAYERS = [
 ]
 
 PUBLIC = {
-    "Badge", "BatchBald", "Bald", "ClusterMargin", "CoreSet", "Ec2", "Eced", "Entropy", "Epig",
-    "LeastConfidence", "Margin", "MeanStd", "PowerBald", "PowerSampling", "VariationRatio",
-    "STRATEGIES", "Balance", "BatchBalance", "BatchBalanceError", "BatchEvaluation", "ClusterBalance",
-    "DrawMismatchError", "Edges", "EnumeratedBalance", "FileFormatError", "GreedyBalance", "HypothesisTable", "MissingExtraError",
-    "PartitionBalance", "PowerBalance", "Predictions", "Random", "SampledBalance", "Selection", "StochasticBalance",
-    "Strategy", "UnknownNameError", "annealed_threshold", "balance_scores", "connect", "evaluate_batch",
-    "hamming_distances", "information", "joint_balance", "select",
+    "Badge", "Balance", "Bald", "BatchBalance", "BatchBalanceError", "BatchBald", "BatchEvaluation", "ClusterBalance",
+    "ClusterMargin", "CoreSet", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy", "EnumeratedBalance", "Epig",
+    "FileFormatError", "GreedyBalance", "HypothesisTable", "LeastConfidence", "Margin", "MeanStd",
+    "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald", "PowerSampling", "Predictions", "Random",
+    "STRATEGIES", "SampledBalance", "Selection", "StochasticBalance", "Strategy", "UnknownNameError",
+    "VariationRatio", "annealed_threshold", "balance_scores", "connect", "evaluate_batch", "hamming_distances",
+    "information", "joint_balance", "select",
 }  # fmt: skip
 
 
