@@ -104,6 +104,14 @@ def test_one_image_trains_a_network_with_batch_normalisation():
     assert len(fitted.history) == 1
 
 
+def test_tokens_train_an_embedding():
+    tokens, labels = torch.tensor([[1, 2], [3, 4], [1, 4]]), torch.tensor([0, 1, 1])
+    fitted = fit(
+        lambda: nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(8, 2)), tokens, labels, num_classes=2
+    )
+    assert evaluate(fitted.model, tokens, labels) == 1.0
+
+
 def test_batches_never_hold_a_single_row():
     assert [b.tolist() for b in split_rows(torch.arange(5), 2)] == [[0, 1], [2, 3, 4]]
     assert [b.tolist() for b in split_rows(torch.arange(1), 2)] == [[0, 0]]

@@ -120,9 +120,9 @@ def fit(
     check_finite(model)
     check_dtype(model, inputs)
     inputs, labels = placed(inputs, device), labels.to(device)
-    weight = class_weights(labels, num_classes).to(inputs.dtype) if recipe.class_weighted else None
-    loss = nn.CrossEntropyLoss(weight)
     optimizer = _optimizer(model, recipe)
+    weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
+    loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
     order = generator(seed, "order")
     history: list[Epoch] = []
     best, best_state = 0, copied_state(model)
