@@ -5,17 +5,10 @@ from sklearn.datasets import load_digits
 from sklearn.ensemble import BaggingClassifier
 from sklearn.linear_model import LogisticRegression
 
-from batchbalance import Predictions, select
+from batchbalance import select
+from batchbalance.posteriors import Committee
 
 NUM_LABELLED, NUM_DRAWS, BATCH_SIZE = 40, 40, 10
-
-
-def member_probabilities(committee: BaggingClassifier, x: np.ndarray, num_classes: int) -> np.ndarray:
-    """Class probabilities of every member, (S, N, C); a class that a member never saw gets 0."""
-    probs = np.zeros((len(committee.estimators_), len(x), num_classes))
-    for draw, member in enumerate(committee.estimators_):
-        probs[draw][:, committee.classes_[member.classes_.astype(int)]] = member.predict_proba(x)
-    return probs
 
 
 def main() -> None:
@@ -30,7 +23,7 @@ def main() -> None:
         return model.fit(x[rows], y[rows])
 
     committee = fitted(labelled)
-    predictions = Predictions.from_probs(member_probabilities(committee, x[pool], 10), axes="snc")
+    predictions = Committee.from_sklearn(committee, classes=range(10)).predict(x[pool])
     print(f"{NUM_LABELLED} labels: accuracy {committee.score(x[test], y[test]):.3f}; pool: {predictions}")
 
     for strategy in ("batch-balance", "random"):
