@@ -94,6 +94,10 @@ BAD = [
     (["-b", 3, "--output", "/no/such/folder/o.csv"], "cannot write"),
     (["-b", 3, "--output", "o.xlsx"], "must end in .csv or .json"),
     (["-b", 3, "--device", "warp"], "`device`"),
+    (["-b", 3, "--device", "meta"], "`device`"),
+    (["-b", 3, "--strategy", "power-balance", "--option", "beta=inf"], "finite number"),
+    (["-b", 60, "--strategy", "cluster-balance", "--option", "subset=inf"], "finite number"),
+    (["-b", 3, "--option", "subset=3"], "must be left out at batch size 3"),
 ]
 
 
@@ -113,7 +117,7 @@ def test_mistakes_exit_with_2_and_write_nothing(files, arguments, message):
     [
         ("a\nb\n", "--ids", "each of 60 points, got 2"),
         ("x\n" * 60, "--ids", "'x' more than once"),
-        ("3\n3\n", "--exclude", "3 more than once"),
+        ("3\n3\n", "--exclude", "'3' more than once"),
         ("60\n", "--exclude", "from 0 to 59"),
         ("three\n", "--exclude", "got 'three'"),
     ],
@@ -130,6 +134,26 @@ def test_an_unknown_excluded_name_and_a_binary_file(files):
     assert "got 'image-99.png'" in run(files, "-b", 3, "--ids", files / "ids.txt", "--exclude", files / "skip.txt")[2]
     (files / "skip.txt").write_bytes(b"\xff\xfe\x00")
     assert "UTF-8" in run(files, "-b", 3, "--exclude", files / "skip.txt")[2]
+
+
+def test_a_byte_order_mark_and_a_name_given_twice(files):
+    (files / "skip.txt").write_bytes(b"\xef\xbb\xbf1\n2\n")
+    assert run(files, "-b", 3, "--exclude", files / "skip.txt")[0] == 0
+    (files / "skip.txt").write_text("image-3.png\nimage-3.png\n")
+    assert "'image-3.png' more" in run(files, "-b", 3, "--ids", files / "ids.txt", "--exclude", files / "skip.txt")[2]
+
+
+def test_two_draws_have_no_standard_error_but_a_json_file(files):
+    np.save(files / "p.npy", PROBS[:, :2])
+    code, out, _ = run(files, "-b", 3, "--output", files / "o.json")
+    assert (code, "nan" in out) == (0, False)
+    assert json.loads((files / "o.json").read_text())["gain_errors"] is None
+
+
+def test_memory_that_cannot_be_had_is_one_line(files):
+    code, _, err = run(files, "-b", 6, "--strategy", "sampled-balance", "--option", "num_samples=100000000000000")
+    assert code == 2
+    assert "not enough memory" in err
 
 
 def test_bad_files_exit_with_2(files):

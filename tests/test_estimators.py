@@ -105,5 +105,5 @@ def test_enumerated_greedy_is_exact_greedy():
 
 def test_too_many_configurations_are_refused():
     wide = Predictions.from_probs(random_probs(20, 4, 12, seed=1))
-    with pytest.raises(ValueError, match=r"1,000,000 label configurations, got 12\^6; use 'greedy-balance'"):
+    with pytest.raises(ValueError, match=r"1,000,000 label configurations, got 12\^7; use 'greedy-balance'"):
         select(wide, 8, strategy="enumerated-balance", threshold=0.0)

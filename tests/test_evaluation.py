@@ -71,6 +71,6 @@ def test_a_pass_that_would_cost_too_much_leaves_the_first_bound(monkeypatch):
     predictions = Predictions.from_probs(random_probs(30, 6, 3, seed=2))
     edges = connect(predictions, 0.0)
     full = evaluate_batch(predictions, edges, [1, 2, 3])
-    monkeypatch.setattr("batchbalance.evaluation.MAX_PASS_FLOPS", 1.0)
+    monkeypatch.setattr("batchbalance.evaluation.MAX_BOUND_FLOPS", 1.0)
     cheap = evaluate_batch(predictions, edges, [1, 2, 3])
     assert 0 < cheap.certificate <= full.certificate

@@ -112,6 +112,16 @@ def test_16_bit_rows_may_be_off_by_a_hundredth():
         Predictions.from_probs((PROBS * 1.03).astype(np.float16))
 
 
+def test_rounding_beyond_0_and_1_is_no_mistake():
+    made = Predictions.from_probs([[[1.0000000000000002, -1e-17]]])
+    assert made.log_probs()[0, 0].tolist() == [0.0, -np.inf]
+
+
+def test_log_probs_that_are_off_within_the_tolerance_are_normalised():
+    shifted = Predictions.from_log_probs(np.log(PROBS) + 9e-5)
+    np.testing.assert_allclose(shifted.log_probs().exp().sum(dim=2).numpy(), 1, atol=1e-12)
+
+
 def test_minus_infinity_is_a_log_probability():
     made = Predictions.from_log_probs(np.log([[[0.25, 0.75, 1e-300]]]) + np.array([0, 0, -np.inf]))
     assert made.log_probs()[0, 0, 2] == -torch.inf

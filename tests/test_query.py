@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from batchbalance import DrawMismatchError, GreedyBalance, Predictions, connect, joint_balance, select
+from batchbalance import (
+    DrawMismatchError,
+    GreedyBalance,
+    Predictions,
+    connect,
+    evaluate_batch,
+    joint_balance,
+    select,
+)
 from conftest import random_probs, random_weights
 
 
@@ -97,6 +105,32 @@ def test_other_draws_or_classes_are_refused(pool):
     for probs, message in [(random_probs(5, 11, 4), "12 draws, got 11"), (random_probs(5, 12, 3), "4 classes, got 3")]:
         with pytest.raises(DrawMismatchError, match=message):
             select(pool, 2, reference=Predictions.from_probs(probs))
+
+
+def test_numbers_of_numpy_and_torch_are_numbers(pool):
+    plain = select(pool, 3, validation_error=0.25, pairs=4, exclude=[1, 2])
+    other = select(pool, np.int64(3), validation_error=torch.tensor(0.25), pairs=np.int64(4), exclude={2, 1})
+    assert other.indices.tolist() == plain.indices.tolist()
+    assert select(pool, 3, threshold=np.float32(0.125)).threshold == 0.125
+
+
+def test_weights_that_differ_in_the_last_digit_are_the_same():
+    for seed in range(60):
+        weights = torch.from_numpy(random_weights(8, seed)) * (1 + 1e-15)
+        weighted = Predictions.from_probs(random_probs(9, 8, 3), weights=weights)
+        weighted.check_same_draws(weighted.with_weights(weighted.weights))
+        select(weighted, 2, reference=Predictions.from_probs(random_probs(9, 8, 3)), threshold=0.0)
+
+
+def test_the_edges_serve_to_evaluate_another_batch(pool):
+    chosen = select(pool, 3, threshold=0.05)
+    assert evaluate_batch(pool, chosen.edges, chosen.indices).delta == pytest.approx(float(chosen.gains.sum()))
+
+
+def test_edges_of_weight_zero_are_named():
+    weighted = Predictions.from_probs(random_probs(30, 4, 3), weights=[0.5, 0.5, 0, 0])
+    chosen = select(weighted, 3, threshold=0.0)
+    assert "2 edges join draws of weight 0" in chosen.warnings[0]
 
 
 def test_one_draw_is_refused_where_pairs_are_needed(pool):

@@ -10,6 +10,7 @@ import oracles
 from batchbalance import Predictions, connect, information, joint_balance
 from batchbalance import selection as module
 from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
+from batchbalance.equivalence import Edges
 from batchbalance.seeds import generator
 from batchbalance.selection import balance_clustering, greedy, power_sample, top_k
 from conftest import random_probs, random_weights
@@ -114,6 +115,32 @@ def test_float32_picks_are_float64_picks_on_a_confident_pool():
     assert float(runs[0].gains[-1]) < 1e-12  # deep in the tail, where a plain float32 sum has long lost everything
 
 
+@pytest.mark.parametrize("num_informative", [80, 480, 580])
+@pytest.mark.parametrize("beta", [None, 4.0, 0.0])
+def test_lazy_is_plain_where_most_points_gain_nothing(num_informative, beta):
+    """One-hot rows that all draws share gain nothing; they must never bring a chosen point back."""
+    probs = np.tile(np.eye(3)[0], (1500, 8, 1))
+    probs[:: 1500 // num_informative][:num_informative] = random_probs(num_informative, 8, 3, seed=2)
+    predictions = Predictions.from_probs(probs.astype(np.float32))
+    edges = connect(predictions, 0.0)
+    lazy, plain = (greedy(objective(predictions, edges), 40, beta=beta, lazy=lazy) for lazy in (True, False))
+    assert len(set(lazy.positions.tolist())) == 40
+    assert lazy.positions.tolist() == plain.positions.tolist()
+
+
+def test_float32_follows_float64_below_its_smallest_numbers():
+    """An edge that no point touches pins the scale, so that the gains that matter fall to 1e-45 and below."""
+    rng = np.random.default_rng(0)
+    logits = 2.0 * rng.normal(size=(300, 4, 3))
+    logits[:, [0, 2]] = [200.0, 0.0, 0.0]
+    exact = Predictions.from_logits(logits)
+    rounded = Predictions.from_log_probs(exact.log_probs().float())
+    edges = Edges(torch.tensor([[0, 2], [1, 3]]), torch.ones(2, dtype=torch.bool), 4, "disjoint", 0.0, 1, 1)
+    runs = [greedy(objective(p, edges), 60) for p in (exact, rounded)]
+    assert runs[0].positions.tolist() == runs[1].positions.tolist()
+    assert 0 < float(runs[0].gains[-1]) < 1e-40
+
+
 def test_duplicates_tie_to_the_lowest_index():
     probs = random_probs(30, 8, 3, seed=3)
     predictions = Predictions.from_probs(np.concatenate([probs, probs, probs]).astype(np.float32))
@@ -145,6 +172,7 @@ def test_hard_votes_continue_once_nothing_survives(continuation):
     assert run.continued_from is not None
     assert 0 < run.continued_from < 10
     assert run.continuation == ("random" if continuation == "random" else "power")
+    assert float(run.gains[: run.continued_from].min()) > 0
     assert len(set(run.positions.tolist())) == 20
     assert float(run.gains[run.continued_from :].sum()) == pytest.approx(0, abs=1e-15)
 

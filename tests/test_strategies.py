@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from batchbalance import STRATEGIES, Badge, Epig, PowerBalance, PowerSampling, Predictions, UnknownNameError, select
+from batchbalance import (
+    STRATEGIES,
+    Badge,
+    Epig,
+    PowerBalance,
+    PowerSampling,
+    Predictions,
+    SampledBalance,
+    StochasticBalance,
+    UnknownNameError,
+    select,
+)
 from batchbalance.acquisition.bald import epig
 from batchbalance.strategies import ConnectedStrategy, strategy_named
 from batchbalance.strategies.balance import BalanceStrategy
@@ -163,6 +174,28 @@ def test_the_offset_reaches_every_strategy(pool):
         assert float(chosen.null_coverage.abs().max()) < 1e-12
         plain = choose(pool, 3, strategy=name)
         assert not torch.allclose(chosen.gains, plain.gains)
+
+
+def test_beta_zero_is_uniform_over_informative_points(pool):
+    chosen = select(pool, 5, strategy=StochasticBalance(beta=0), threshold=0.05)
+    assert (chosen.continued_from, chosen.warnings) == (None, ())
+    counts = np.zeros(4)
+    few = pool.subset([0, 1, 2, 3])
+    for seed in range(400):
+        counts[int(select(few, 1, strategy=StochasticBalance(beta=0), threshold=0.05, seed=seed).indices[0])] += 1
+    assert (np.abs(counts / 400 - 0.25) < 4 * np.sqrt(0.25 * 0.75 / 400)).all()
+
+
+def test_saturated_samples_tie_and_say_so():
+    predictions = Predictions.from_probs(random_probs(150, 20, 4, seed=1, spread=1).astype(np.float32))
+    chosen = select(predictions, 12, strategy=SampledBalance(num_samples=100), threshold=0.0)
+    assert "one of them is taken at random" in chosen.warnings[0]
+    assert chosen.indices[-5:].tolist() != sorted(chosen.indices[-5:].tolist())
+
+
+def test_enumeration_needs_no_configurations_of_the_last_pick():
+    wide = Predictions.from_probs(random_probs(5, 4, 30, seed=1))
+    assert len(select(wide, 5, strategy="enumerated-balance", threshold=0.0).indices) == 5  # 30^4 is allowed
 
 
 def test_options_are_checked():

@@ -4,17 +4,19 @@ A pair of draws is an edge if their hard predictions differ on more than τ·N_r
 ``partition`` builds explicit equivalence classes instead, by farthest-first traversal (appendix, BALanCe-Partition).
 """
 
+import math
+import operator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, SupportsFloat, SupportsIndex
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from batchbalance.predictions import Predictions, check_same_draws
+from batchbalance.predictions import CHUNK_NUMBERS, Predictions, check_same_draws, spans_of
 from batchbalance.seeds import generator
 
-Pairs = Literal["disjoint", "all"] | int
+Pairs = Literal["disjoint", "all"] | SupportsIndex
 Design = Literal["disjoint", "random", "all", "partition"]
 MAX_REFERENCE = 10_000
 
@@ -91,53 +93,56 @@ class Edges:
         return f"Edges({self.num_edges} of {self.num_pairs} {self.design} pairs, threshold {self.threshold:g})"
 
 
-def annealed_threshold(validation_error: float, ratio: float = 0.25) -> float:
+def annealed_threshold(validation_error: SupportsFloat, ratio: SupportsFloat = 0.25) -> float:
     """τ = ratio · ε: the threshold shrinks with the validation error ε (both in [0, 1])."""
     return check_unit("ratio", ratio) * check_unit("validation_error", validation_error)
 
 
-def check_unit(name: str, value: float) -> float:
-    """The value, if it is a number in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+def check_unit(name: str, value: SupportsFloat) -> float:
+    """The value as a float, if it is a number in [0, 1]."""
+    number = math.nan if isinstance(value, bool | str) else float(value)
+    if not 0 <= number <= 1:
         raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}")
-    return float(value)
+    return number
 
 
 def hamming_distances(
-    reference: Predictions, pairs: Int[Tensor, "K 2"] | None = None
+    reference: Predictions, pairs: Int[Tensor, "K 2"] | None = None, *, rows: Int[Tensor, " r"] | None = None
 ) -> Int[Tensor, " K"] | Int[Tensor, "S S"]:
     """On how many reference points the hard predictions of two draws differ.
 
     Args:
         reference: predictions on the reference set.
         pairs: (K, 2) pairs of draws; all pairs if left out.
+        rows: the points to compare on; all if left out.
 
     Returns:
         Counts, int64: (K,) for given pairs, else the symmetric (S, S) matrix.
     """
+    rows = torch.arange(reference.num_points) if rows is None else rows
     if pairs is None:
-        return _distance_matrix(reference)
+        return _distance_matrix(reference, rows)
     counts = torch.zeros(len(pairs), dtype=torch.long)
-    for rows in reference.spans():
-        labels = reference.hard_labels(rows).cpu()
+    for span in spans_of(len(rows), CHUNK_NUMBERS // (reference.num_draws * reference.num_classes)):
+        labels = reference.hard_labels(rows[span]).cpu()
         counts += (labels[:, pairs[:, 0]] != labels[:, pairs[:, 1]]).sum(dim=0)
     return counts
 
 
-def _distance_matrix(reference: Predictions) -> Tensor:
+def _distance_matrix(reference: Predictions, rows: Tensor) -> Tensor:
     num_draws = reference.num_draws
     agreements = torch.zeros(num_draws, num_draws, dtype=torch.float64)
-    for rows in reference.spans():
-        labels = reference.hard_labels(rows).cpu()
+    for span in spans_of(len(rows), CHUNK_NUMBERS // (reference.num_draws * reference.num_classes)):
+        labels = reference.hard_labels(rows[span]).cpu()
         one_hot = torch.nn.functional.one_hot(labels, reference.num_classes).to(torch.float32)
         flat = one_hot.transpose(0, 1).reshape(num_draws, -1)  # (S, n·C)
         agreements += flat @ flat.T  # whole numbers below 2^24 are exact in float32
-    return reference.num_points - agreements.round().long()
+    return len(rows) - agreements.round().long()
 
 
 def connect(
     reference: Predictions,
-    threshold: float,
+    threshold: SupportsFloat,
     pairs: Pairs = "disjoint",
     seed: int = 0,
     *,
@@ -153,32 +158,31 @@ def connect(
         seed: for random pairs and for subsampling the reference set.
         max_reference: a larger reference set is subsampled to this size; None keeps all of it.
     """
-    check_unit("threshold", threshold)
+    tau = check_unit("threshold", threshold)
     chosen, design = choose_pairs(reference.num_draws, pairs, seed)
-    compared = subsample(reference, max_reference, seed)
-    if design == "all":
-        matrix = hamming_distances(compared)
-        distances = matrix[chosen[:, 0], chosen[:, 1]]
+    rows = subsampled_rows(reference, max_reference, seed)
+    if len(chosen) > reference.num_draws:  # a matrix product is cheaper than comparing pair by pair
+        distances = hamming_distances(reference, rows=rows)[chosen[:, 0], chosen[:, 1]]
     else:
-        distances = hamming_distances(compared, chosen)
-    connected = distances > threshold_count(threshold, compared.num_points)
-    return _edges(reference, compared, threshold, chosen, connected, design)
+        distances = hamming_distances(reference, chosen, rows=rows)
+    connected = distances > threshold_count(tau, len(rows))
+    return _edges(reference, len(rows), tau, chosen, connected, design)
 
 
 def partition_edges(
-    reference: Predictions, threshold: float, seed: int = 0, *, max_reference: int | None = MAX_REFERENCE
+    reference: Predictions, threshold: SupportsFloat, seed: int = 0, *, max_reference: int | None = MAX_REFERENCE
 ) -> Edges:
     """Join all draws that lie in different classes of a farthest-first partition (BALanCe-Partition)."""
-    check_unit("threshold", threshold)
+    tau = check_unit("threshold", threshold)
     chosen, _ = choose_pairs(reference.num_draws, "all", seed)
-    compared = subsample(reference, max_reference, seed)
-    classes = partition(hamming_distances(compared), threshold_count(threshold, compared.num_points))
+    rows = subsampled_rows(reference, max_reference, seed)
+    classes = partition(hamming_distances(reference, rows=rows), threshold_count(tau, len(rows)))
     connected = classes[chosen[:, 0]] != classes[chosen[:, 1]]
-    return _edges(reference, compared, threshold, chosen, connected, "partition")
+    return _edges(reference, len(rows), tau, chosen, connected, "partition")
 
 
 def _edges(
-    reference: Predictions, compared: Predictions, threshold: float, pairs: Tensor, connected: Tensor, design: Design
+    reference: Predictions, num_compared: int, threshold: float, pairs: Tensor, connected: Tensor, design: Design
 ) -> Edges:
     return Edges(
         pairs=pairs,
@@ -186,7 +190,7 @@ def _edges(
         num_draws=reference.num_draws,
         design=design,
         threshold=threshold,
-        num_reference=compared.num_points,
+        num_reference=num_compared,
         num_reference_given=reference.num_points,
         draw_ids=reference.draw_ids,
         weights=reference.weights,
@@ -228,11 +232,12 @@ def choose_pairs(num_draws: int, pairs: Pairs, seed: int) -> tuple[Int[Tensor, "
     upper = torch.triu_indices(num_draws, num_draws, offset=1).T
     if pairs == "all":
         return upper, "all"
-    if isinstance(pairs, bool) or not isinstance(pairs, int):
+    if isinstance(pairs, bool | str) or not isinstance(pairs, SupportsIndex):
         raise ValueError(f"`pairs` must be 'disjoint', 'all' or a number of random pairs, got {pairs!r}")
-    if not 1 <= pairs <= len(upper):
-        raise ValueError(f"`pairs` must be from 1 to {len(upper)} with {num_draws} draws, got {pairs}")
-    picked = torch.randperm(len(upper), generator=generator(seed, "pairs"))[:pairs]
+    number = operator.index(pairs)
+    if not 1 <= number <= len(upper):
+        raise ValueError(f"`pairs` must be from 1 to {len(upper)} with {num_draws} draws, got {number}")
+    picked = torch.randperm(len(upper), generator=generator(seed, "pairs"))[:number]
     return upper[picked.sort().values], "random"
 
 
@@ -242,11 +247,17 @@ def threshold_count(threshold: float, num_reference: int) -> int:
     return int(threshold * num_reference + 1e-9)
 
 
-def subsample(reference: Predictions, max_reference: int | None, seed: int) -> Predictions:
-    """At most `max_reference` points of the reference set, drawn without replacement."""
-    if max_reference is None or reference.num_points <= max_reference:
-        return reference
-    if max_reference < 1:
+def subsampled_rows(reference: Predictions, max_reference: int | None, seed: int) -> Int[Tensor, " r"]:
+    """At most `max_reference` points of the reference set, drawn without replacement, in ascending order."""
+    if max_reference is not None and max_reference < 1:
         raise ValueError(f"`max_reference` must be at least 1 or None, got {max_reference}")
-    rows = torch.randperm(reference.num_points, generator=generator(seed, "reference"))[:max_reference]
-    return reference.subset(rows.sort().values)
+    if max_reference is None or reference.num_points <= max_reference:
+        return torch.arange(reference.num_points)
+    stream = generator(seed, "reference")
+    return torch.randperm(reference.num_points, generator=stream)[:max_reference].sort().values
+
+
+def subsample(reference: Predictions, max_reference: int | None, seed: int) -> Predictions:
+    """The reference set, or at most `max_reference` points of it."""
+    rows = subsampled_rows(reference, max_reference, seed)
+    return reference if len(rows) == reference.num_points else reference.subset(rows)

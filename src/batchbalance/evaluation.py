@@ -19,7 +19,7 @@ from batchbalance.seeds import generator
 from batchbalance.validation import Indices, check_indices
 
 NUM_RANDOM_BATCHES = 20
-MAX_PASS_FLOPS = 1e11  # about a second; a bound that would cost a larger pass over the candidates is left out
+MAX_BOUND_FLOPS = 5e11  # a few seconds; a certificate that would cost more is left at its first, cheap bound
 SETTLED = 1e-12  # coverage this close to 1 is 1
 
 
@@ -30,7 +30,7 @@ class BatchEvaluation:
     Attributes:
         delta: Δ of the batch.
         gains: (B,) what each point adds to those before it.
-        gain_errors: (B,) Monte-Carlo standard errors of the gains over draws.
+        gain_errors: (B,) Monte-Carlo standard errors of the gains over draws; None with fewer than four draws.
         coverage: (B,) Δ / Δ_max after each point.
         random_coverage: mean coverage of random batches of the same size.
         null_coverage: (B,) coverage after each point if every draw were the mean prediction.
@@ -40,7 +40,7 @@ class BatchEvaluation:
 
     delta: float
     gains: Float[Tensor, " B"]
-    gain_errors: Float[Tensor, " B"]
+    gain_errors: Float[Tensor, " B"] | None
     coverage: Float[Tensor, " B"]
     random_coverage: float
     null_coverage: Float[Tensor, " B"]
@@ -126,7 +126,8 @@ def best_batch_bound(model: BalanceModel, indices: Int[Tensor, " B"], candidates
     """
     num = len(indices)
     predictions, num_edges = model.predictions, len(model.edge_weights)
-    if 2.0 * len(candidates) * predictions.num_draws * predictions.num_classes * num_edges > MAX_PASS_FLOPS:
+    flops = 2.0 * len(candidates) * predictions.num_draws * predictions.num_classes * num_edges
+    if flops * num.bit_length() > MAX_BOUND_FLOPS:
         scores = torch.cat([model.scores(candidates[span]).cpu() for span in model.spans(len(candidates))])
         return float(scores.double().topk(num).values.sum()) * (1 + 1e-5)
     objective = BalanceObjective(model, candidates)

@@ -24,6 +24,7 @@ from batchbalance.validation import Values, as_nsc, as_tensor, check_draw_ids, c
 
 Rows = slice | Tensor | Sequence[int]
 
+ROUNDING = 1e-5  # how far from 1 the sum of a float32 distribution may be by rounding alone
 CHUNK_NUMBERS = 2**22  # numbers converted at a time: 16 MiB of float32, small enough to stay near the cache
 
 
@@ -81,8 +82,9 @@ class Predictions:
         stored = as_nsc(as_tensor(x), axes)
         num_draws = stored.shape[1]
         wrapped = cls(stored, values, check_draw_ids(draw_ids, num_draws), check_weights(weights, num_draws))
-        check_rows(stored, values, wrapped.spans())
-        return wrapped
+        off = check_rows(stored, values, wrapped.spans())
+        # Log-probabilities that are off by more than rounding need what logits need: to be normalised when read.
+        return replace(wrapped, values="logits") if values == "log-probs" and off > ROUNDING else wrapped
 
     def _converted(self) -> "Predictions":
         log_probs = torch.empty(self.stored.shape, dtype=self.dtype, device=self.stored.device)
@@ -125,7 +127,7 @@ class Predictions:
         picked = picked.to(self.dtype)
         # 16-bit numbers and probabilities are normalised here; log-probabilities in 32 or 64 bit are kept
         # to the bit, so that saving and loading changes nothing.
-        return torch.log_softmax(picked.log() if self.values == "probs" else picked, dim=-1)
+        return torch.log_softmax(picked.clamp_min(0).log() if self.values == "probs" else picked, dim=-1)
 
     def chunks(self, numbers: int = CHUNK_NUMBERS) -> Iterator[tuple[slice, Float[Tensor, "n S C"]]]:
         """Yield (rows, log-probabilities) over all points, about `numbers` numbers at a time."""
@@ -138,8 +140,8 @@ class Predictions:
 
     def mean_probs(self) -> Float[Tensor, "N C"]:
         """The weighted mean over draws of the class probabilities, (N, C)."""
-        weights = self.draw_weights.to(self.dtype)
-        return torch.cat([torch.einsum("s,nsc->nc", weights, chunk.exp()) for _, chunk in self.chunks()])
+        weights = self.draw_weights.to(self.stored.device, self.dtype)
+        return torch.cat([torch.einsum("s,nsc->nc", weights, chunk.exp()).cpu() for _, chunk in self.chunks()])
 
     def hard_labels(self, rows: Rows = slice(None)) -> Int[Tensor, "n S"]:
         """The most probable class of each point under each draw; a tie goes to the lowest class."""
@@ -201,7 +203,7 @@ class Predictions:
                 file_ids if draw_ids is None else draw_ids,
                 file_weights if weights is None else weights,
             )
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise FileFormatError(f"{path}: {error}") from error
         return wrapped if path.suffix == ".npy" else wrapped._converted()
 
@@ -265,7 +267,8 @@ def check_same_draws(
             f"{ours[1][at]!r} (position {at}); predict both with one posterior"
         )
     uniform = torch.full((ours[0],), 1 / ours[0], dtype=torch.float64)
-    if not torch.equal(*(uniform if w is None else w for w in (ours[2], theirs[2]))):
+    mine, others = (uniform if w is None else w for w in (ours[2], theirs[2]))
+    if not torch.allclose(mine, others, rtol=1e-9, atol=1e-12):  # normalising again moves the last digit
         raise DrawMismatchError(f"`{name}` must carry the same draw weights as the pool; give both the same")
 
 

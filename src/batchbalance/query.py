@@ -1,7 +1,8 @@
 """`select`: predictions in, the batch to label out."""
 
+import operator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int
@@ -32,12 +33,13 @@ class Selection:
         seed: the seed it ran with.
         scores: (B,) what the strategy ranked or sampled the points by, if it has such a number.
         gains: (B,) what each point adds to Δ given those before it, float64.
-        gain_errors: (B,) Monte-Carlo standard error of each gain over draws.
+        gain_errors: (B,) Monte-Carlo standard error of each gain over draws; None with fewer than four draws.
         coverage: (B,) Δ / Δ_max after each pick: the expected share of edge weight discounted. Read it beside the next
             two only: label noise and random batches discount as well.
         random_coverage: mean coverage of 20 random batches of this size.
         null_coverage: (B,) coverage after each pick if every draw were the mean prediction.
         certificate: the batch is worth at least this share of the best batch under these draws and pairs.
+        edges: the pairs of draws that were told apart, for ``evaluate_batch`` on other batches.
         num_edges: pairs that differ by more than the threshold.
         num_pairs: pairs that were looked at.
         num_reference: points of the reference set that were compared.
@@ -58,6 +60,7 @@ class Selection:
     random_coverage: float | None = None
     null_coverage: Float[Tensor, " B"] | None = None
     certificate: float | None = None
+    edges: Edges | None = None
     num_edges: int | None = None
     num_pairs: int | None = None
     num_reference: int | None = None
@@ -69,7 +72,8 @@ class Selection:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and strings, ready for JSON."""
-        plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        names = [field.name for field in fields(self) if field.name != "edges"]
+        plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         plain["strategy"] = {"name": self.strategy.name, **self.strategy.model_dump()}
         plain["warnings"] = list(self.warnings)
         return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in plain.items()}
@@ -77,13 +81,13 @@ class Selection:
 
 def select(
     predictions: Predictions,
-    batch_size: int,
+    batch_size: SupportsIndex,
     *,
     strategy: str | Strategy = "batch-balance",
     reference: Predictions | None = None,
-    validation_error: float | None = None,
-    threshold: float | None = None,
-    ratio: float = DEFAULT_RATIO,
+    validation_error: SupportsFloat | None = None,
+    threshold: SupportsFloat | None = None,
+    ratio: SupportsFloat = DEFAULT_RATIO,
     pairs: Pairs = DEFAULT_PAIRS,
     embeddings: Any = None,
     labelled_embeddings: Any = None,
@@ -112,7 +116,7 @@ def select(
         max_reference: a larger reference set is subsampled to this size; None keeps all of it.
     """
     chosen_strategy = strategy_named(strategy) if isinstance(strategy, str) else strategy
-    candidates = _check_request(predictions, batch_size, exclude, chosen_strategy, device)
+    num, candidates = _check_request(predictions, batch_size, exclude, chosen_strategy, device)
     given = {
         "reference": reference is not None,
         "validation_error": validation_error is not None,
@@ -132,9 +136,7 @@ def select(
             f"`labelled_embeddings` must have the {features.shape[-1]} features of `embeddings`, got "
             f"{labelled.shape[-1]}; embed both with one network"
         )
-    problem = Problem(
-        predictions, candidates, batch_size, seed, device, embeddings=features, labelled_embeddings=labelled
-    )
+    problem = Problem(predictions, candidates, num, seed, device, embeddings=features, labelled_embeddings=labelled)
     if not isinstance(chosen_strategy, ConnectedStrategy):
         compared = None if reference is None else subsample(reference, max_reference, seed)
         choice = chosen_strategy.choose(replace(problem, reference=compared))
@@ -153,10 +155,15 @@ def _choose(strategy: Strategy, problem: Problem) -> Choice:
     edges = problem.edges
     if edges is None or edges.total_weight > 0:
         return strategy.choose(problem)
-    note = (
-        f"none of {edges.num_pairs} pairs of draws differs on more than {edges.threshold:.2%} of the reference set, so "
-        "every Δ is zero and the batch is random; lower the threshold or ratio, or predict with more draws"
-    )
+    if edges.num_edges:
+        cause = f"all {edges.num_edges} edges join draws of weight 0"
+        remedy = "give weight to draws that differ, or choose other pairs"
+    else:
+        cause = (
+            f"none of {edges.num_pairs} pairs of draws differs on more than {edges.threshold:.2%} of the reference set"
+        )
+        remedy = "lower the threshold or ratio, or predict with more draws"
+    note = f"{cause}, so every Δ is zero and the batch is random; {remedy}"
     return Choice(Random().choose(problem).indices, notes=(note,))
 
 
@@ -180,6 +187,7 @@ def _selection(
         random_coverage=value.random_coverage,
         null_coverage=value.null_coverage,
         certificate=value.certificate,
+        edges=edges,
         num_edges=edges.num_edges,
         num_pairs=edges.num_pairs,
         num_reference=edges.num_reference,
@@ -192,26 +200,27 @@ def _selection(
 
 
 def _check_request(
-    predictions: Predictions, batch_size: int, exclude: Indices | None, strategy: Strategy, device: str | None
-) -> Tensor:
+    predictions: Predictions, batch_size: SupportsIndex, exclude: Indices | None, strategy: Strategy, device: str | None
+) -> tuple[int, Tensor]:
     if not isinstance(predictions, Predictions):
         raise TypeError(
             f"`predictions` must be Predictions, got {type(predictions).__name__}; see Predictions.from_probs"
         )
     if not isinstance(strategy, Strategy):
         raise TypeError(f"`strategy` must be a name or a strategy object, got {strategy!r}")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, SupportsIndex) or operator.index(batch_size) < 1:
         raise ValueError(f"`batch_size` must be a whole number of at least 1, got {batch_size!r}")
+    batch_size = operator.index(batch_size)
     excluded = check_indices("exclude", [] if exclude is None else exclude, predictions.num_points)
     candidates = remaining_candidates(predictions.num_points, excluded)
     if batch_size > len(candidates):
         raise ValueError(f"`batch_size` must be at most the {len(candidates)} points that are left, got {batch_size}")
     if device is not None:
         try:
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
+            torch.zeros(1, device=device).item()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise ValueError(f"`device` must be one that torch can use here, got {device!r}: {error}") from error
-    return candidates
+    return batch_size, candidates
 
 
 def _refuse_unused(strategy: Strategy, given: dict[str, bool]) -> None:
@@ -227,16 +236,21 @@ def _refuse_unused(strategy: Strategy, given: dict[str, bool]) -> None:
 
 
 def _threshold(
-    predictions: Predictions, threshold: float | None, validation_error: float | None, ratio: float
+    predictions: Predictions,
+    threshold: SupportsFloat | None,
+    validation_error: SupportsFloat | None,
+    ratio: SupportsFloat,
 ) -> tuple[float, str]:
     """τ and how it came about."""
     if threshold is not None:
         return check_unit("threshold", threshold), "given"
     if validation_error is not None:
         tau = annealed_threshold(validation_error, ratio)
-        return tau, f"{ratio:g} × validation error {validation_error:.4g}"
+        return tau, f"{float(ratio):g} × validation error {float(validation_error):.4g}"
     estimate = float((1 - predictions.mean_probs().amax(dim=1)).double().mean().clamp(0, 1))
-    source = f"{ratio:g} × estimated error {estimate:.4g}, the mean of 1 − (largest mean probability) over the pool"
+    source = (
+        f"{float(ratio):g} × estimated error {estimate:.4g}, the mean of 1 − (largest mean probability) over the pool"
+    )
     return annealed_threshold(estimate, ratio), source
 
 
@@ -244,6 +258,6 @@ def _same_draws(predictions: Predictions, reference: Predictions) -> Predictions
     if not isinstance(reference, Predictions):
         raise TypeError(f"`reference` must be Predictions, got {type(reference).__name__}")
     if reference.weights is None and predictions.weights is not None and reference.num_draws == predictions.num_draws:
-        reference = reference.with_weights(predictions.weights)  # weights belong to draws, not to points
+        reference = replace(reference, weights=predictions.weights)  # weights belong to draws, not to points
     predictions.check_same_draws(reference)
     return reference

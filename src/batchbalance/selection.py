@@ -22,6 +22,7 @@ NEAR_TIE = 1e-4  # relative; far above what a float32 gain is off by
 TIE_BITS = 40  # float64 values that agree to this many bits are a tie
 PROBE = 512  # candidates looked at before deciding between a lazy step and a full pass
 LAZY_SHARE = 0.25  # a lazy step that must look at more than this share of the candidates becomes a full pass
+LOG_SMALLEST = math.log(1e-30)  # below this, float32 gains come near its smallest numbers and lose digits
 NOTHING_LEFT = 2.0**-52  # below this share of surviving weight, Δ no longer changes in float64
 MAX_ROUNDS = 100
 
@@ -60,7 +61,7 @@ class Greedy:
         positions: (B,) in the order they were chosen.
         gains: (B,) float64, in units of the objective.
         upper_bound: no batch of B candidates can be worth more than this.
-        continued_from: the pick (from 0) at which nothing meaningful was left to gain, or None.
+        continued_from: the pick (from 0) at which the continuation began, because nothing meaningful was left to gain.
         continuation: how the batch was filled from there on.
         num_evaluations: gains computed in all.
     """
@@ -84,6 +85,11 @@ def top_k(scores: Float[Tensor, " n"], num: int) -> Int[Tensor, " k"]:
     return torch.sort(quantised(scores), descending=True, stable=True).indices[:num]
 
 
+def weighed(log_scores: Float[Tensor, " n"], power: float, noise: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Power · log score + noise; -inf for a score of 0, whatever the power."""
+    return torch.where(log_scores == -torch.inf, -torch.inf, power * log_scores + noise)
+
+
 def power_sample(
     scores: Float[Tensor, " n"], num: int, beta: float, *, generator: torch.Generator
 ) -> Int[Tensor, " k"]:
@@ -92,7 +98,7 @@ def power_sample(
     Positions with score 0 are drawn, uniformly, only once no other is left.
     """
     noise = gumbel(len(scores), generator=generator)
-    keys = torch.where(scores > 0, beta * scores.double().log() + noise, -torch.inf)
+    keys = weighed(scores.double().log(), beta, noise)
     ranked = torch.sort(keys, descending=True, stable=True).indices
     num_positive = int((scores > 0).sum())
     zeros = ranked[num_positive:]
@@ -129,8 +135,7 @@ def greedy(
         if best is not None:
             run.add(best)
             continue
-        applied = "random" if continuation == "random" else "power"
-        continued_from = len(run.chosen) if continued_from is None else continued_from
+        applied, continued_from = "random" if continuation == "random" else "power", len(run.chosen)
         run.fill(applied)
     run.tighten_bound()
     return Greedy(
@@ -168,6 +173,7 @@ class _GreedyRun:
 
     def _evaluate(self, positions: Tensor) -> None:
         self.log_bounds[positions] = self._log(self.objective.gains(positions))
+        self.log_bounds[~self.open] = -torch.inf
         self.num_evaluations += len(positions)
 
     def _log(self, gains: Tensor) -> Tensor:
@@ -182,25 +188,23 @@ class _GreedyRun:
             power, noise, margin = self.beta, gumbel(len(self.open), generator=stream), self.beta * NEAR_TIE
         if self.chosen:  # before the first pick, every bound is a fresh gain
             self._refresh(power, noise, margin)
-        self.tighten_bound()
-        keys = power * self.log_bounds + noise
-        best = keys.max()
-        if best == -torch.inf:
-            return self._exactly_best(self.open.nonzero().flatten(), power, noise)
-        return self._exactly_best((keys >= best - margin).nonzero().flatten(), power, noise)
-
-    def _exactly_best(self, contenders: Tensor, power: float, noise: Tensor) -> int | None:
+        if float(self.log_bounds.max()) - self.objective.log_scale < LOG_SMALLEST:
+            contenders = self.open.nonzero().flatten()  # too small for float32: its gains are rounded, or 0
+        else:
+            keys = weighed(self.log_bounds, power, noise)
+            contenders = (keys >= keys.max() - margin).nonzero().flatten()
         gains = self.objective.exact_gains(contenders)
-        self.log_bounds[contenders] = torch.maximum(self._log(gains), self.log_bounds[contenders])
+        self.log_bounds[contenders] = self._log(gains)
+        self.tighten_bound()
         if not bool((gains > 0).any()):
             return None
-        keys = quantised(gains) if self.beta is None else power * gains.log() + noise[contenders]
-        return int(contenders[keys.argmax()])
+        exact = quantised(gains) if self.beta is None else weighed(gains.log(), power, noise[contenders])
+        return int(contenders[exact.argmax()])
 
     def _refresh(self, power: float, noise: Tensor, margin: float) -> None:
         """Re-evaluate every position that could still be the best or nearly so."""
         num_open = int(self.open.sum())
-        keys = power * self.log_bounds + noise
+        keys = weighed(self.log_bounds, power, noise)
         if not self.lazy or num_open <= 2 * PROBE:
             self._evaluate_all()
             return
@@ -209,7 +213,7 @@ class _GreedyRun:
         fresh = torch.zeros_like(self.open)
         fresh[probe] = True
         while True:
-            keys = power * self.log_bounds + noise
+            keys = weighed(self.log_bounds, power, noise)
             best = keys[fresh].max()
             rivals = ((keys >= best - margin) & ~fresh & self.open).nonzero().flatten()
             if len(rivals) == 0:
@@ -267,7 +271,7 @@ def balance_clustering(
         Positions of the centroids, in the order of their seeds.
     """
     num_clusters = len(seeds)
-    own = scores - features.square().sum(dim=1)
+    own = scores - torch.einsum("nf,nf->n", features, features)
     tolerance = 1e-6 if features.dtype == torch.float32 else 1e-12
     centroids = seeds.clone()
     for _ in range(max_rounds):

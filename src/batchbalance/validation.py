@@ -1,7 +1,7 @@
 """What an array must be to become predictions: real, complete, and rows that are distributions."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 import torch.utils.dlpack
 from torch import Tensor
 
-Indices = Sequence[Any] | np.ndarray | Tensor  # point indices as users give them; `check_indices` makes them a tensor
+Indices = Sequence[Any] | Set[Any] | np.ndarray | Tensor  # as users give them; `check_indices` makes a tensor
 Values = Literal["probs", "logits", "log-probs"]
 
 SUM_TOLERANCE = 1e-4
@@ -83,11 +83,15 @@ def compute_dtype(stored: torch.dtype) -> torch.dtype:
     return torch.float64 if stored == torch.float64 else torch.float32
 
 
-def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> None:
+def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> float:
     """Raise unless every row of (N, S, C) is a distribution of the stated kind; warn if logits look like probabilities.
 
     `spans` covers the points; one span is looked at at a time, so that a memory-mapped array need not fit in memory.
+
+    Returns:
+        The furthest that the sum of a row is from 1; 0 for logits.
     """
+    furthest = 0.0
     looks_like_probs = values == "logits" and stored.shape[2] > 1
     tolerance = SUM_TOLERANCE_16_BIT if stored.dtype in (torch.float16, torch.bfloat16) else SUM_TOLERANCE
     for rows in spans:
@@ -95,7 +99,8 @@ def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> None:
         _reject(torch.isnan(chunk) | (chunk == torch.inf), rows, "must be finite, got NaN or +inf")
         if values != "probs":
             _reject(chunk.amax(dim=-1) == -torch.inf, rows, "must have a finite entry in every row, got only -inf")
-        outside = (chunk < 0) | (chunk > 1) if values == "probs" else chunk > tolerance
+        slack = tolerance / 100  # averaged or renormalised probabilities may leave [0, 1] by rounding
+        outside = (chunk < -slack) | (chunk > 1 + slack) if values == "probs" else chunk > tolerance
         if values != "logits" and bool(outside.any()):
             _reject(outside, rows, _range_complaint(chunk, values))
         if values == "logits":
@@ -103,6 +108,7 @@ def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> None:
             looks_like_probs = looks_like_probs and bool((near_one & (chunk >= 0).all(dim=-1)).all())
             continue
         sums = (chunk if values == "probs" else chunk.exp()).sum(dim=-1)
+        furthest = max(furthest, float((sums - 1).abs().max()))
         off = (sums - 1).abs() > tolerance
         if bool(off.any()):
             total = float(sums[off][0])
@@ -117,6 +123,7 @@ def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> None:
             "if they are, use `from_probs` or say so with values 'probs'",
             stacklevel=4,
         )
+    return furthest
 
 
 def _range_complaint(chunk: Tensor, values: Values) -> str:
@@ -144,7 +151,7 @@ def _reject(bad: Tensor, rows: slice, complaint: str) -> None:
 def check_indices(name: str, indices: Indices, num_points: int) -> Tensor:
     """Distinct point indices in [0, N), as an int64 tensor in the given order."""
     try:
-        given = torch.as_tensor(indices)
+        given = torch.as_tensor(sorted(indices) if isinstance(indices, set | frozenset) else indices)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"`{name}` must be a list of whole numbers, got {indices!r}") from error
     if given.numel() == 0:

@@ -74,6 +74,9 @@ class BalanceModel:
     def log_probs(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Float[Tensor, "n C S"]:
         """Log-probabilities of some points on the device, draws last."""
         log_probs = self.predictions.log_probs(rows).to(self.device, dtype or self.predictions.dtype)
+        if dtype == torch.float64:
+            # Rows in float32 sum to 1 up to rounding only; what is exact must be exact about distributions.
+            log_probs = torch.log_softmax(log_probs, dim=2)
         return log_probs.transpose(1, 2).contiguous()
 
     def terms(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> PointTerms:
@@ -244,10 +247,13 @@ def balance_scores(
 
 @dataclass(frozen=True)
 class BalancePath:
-    """Δ along an ordered batch, float64: the `gains` of its points and their Monte-Carlo standard `errors`."""
+    """Δ along an ordered batch, float64: the `gains` of its points and their Monte-Carlo standard `errors`.
+
+    Two or three draws make a single disjoint unit, which has no spread: then `errors` is None.
+    """
 
     gains: Float[Tensor, " B"]
-    errors: Float[Tensor, " B"]
+    errors: Float[Tensor, " B"] | None
 
 
 def balance_path(model: BalanceModel, indices: Int[Tensor, " B"]) -> BalancePath:
@@ -261,7 +267,8 @@ def balance_path(model: BalanceModel, indices: Int[Tensor, " B"]) -> BalancePath
         contributions = before * discounts
         gains.append(torch.einsum("nse,s,e->n", contributions, model.draw_weights, model.edge_weights))
         errors.append(_standard_errors(contributions, model))
-    return BalancePath(torch.cat(gains).cpu(), torch.cat(errors).cpu())
+    known = torch.cat(errors).cpu()
+    return BalancePath(torch.cat(gains).cpu(), None if bool(known.isnan().any()) else known)
 
 
 def _standard_errors(contributions: Float[Tensor, "n S E"], model: BalanceModel) -> Float[Tensor, " n"]:
@@ -294,12 +301,14 @@ def _standard_errors(contributions: Float[Tensor, "n S E"], model: BalanceModel)
     return (influence.square().sum(dim=1) * num_units / (num_units - 1)).sqrt()
 
 
-def joint_balance(predictions: Predictions, edges: Edges, indices: Indices, *, offset: bool = False) -> float:
+def joint_balance(
+    predictions: Predictions, edges: Edges, indices: Indices, *, offset: bool = False, device: str | None = None
+) -> float:
     """Δ of a set of points, exact for any size: the expected edge weight that their labels together discount."""
     rows = check_indices("indices", indices, predictions.num_points)
     if not len(rows):
         return 0.0
-    return float(balance_path(BalanceModel(predictions, edges, offset=offset), rows).gains.sum())
+    return float(balance_path(BalanceModel(predictions, edges, offset=offset, device=device), rows).gains.sum())
 
 
 def information(
@@ -309,20 +318,23 @@ def information(
     cols: Indices,
     *,
     offset: bool = False,
+    device: str | None = None,
 ) -> Float[Tensor, "r c"]:
     """I(x, y) = Δ(x) + Δ(y) − Δ({x, y}) for x in `rows` and y in `cols` (eq. 3): their overlap; I(x, x) = Δ(x)."""
-    model = BalanceModel(predictions, edges, offset=offset)
+    model = BalanceModel(predictions, edges, offset=offset, device=device)
     first = check_indices("rows", rows, predictions.num_points)
     second = check_indices("cols", cols, predictions.num_points)
     matrix = model.features(first) @ model.features(second).T
     same = first.unsqueeze(1) == second.unsqueeze(0)
-    return torch.where(same, model.scores(first).unsqueeze(1), matrix)
+    return torch.where(same.to(model.device), model.scores(first).unsqueeze(1), matrix).cpu()
 
 
 def null_path(predictions: Predictions, indices: Int[Tensor, " B"], *, offset: bool = False) -> Float[Tensor, " B"]:
     """Coverage after each point if every draw were the mean prediction: what label noise alone discounts."""
-    log_probs = predictions.log_probs(indices).double()
-    mean = torch.einsum("nsc,s->nc", log_probs.exp(), predictions.draw_weights).log()
-    ratios = log_ratios(mean.unsqueeze(2), offset).squeeze(2)
-    discounted = (mean.exp() * -torch.expm1(2 * ratios)).sum(dim=1)
-    return 1 - (1 - discounted).cumprod(dim=0)
+    kept = []
+    for span in spans_of(len(indices), CHUNK_BYTES // (predictions.num_draws * predictions.num_classes)):
+        log_probs = torch.log_softmax(predictions.log_probs(indices[span]).double().cpu(), dim=2)
+        mean = torch.einsum("nsc,s->nc", log_probs.exp(), predictions.draw_weights).log()
+        ratios = log_ratios(mean.unsqueeze(2), offset).squeeze(2)
+        kept.append(1 - (mean.exp() * -torch.expm1(2 * ratios)).sum(dim=1))
+    return 1 - torch.cat(kept).cumprod(dim=0)

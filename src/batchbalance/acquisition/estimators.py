@@ -19,7 +19,16 @@ from batchbalance.predictions import spans_of
 
 MAX_CONFIGURATIONS = 1_000_000
 ENUMERATE_BELOW = 4  # the paper enumerates for b < 4
-CHUNK_BYTES = 2**27
+CHUNK_NUMBERS = 2**24  # points × classes × configurations held at a time
+
+
+def check_enumerable(num_classes: int, batch_size: int) -> None:
+    """Raise if the last pick of a batch would need too many configurations of the points before it."""
+    if num_classes ** (batch_size - 1) > MAX_CONFIGURATIONS:
+        raise ValueError(
+            f"enumeration must stay within {MAX_CONFIGURATIONS:,} label configurations, got "
+            f"{num_classes}^{batch_size - 1}; use 'greedy-balance', exact at any size"
+        )
 
 
 class ConfigurationEstimator:
@@ -75,11 +84,6 @@ class ConfigurationEstimator:
 
     def _extend_enumerated(self, index: int) -> None:
         log_probs, ratios = self._point(index)
-        if self.log_likelihoods.shape[1] * log_probs.shape[1] > MAX_CONFIGURATIONS:
-            raise ValueError(
-                f"enumeration must stay within {MAX_CONFIGURATIONS:,} label configurations, got "
-                f"{log_probs.shape[1]}^{len(self.chosen)}; use 'greedy-balance', exact at any size"
-            )
         self.log_likelihoods = (self.log_likelihoods.unsqueeze(2) + log_probs.unsqueeze(1)).flatten(start_dim=1)
         self.log_ratios = (self.log_ratios.unsqueeze(2) + ratios.unsqueeze(1)).flatten(start_dim=1)
 
@@ -103,13 +107,15 @@ class ConfigurationEstimator:
         edge_weights = model.edge_weights.to(self.dtype).unsqueeze(1)
         survival = (self.log_ratios[ends[:, 0]] + self.log_ratios[ends[:, 1]]).exp() * edge_weights  # (E, M)
         total = edge_weights.sum()
-        num_configurations = likelihoods.shape[1]
-        bytes_per_point = 2 * num_configurations * model.predictions.num_classes * self.dtype.itemsize
-        out = []
-        for span in spans_of(len(indices), CHUNK_BYTES // bytes_per_point):
+        configurations = spans_of(likelihoods.shape[1], CHUNK_NUMBERS // model.predictions.num_classes)
+        step = CHUNK_NUMBERS // (model.predictions.num_classes * min(likelihoods.shape[1], CHUNK_NUMBERS))
+        out = torch.zeros(len(indices), dtype=self.dtype, device=model.device)
+        for span in spans_of(len(indices), step):
             log_probs = model.log_probs(indices[span], self.dtype)  # (n, C, S)
             ratios = log_ratios(log_probs, model.offset)
             kept = (ratios.index_select(2, ends[:, 0]) + ratios.index_select(2, ends[:, 1])).exp()  # (n, C, E)
-            weights = log_probs.exp() @ likelihoods  # (n, C, M)
-            out.append((weights * (total - kept @ survival)).sum(dim=(1, 2)))
-        return torch.cat(out).cpu()
+            probs = log_probs.exp()
+            for part in configurations:
+                weights = probs @ likelihoods[:, part]  # (n, C, m)
+                out[span] += (weights * (total - kept @ survival[:, part])).sum(dim=(1, 2))
+        return out.cpu()

@@ -27,8 +27,13 @@ def reported_errors() -> Iterator[None]:
         warnings.showwarning = lambda message, *_rest, **_more: complain("warning", message)
         try:
             yield
-        except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
-            complain("error", error or type(error).__name__)
+        except (ValueError, TypeError, OSError, ImportError, MemoryError, OverflowError) as error:
+            complain("error", str(error) or type(error).__name__)
+            raise typer.Exit(2) from error
+        except RuntimeError as error:  # torch has no better type for memory that it cannot get
+            if "allocate" not in str(error) and "out of memory" not in str(error):
+                raise
+            complain("error", f"not enough memory: {str(error).splitlines()[0]}")
             raise typer.Exit(2) from error
 
 

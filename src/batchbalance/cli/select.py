@@ -5,6 +5,7 @@ import io
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -135,7 +136,7 @@ def parse_pairs(text: str) -> Pairs:
 def read_lines(path: Path) -> list[str]:
     """The lines of a text file, without blank ones at its end."""
     try:
-        return path.read_text(encoding="utf-8").rstrip().splitlines()
+        return path.read_text(encoding="utf-8-sig").rstrip().splitlines()
     except UnicodeDecodeError as error:
         raise FileFormatError(f"{path} must be a UTF-8 text file with one entry a line") from error
 
@@ -155,16 +156,21 @@ def read_ids(path: Path, num_points: int) -> list[str]:
     names = [line.strip() for line in read_lines(path)]
     if len(names) != num_points:
         raise FileFormatError(f"{path} must have one id for each of {num_points} points, got {len(names)}")
-    if len(set(names)) != num_points:
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise FileFormatError(f"{path} must have distinct ids, got {twice!r} more than once")
+    check_distinct(path, names)
     return names
+
+
+def check_distinct(path: Path, names: list[str]) -> None:
+    """Raise if a file names something twice."""
+    if len(set(names)) < len(names):
+        twice = Counter(names).most_common(1)[0][0]
+        raise FileFormatError(f"{path} must have distinct entries, got {twice!r} more than once")
 
 
 def read_exclude(path: Path, names: list[str] | None) -> list[int]:
     """Indices of the points not to choose."""
     lines = [line.strip() for line in read_lines(path)]
+    check_distinct(path, lines)
     if names is None:
         wrong = next((line for line in lines if not line.isdecimal()), None)
         if wrong is not None:
@@ -211,7 +217,7 @@ def show(selection: Selection, names: list[str], num_points: int, seconds: float
     """A short table, then coverage with its baselines, certificate and time."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rank", justify="right")
-    table.add_column("id")
+    table.add_column("id", overflow="fold")
     has_gains = selection.gains is not None and selection.num_edges
     values = selection.gains if has_gains else selection.scores
     if values is not None:

@@ -1,14 +1,14 @@
 """The BALanCe family: one acquisition function Δ, several ways to turn it into a batch (section 3)."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
-from batchbalance.acquisition.estimators import ConfigurationEstimator
+from batchbalance.acquisition.estimators import ConfigurationEstimator, check_enumerable
 from batchbalance.equivalence import Edges, Pairs, partition_edges
 from batchbalance.predictions import Predictions
 from batchbalance.seeds import generator
@@ -20,11 +20,13 @@ from batchbalance.selection import (
     power_sample,
     top_k,
 )
-from batchbalance.strategies.contract import Choice, ConnectedStrategy, Problem
+from batchbalance.strategies.contract import Choice, Coldness, ConnectedStrategy, Problem, filled
 
 MAX_ALL_PAIRS_DRAWS = 64  # joint strategies on all pairs cost S³C a point
 MAX_FEATURE_BYTES = 8 * 2**30
 LARGE_BATCH = 50  # the paper clusters from here on
+
+Subset = Annotated[float, Field(ge=1, allow_inf_nan=False)]  # a multiple of the batch size
 
 
 class BalanceStrategy(ConnectedStrategy):
@@ -64,13 +66,8 @@ def best_single(model: BalanceModel, problem: Problem) -> Choice:
     contenders = (scores >= last * (1 - NEAR_TIE)).nonzero().flatten()
     rows = problem.candidates[contenders]
     exact = torch.cat([model.scores(rows[span], torch.float64).cpu() for span in model.spans(len(rows))])
-    num_informed = min(problem.batch_size, int((exact > 0).sum()))
-    best = top_k(exact, num_informed)
-    # Points that discount nothing are all alike: the lowest indices would be no better than any others.
-    zeros = (exact == 0).nonzero().flatten()
-    shuffled = zeros[torch.randperm(len(zeros), generator=generator(problem.seed, "zeros"))]
-    best = torch.cat([best, shuffled[: problem.batch_size - num_informed]])
-    return Choice(rows[best], scores=exact[best])
+    best = top_k(exact, min(problem.batch_size, int((exact > 0).sum())))
+    return filled(problem, rows[best], exact[best])
 
 
 class Balance(BalanceStrategy):
@@ -138,7 +135,7 @@ class StochasticBalance(BalanceStrategy):
     name: ClassVar[str] = "stochastic-balance"
     summary: ClassVar[str] = "each pick sampled with p ∝ (gain given the picks so far)^β"
 
-    beta: NonNegativeFloat = 8.0
+    beta: Coldness = 8.0
     continuation: Continuation = "tail"
 
     def choose(self, problem: Problem) -> Choice:
@@ -177,7 +174,7 @@ class PowerBalance(BalanceStrategy):
     name: ClassVar[str] = "power-balance"
     summary: ClassVar[str] = "sampling without replacement with p ∝ Δ^β (PowerBALanCe)"
 
-    beta: NonNegativeFloat = 1.0
+    beta: Coldness = 1.0
 
     def choose(self, problem: Problem) -> Choice:
         """Sample by power."""
@@ -197,14 +194,14 @@ class ClusterBalance(BalanceStrategy):
     name: ClassVar[str] = "cluster-balance"
     summary: ClassVar[str] = "power-sampled subset, then clustering by the overlap I(x, y); the centroids"
 
-    beta: NonNegativeFloat = 1.0
-    subset: PositiveFloat = 2.0
+    beta: Coldness = 1.0
+    subset: Subset = 2.0
 
     def choose(self, problem: Problem) -> Choice:
         """Sample a subset and cluster it."""
         model = self.joint_model(problem)
         scores = single_scores(model, problem.candidates)
-        size = min(max(problem.batch_size, round(self.subset * problem.batch_size)), len(scores))
+        size = round(min(self.subset * problem.batch_size, len(scores)))
         drawn = power_sample(scores, size, self.beta, generator=generator(problem.seed, "subset"))
         members = drawn.sort().values
         rows = problem.candidates[members]
@@ -215,7 +212,9 @@ class ClusterBalance(BalanceStrategy):
                 f"clustering {size} points over {width} pairs of draw and edge must fit in "
                 f"{MAX_FEATURE_BYTES / 2**30:.0f} GiB, got {needed / 2**30:.1f} GiB; use fewer pairs or less subset"
             )
-        features = torch.cat([model.features(rows[span]) for span in model.spans(size)])
+        features = torch.empty(size, width, dtype=problem.predictions.dtype, device=model.device)
+        for span in model.spans(size):
+            features[span] = model.features(rows[span])
         own = scores[members].to(features)
         seeds = power_sample(
             scores[members], problem.batch_size, self.beta, generator=generator(problem.seed, "centroids")
@@ -239,12 +238,18 @@ class BatchBalance(BalanceStrategy):
 
     large_batch: PositiveInt = LARGE_BATCH
     continuation: Continuation = "tail"
-    beta: NonNegativeFloat = 1.0
-    subset: PositiveFloat = 2.0
+    beta: Coldness = 1.0
+    subset: Subset = 2.0
 
     def choose(self, problem: Problem) -> Choice:
         """Hand over to greedy-balance or cluster-balance."""
-        if problem.batch_size < self.large_batch:
+        is_small = problem.batch_size < self.large_batch
+        for option in sorted(self.model_fields_set & ({"beta", "subset"} if is_small else {"continuation"})):
+            raise ValueError(
+                f"option `{option}` of {self.name!r} must be left out at batch size {problem.batch_size}: it is used "
+                f"{'from' if is_small else 'below'} {self.large_batch} points {'on' if is_small else 'only'}"
+            )
+        if is_small:
             return GreedyBalance(offset=self.offset, continuation=self.continuation).choose(problem)
         return ClusterBalance(offset=self.offset, beta=self.beta, subset=self.subset).choose(problem)
 
@@ -278,15 +283,30 @@ class SampledBalance(BalanceStrategy):
 
 
 def _estimated_greedy(model: BalanceModel, problem: Problem, num_samples: int | None) -> Choice:
+    if num_samples is None:
+        check_enumerable(problem.predictions.num_classes, problem.batch_size)
     stream = generator(problem.seed, "configurations")
     estimator = ConfigurationEstimator(model, num_samples=num_samples, generator=stream)
     left = problem.candidates
+    chosen: list[int] = []
     values: list[float] = []
-    for _ in range(problem.batch_size):
+    notes: tuple[str, ...] = ()
+    saturated = model.edges.total_weight * (1 - 1e-6)
+    for pick in range(problem.batch_size):
+        if pick:
+            estimator.add(chosen[-1])
         scores = estimator.scores(left)
-        informed = float(scores.max()) > 0
-        best = int(top_k(scores, 1) if informed else torch.randint(len(left), (), generator=stream))
+        largest = float(scores.max())
+        tied = (scores == largest).nonzero().flatten()
+        if len(tied) > 1 and (largest <= 0 or largest >= saturated):
+            best = int(tied[torch.randint(len(tied), (), generator=stream)])
+            notes = notes or (
+                f"from pick {pick + 1} on, several points tie at the same estimate of Δ and one of them is taken at "
+                "random; 'greedy-balance' still tells them apart",
+            )
+        else:
+            best = int(top_k(scores, 1))
         values.append(float(scores[best]))
-        estimator.add(int(left[best]))
+        chosen.append(int(left[best]))
         left = torch.cat([left[:best], left[best + 1 :]])
-    return Choice(torch.tensor(estimator.chosen), scores=torch.tensor(values, dtype=torch.float64))
+    return Choice(torch.tensor(chosen), scores=torch.tensor(values, dtype=torch.float64), notes=notes)

@@ -2,11 +2,11 @@
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from jaxtyping import Float, Int
-from pydantic import NonNegativeFloat, PositiveInt
+from jaxtyping import Float
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from batchbalance.acquisition import uncertainty
@@ -16,7 +16,15 @@ from batchbalance.acquisition.finite import ec2, eced
 from batchbalance.equivalence import subsample
 from batchbalance.seeds import generator
 from batchbalance.selection import power_sample, top_k
-from batchbalance.strategies.contract import Choice, ConnectedStrategy, Problem, Strategy, candidate_scores
+from batchbalance.strategies.contract import (
+    Choice,
+    Coldness,
+    ConnectedStrategy,
+    Problem,
+    Strategy,
+    candidate_scores,
+    filled,
+)
 
 SCORES = {
     "bald": bald,
@@ -39,14 +47,6 @@ class Random(Strategy):
         """Sample uniformly."""
         order = torch.randperm(len(problem.candidates), generator=generator(problem.seed, "random"))
         return Choice(problem.candidates[order[: problem.batch_size]])
-
-
-def filled(problem: Problem, indices: Int[Tensor, " b"], scores: Float[Tensor, " b"]) -> Choice:
-    """A choice of these points, completed at random: points worth 0 are all alike, and the first ones no better."""
-    left = problem.candidates[~torch.isin(problem.candidates, indices)]
-    order = torch.randperm(len(left), generator=generator(problem.seed, "zeros"))
-    rest = left[order[: problem.batch_size - len(indices)]]
-    return Choice(torch.cat([indices, rest]), scores=torch.cat([scores, torch.zeros(len(rest), dtype=torch.float64)]))
 
 
 def best_scores(problem: Problem, scores: Float[Tensor, " N"]) -> Choice:
@@ -122,7 +122,7 @@ class PowerSampling(Strategy):
     summary: ClassVar[str] = "sampling without replacement with p ∝ score^β, for any score of a single point"
 
     score: ScoreName = "bald"
-    beta: NonNegativeFloat = 1.0
+    beta: Coldness = 1.0
 
     def choose(self, problem: Problem) -> Choice:
         """Sample by power."""
@@ -139,7 +139,7 @@ class PowerBald(Strategy):
     name: ClassVar[str] = "power-bald"
     summary: ClassVar[str] = "sampling without replacement with p ∝ BALD^β"
 
-    beta: NonNegativeFloat = 1.0
+    beta: Coldness = 1.0
 
     def choose(self, problem: Problem) -> Choice:
         """Sample by power."""
@@ -304,7 +304,7 @@ class ClusterMargin(Strategy):
     uses: ClassVar[frozenset[str]] = frozenset({"embeddings"})
     needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
 
-    margin_factor: NonNegativeFloat = 10.0
+    margin_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
     num_clusters: PositiveInt | None = None
 
     def choose(self, problem: Problem) -> Choice:

@@ -2,17 +2,20 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from batchbalance.equivalence import Edges, Pairs, connect
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
+from batchbalance.seeds import generator
 from batchbalance.selection import Continuation
+
+Coldness = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # β: 0 is uniform, larger is greedier
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,14 @@ class ConnectedStrategy(Strategy):
         if problem.edges is None:
             raise ValueError(f"{self.name!r} needs edges between draws; call `select`, which makes them")
         return problem.edges
+
+
+def filled(problem: Problem, indices: Int[Tensor, " b"], scores: Float[Tensor, " b"]) -> Choice:
+    """A choice of these points, completed at random: points worth 0 are all alike, and the first ones no better."""
+    left = problem.candidates[~torch.isin(problem.candidates, indices)]
+    order = torch.randperm(len(left), generator=generator(problem.seed, "zeros"))
+    rest = left[order[: problem.batch_size - len(indices)]]
+    return Choice(torch.cat([indices, rest]), scores=torch.cat([scores, torch.zeros(len(rest), dtype=torch.float64)]))
 
 
 def candidate_scores(problem: Problem, scores: Float[Tensor, " N"]) -> Float[Tensor, " n"]:
