@@ -11,7 +11,7 @@ SOURCE = Path(batchbalance.__file__).parent
 
 # A module may import from its own layer and from earlier ones.
 LAYERS = [
-    {"errors", "seeds", "files", "validation", "predictions", "progress"},
+    {"errors", "seeds", "files", "journal", "validation", "predictions", "progress"},
     {"equivalence", "acquisition", "selection", "strategies", "evaluation", "query", "metrics"},
     {"models", "training", "data", "posteriors"},
     {"config", "runs", "loop"},

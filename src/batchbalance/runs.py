@@ -1,0 +1,169 @@
+"""The run directory: what was run, and one durable record for each round of each trial.
+
+    <runs>/<label>-<hash>/config.json        the settings, all of them, in a fixed order
+    <runs>/<label>-<hash>/trial-<seed>.jsonl  one record a line, round after round
+
+A record holds `round`, `trial`, `num_labelled`, `num_validation`, `metrics` and `validation_error` of the model trained
+on that many labels, then the batch it chose (`indices`, empty in the last round) and what is known about the batch.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from batchbalance.errors import FileFormatError
+from batchbalance.files import replacing
+from batchbalance.journal import Journal, read_journal, sync_folder
+from batchbalance.strategies import STRATEGIES
+
+CONFIG = "config.json"
+NAMED_DIFFERENCES = 3  # settings named in a label before it falls back to the name of the folder
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One strategy under one set of settings, and all its trials so far.
+
+    Attributes:
+        path: the run directory.
+        label: the strategy and its options that are not defaults, unlike those of the other runs read with it.
+        config: the settings.
+        trials: the records of each trial's seed, in the order of rounds.
+    """
+
+    path: Path
+    label: str
+    config: dict[str, Any]
+    trials: dict[int, list[Record]]
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read run directories.
+
+    Args:
+        paths: run directories, or folders that hold some at any depth.
+
+    Raises:
+        FileNotFoundError: if a path is missing or holds no run.
+        FileFormatError: if a file is damaged; a last line that was cut short is no damage.
+    """
+    folders = [folder for path in paths for folder in _run_folders(Path(path))]
+    runs = [_read_run(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
+    return _told_apart(runs)
+
+
+def open_trial(folder: Path, config: dict[str, Any], seed: int) -> Journal:
+    """Make or enter a run directory and open the records of one trial.
+
+    Raises:
+        BlockingIOError: if another process runs this trial.
+        FileFormatError: if the directory belongs to another config, or a record is damaged.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / CONFIG).is_file():
+        if _read_config(folder) != config:
+            raise FileFormatError(f"{folder / CONFIG} must hold the settings of this run, got others; move it away")
+    else:
+        with replacing(folder / CONFIG) as temporary:
+            temporary.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        sync_folder(folder)
+    journal = Journal(trial_path(folder, seed))
+    try:
+        _check_records(journal, journal.path, seed)
+    except BaseException:
+        journal.close()
+        raise
+    return journal
+
+
+def trial_path(folder: Path, seed: int) -> Path:
+    """Where the records of a trial are."""
+    return folder / f"trial-{seed}.jsonl"
+
+
+def strategy_label(strategy: dict[str, Any]) -> str:
+    """The name of a strategy and its options that are not defaults, as "power-balance(beta=2)"."""
+    options = {key: value for key, value in strategy.items() if key != "name"}
+    fields = STRATEGIES[strategy["name"]].model_fields if strategy["name"] in STRATEGIES else {}
+    changed = [f"{key}={_short(value)}" for key, value in options.items() if _differs(fields.get(key), value)]
+    return strategy["name"] + (f"({', '.join(changed)})" if changed else "")
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if (path / CONFIG).is_file():
+        return [path]
+    found = sorted(config.parent for config in path.rglob(CONFIG)) if path.is_dir() else []
+    if not found:
+        what = "no run in it" if path.is_dir() else "nothing there"
+        raise FileNotFoundError(f"{path} must be a run directory or a folder that holds some, got {what}")
+    return found
+
+
+def _read_run(folder: Path) -> Run:
+    config = _read_config(folder)
+    trials = {}
+    for path in folder.glob("trial-*.jsonl"):
+        match = re.fullmatch(r"trial-(\d+)", path.stem)
+        if match is None:
+            raise FileFormatError(f"{path} must be named trial-<seed>.jsonl")
+        seed = int(match[1])
+        trials[seed] = read_journal(path)
+        _check_records(trials[seed], path, seed)
+    return Run(folder, strategy_label(config["strategy"]), config, dict(sorted(trials.items())))
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FileFormatError(f"{path} must be JSON, got damage: {error}") from error
+    strategy = config.get("strategy") if isinstance(config, dict) else None
+    if not isinstance(strategy, dict) or not isinstance(strategy.get("name"), str):
+        raise FileFormatError(f"{path} must hold the settings of a run, got no strategy in it")
+    return config  # type: ignore[no-any-return]
+
+
+def _check_records(records: Iterable[Record], path: Path, seed: int) -> None:
+    for index, record in enumerate(records):
+        if record.get("round") != index or record.get("trial") != seed:
+            got = f"round {record.get('round')} of trial {record.get('trial')}"
+            raise FileFormatError(f"line {index + 1} of {path} must be round {index} of trial {seed}, got {got}")
+
+
+def _told_apart(runs: list[Run]) -> list[Run]:
+    """Runs whose labels are unlike: equal ones get the settings in which they differ, or the folder's name."""
+    labels = []
+    for run in runs:
+        flat = _flat(run.config)
+        rivals = [_flat(other.config) for other in runs if other is not run and other.label == run.label]
+        differing = [key for key in flat if any(rival.get(key) != flat[key] for rival in rivals)]
+        named = [f"{key}={_short(flat[key])}" for key in differing[:NAMED_DIFFERENCES]]
+        labels.append(run.label + (f" [{', '.join(named)}]" if named else ""))
+    counts = Counter(labels)
+    return [
+        replace(run, label=label if counts[label] == 1 else f"{label} [{run.path.parent.name}/{run.path.name}]")
+        for run, label in zip(runs, labels, strict=True)
+    ]
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"data.name": "digits"} from {"data": {"name": "digits"}}."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
+    return flat
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _differs(field: Any, value: Any) -> bool:
+    return field is None or field.get_default(call_default_factory=True) != value
