@@ -73,13 +73,26 @@ def open_trial(folder: Path, config: dict[str, Any], seed: int) -> Journal:
         with replacing(folder / CONFIG) as temporary:
             temporary.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         sync_folder(folder)
-    journal = Journal(trial_path(folder, seed))
-    try:
-        _check_records(journal, journal.path, seed)
-    except BaseException:
-        journal.close()
-        raise
-    return journal
+    return Journal(trial_path(folder, seed))
+
+
+def settled(records: Iterable[Record], path: Path, seed: int) -> list[Record]:
+    """One record for each round, in order.
+
+    A run that is extended repeats its last round, this time with a batch; the later record goes before the earlier.
+
+    Raises:
+        FileFormatError: if rounds are missing or of another trial.
+    """
+    rounds: list[Record] = []
+    for line, record in enumerate(records, start=1):
+        if rounds and record.get("round") == len(rounds) - 1 and not rounds[-1].get("indices"):
+            rounds.pop()
+        if record.get("round") != len(rounds) or record.get("trial") != seed:
+            got = f"round {record.get('round')} of trial {record.get('trial')}"
+            raise FileFormatError(f"line {line} of {path} must be round {len(rounds)} of trial {seed}, got {got}")
+        rounds.append(record)
+    return rounds
 
 
 def trial_path(folder: Path, seed: int) -> Path:
@@ -89,10 +102,11 @@ def trial_path(folder: Path, seed: int) -> Path:
 
 def strategy_label(strategy: dict[str, Any]) -> str:
     """The name of a strategy and its options that are not defaults, as "power-balance(beta=2)"."""
+    name: str = strategy["name"]
     options = {key: value for key, value in strategy.items() if key != "name"}
-    fields = STRATEGIES[strategy["name"]].model_fields if strategy["name"] in STRATEGIES else {}
+    fields = STRATEGIES[name].model_fields if name in STRATEGIES else {}
     changed = [f"{key}={_short(value)}" for key, value in options.items() if _differs(fields.get(key), value)]
-    return strategy["name"] + (f"({', '.join(changed)})" if changed else "")
+    return name + (f"({', '.join(changed)})" if changed else "")
 
 
 def _run_folders(path: Path) -> list[Path]:
@@ -113,8 +127,7 @@ def _read_run(folder: Path) -> Run:
         if match is None:
             raise FileFormatError(f"{path} must be named trial-<seed>.jsonl")
         seed = int(match[1])
-        trials[seed] = read_journal(path)
-        _check_records(trials[seed], path, seed)
+        trials[seed] = settled(read_journal(path), path, seed)
     return Run(folder, strategy_label(config["strategy"]), config, dict(sorted(trials.items())))
 
 
@@ -128,13 +141,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(strategy, dict) or not isinstance(strategy.get("name"), str):
         raise FileFormatError(f"{path} must hold the settings of a run, got no strategy in it")
     return config  # type: ignore[no-any-return]
-
-
-def _check_records(records: Iterable[Record], path: Path, seed: int) -> None:
-    for index, record in enumerate(records):
-        if record.get("round") != index or record.get("trial") != seed:
-            got = f"round {record.get('round')} of trial {record.get('trial')}"
-            raise FileFormatError(f"line {index + 1} of {path} must be round {index} of trial {seed}, got {got}")
 
 
 def _told_apart(runs: list[Run]) -> list[Run]:

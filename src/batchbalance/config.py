@@ -1,0 +1,383 @@
+"""What a run is: read from TOML, checked, and hashed.
+
+A TOML file describes one comparison: settings that all its runs share, and a list of strategies. `Comparison.runs`
+gives one `RunConfig` for each strategy. How far a run goes (trials, budget, target error) is not a part of it, so that
+a run can be extended later.
+"""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, fields, replace
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from batchbalance.data import DATASETS, PAPER_SIZES, REPEATED_COPIES, SplitSizes
+from batchbalance.data.own import is_own
+from batchbalance.data.splits import NOISE
+from batchbalance.equivalence import MAX_REFERENCE, Pairs
+from batchbalance.errors import FileFormatError, UnknownNameError
+from batchbalance.models import network
+from batchbalance.posteriors import PRESETS, Schedule
+from batchbalance.query import DEFAULT_PAIRS, DEFAULT_RATIO
+from batchbalance.runs import strategy_label
+from batchbalance.strategies import Strategy, strategy_named
+from batchbalance.training import Recipe
+
+Whole = Annotated[int, Field(ge=1)]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def check_keys(where: str, given: Any, known: Iterable[str]) -> Any:
+    """The given table, if all its keys are known; an unknown one suggests the nearest."""
+    if not isinstance(given, dict):
+        return given
+    known = list(known)
+    for key in given:
+        if key not in known:
+            raise UnknownNameError(f"setting of {where}", key, known)
+    return given
+
+
+def _fields_of(where: str, cls: Any) -> BeforeValidator:
+    return BeforeValidator(lambda given: check_keys(where, given, (field.name for field in fields(cls))))
+
+
+class Section(BaseModel):
+    """A table of the file; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    table: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        return check_keys(cls.table, given, cls.model_fields)
+
+
+class DataSettings(Section):
+    """Which data: a name of `batchbalance.data.DATASETS` or a path, and the options of `data.prepare`."""
+
+    table = "[data]"
+    name: str
+    copies: Whole | None = None
+    noise: Annotated[float, Field(ge=0)] = NOISE
+    partial: bool = False
+    label: str = "label"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("copies") is None:
+            return {**given, "copies": REPEATED_COPIES if given.get("name") == "repeated-mnist" else 1}
+        return given
+
+
+class EdgeSettings(Section):
+    """Which pairs of draws are told apart: τ fixed, or ratio · ε; the pairs looked at; the reference set's size."""
+
+    table = "[edges]"
+    ratio: Annotated[float, Field(ge=0)] = DEFAULT_RATIO
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    pairs: Pairs = DEFAULT_PAIRS
+    max_reference: Whole = MAX_REFERENCE
+
+    @model_validator(mode="after")
+    def _one_threshold(self) -> Self:
+        if self.threshold is not None and "ratio" in self.model_fields_set and self.ratio != DEFAULT_RATIO:
+            raise ValueError("`ratio` and `threshold` must not be given together; leave one out")
+        return self
+
+
+class MCDropoutSettings(Section):
+    """Monte Carlo dropout."""
+
+    table = "[posterior]"
+    kind: Literal["mc-dropout"] = "mc-dropout"
+    num_draws: Whole = 100
+
+
+class ChainSettings(Section):
+    """Cyclical SG-MCMC; `preset` fills the schedule, whose own keys go before it."""
+
+    table = "[posterior]"
+    kind: Literal["csg-mcmc"]
+    schedule: Annotated[Schedule, _fields_of("[posterior.schedule]", Schedule)] = Schedule()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "preset" not in given:
+            return check_keys(cls.table, given, [*cls.model_fields, "preset"])
+        preset = given["preset"]
+        if preset not in PRESETS:
+            raise UnknownNameError("preset of csg-mcmc", str(preset), PRESETS)
+        rest = {key: value for key, value in given.items() if key != "preset"}
+        return {**rest, "schedule": {**asdict(PRESETS[preset]), **rest.get("schedule", {})}}
+
+
+class EnsembleSettings(Section):
+    """Networks trained from different starts."""
+
+    table = "[posterior]"
+    kind: Literal["deep-ensemble"]
+    size: Whole = 5
+
+
+class CommitteeSettings(Section):
+    """Trees of a scikit-learn forest; inputs are flattened."""
+
+    table = "[posterior]"
+    kind: Literal["committee"]
+    classifier: Literal["random-forest", "extra-trees"] = "random-forest"
+    size: Whole = 100
+    max_depth: Whole | None = None
+
+
+class HeadSettings(Section):
+    """A Bayesian classifier on the inputs as they are, embeddings of a pretrained network say."""
+
+    table = "[posterior]"
+    kind: Literal["bayesian-head"]
+    method: Literal["laplace", "dropout"] = "laplace"
+    num_draws: Whole = 100
+    prior_precision: Annotated[float, Field(gt=0)] = 1.0
+    hidden: tuple[Whole, ...] = (128,)
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+
+
+PosteriorSettings = MCDropoutSettings | ChainSettings | EnsembleSettings | CommitteeSettings | HeadSettings
+KINDS = ("mc-dropout", "csg-mcmc", "deep-ensemble", "committee", "bayesian-head")
+HAS_NETWORK = (MCDropoutSettings, ChainSettings, EnsembleSettings)
+
+
+def _check_kind(given: Any) -> Any:
+    if isinstance(given, dict):
+        given = {"kind": "mc-dropout", **given}
+        if given["kind"] not in KINDS:
+            raise UnknownNameError("kind of posterior", str(given["kind"]), KINDS)
+    return given
+
+
+def _check_model(given: Any) -> Any:
+    """The name of a network and all its options."""
+    if given is None:
+        return None
+    if not isinstance(given, dict) or "name" not in given:
+        raise ValueError('[model] must give the name of a network, as name = "mnist-cnn"')
+    options = {
+        key: option.default
+        for key, option in signature(network(given["name"])).parameters.items()
+        if option.kind is option.KEYWORD_ONLY
+    }
+    check_keys(f"the model {given['name']!r}", given, ["name", *options])
+    for key, value in given.items():
+        # 1 and 1.0 must hash alike
+        options[key] = float(value) if isinstance(options.get(key), float) and isinstance(value, int) else value
+    return {"name": given["name"], **options}
+
+
+def _check_strategy(given: Any) -> Any:
+    """The name of a strategy and all its options."""
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        raise ValueError('a strategy must be its name, or a table as {name = "power-balance", beta = 2}')
+    options = {key: value for key, value in given.items() if key != "name"}
+    return {"name": given["name"], **strategy_named(given["name"], options).model_dump(mode="json")}
+
+
+def _check_split(given: Any) -> Any:
+    check_keys("[split]", given, (field.name for field in fields(SplitSizes)))
+    if isinstance(given, dict):
+        per_class = given.get("initial_per_class")
+        SplitSizes(**{**given, **({"initial_per_class": tuple(per_class)} if isinstance(per_class, list) else {})})
+    return given
+
+
+class Settings(Section):
+    """What all runs of a comparison share."""
+
+    table = "a run"
+    data: DataSettings
+    split: Annotated[dict[str, Any], BeforeValidator(_check_split)] = {}
+    model: Annotated[dict[str, Any] | None, BeforeValidator(_check_model)] = None
+    training: Annotated[Recipe, _fields_of("[training]", Recipe)] | None = None
+    posterior: Annotated[PosteriorSettings, Field(discriminator="kind"), BeforeValidator(_check_kind)] = Field(
+        default_factory=MCDropoutSettings
+    )
+    edges: EdgeSettings = Field(default_factory=EdgeSettings)
+    batch_size: Whole
+    candidates: Whole | None = None
+    threads: Whole = 1
+    device: str = "cpu"
+
+    @model_validator(mode="after")
+    def _fits_posterior(self) -> Self:
+        kind = self.posterior.kind
+        if isinstance(self.posterior, HAS_NETWORK) and self.model is None:
+            raise ValueError(f'[model] must be given for posterior {kind!r}; add a table with name = "mnist-cnn"')
+        if not isinstance(self.posterior, HAS_NETWORK) and self.model is not None:
+            raise ValueError(f"[model] is not used by posterior {kind!r}; leave it out")
+        if self.training is not None and not self._trains:
+            raise ValueError(f"[training] is not used by posterior {kind!r} as it is set; leave it out")
+        if self.candidates is not None and self.candidates < self.batch_size:
+            raise ValueError(f"`candidates` must be at least the batch size {self.batch_size}, got {self.candidates}")
+        return self
+
+    @property
+    def _trains(self) -> bool:
+        """Whether networks are trained by the recipe."""
+        head = isinstance(self.posterior, HeadSettings) and self.posterior.method == "dropout"
+        return head or isinstance(self.posterior, MCDropoutSettings | EnsembleSettings)
+
+    def _canonical(self) -> dict[str, Any]:
+        """The settings as JSON with all defaults, so that two ways of writing them are equal."""
+        content = self.model_dump(mode="json", include=set(Settings.model_fields))
+        if self.data.name in PAPER_SIZES:
+            content["split"] = {**asdict(PAPER_SIZES[self.data.name]), **self.split}
+        if self._trains and self.training is None:
+            content["training"] = asdict(Recipe())
+        return json.loads(json.dumps(content))  # type: ignore[no-any-return]
+
+
+class RunConfig(Settings):
+    """One strategy under its settings: what a run directory is for."""
+
+    strategy: Annotated[dict[str, Any], BeforeValidator(_check_strategy)]
+
+    @property
+    def chosen_strategy(self) -> Strategy:
+        """The strategy with its options."""
+        options = {key: value for key, value in self.strategy.items() if key != "name"}
+        return strategy_named(self.strategy["name"], options)
+
+    @property
+    def canonical(self) -> dict[str, Any]:
+        """What is written into the run directory. Edge settings that the strategy does not use are the defaults."""
+        content = {**self._canonical(), "strategy": self.strategy}
+        used = _edge_settings_used(self.chosen_strategy)
+        content["edges"] = {
+            key: value if key in used else EdgeSettings.model_fields[key].default
+            for key, value in content["edges"].items()
+        }
+        return content
+
+    @property
+    def label(self) -> str:
+        """The strategy and its options that are not defaults."""
+        return strategy_label(self.strategy)
+
+    @property
+    def folder_name(self) -> str:
+        """The label and a hash of all settings."""
+        digest = hashlib.sha256(json.dumps(self.canonical, sort_keys=True).encode()).hexdigest()[:10]
+        return f"{re.sub(r'[^a-z0-9.=_-]+', '-', self.label.lower()).strip('-')}-{digest}"
+
+    def split_sizes(self, default: SplitSizes) -> SplitSizes:
+        """The sizes of the split; what the config leaves open is as in `default`."""
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in self.split.items()}
+        return replace(default, **given)
+
+
+class Comparison(Settings):
+    """A TOML file: shared settings, the strategies, and how far to go."""
+
+    table = "the config"
+    strategies: Annotated[list[Any], Field(min_length=1)]
+    trials: Whole = 1
+    budget: Whole | None = None
+    target_error: Annotated[float, Field(ge=0, lt=1)] | None = None
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.budget is None and self.target_error is None:
+            raise ValueError("`budget` (training labels at the end) or `target_error` must be given, got neither")
+        if self.data.name not in DATASETS and not is_own(self.data.name):
+            raise UnknownNameError("data set or file", self.data.name, DATASETS)
+        return self
+
+    def runs(self) -> list[RunConfig]:
+        """One run for each strategy. A strategy's table may set keys of [edges] for its own run."""
+        shared = {name: getattr(self, name) for name in Settings.model_fields}
+        runs = [parsed(partial(self._run, shared, entry)) for entry in self.strategies]
+        names = [run.folder_name for run in runs]
+        twice = next((run.label for run in runs if names.count(run.folder_name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"`strategies` must be distinct, got {twice!r} more than once")
+        return runs
+
+    def _run(self, shared: dict[str, Any], entry: Any) -> RunConfig:
+        own = {key: entry[key] for key in EdgeSettings.model_fields if key in entry} if isinstance(entry, dict) else {}
+        strategy = {key: value for key, value in entry.items() if key not in own} if own else entry
+        edges = {**self.edges.model_dump(exclude_unset=True), **own}
+        if "ratio" in own:
+            edges.pop("threshold", None)
+        if "threshold" in own:
+            edges.pop("ratio", None)
+        run = RunConfig(**{**shared, "edges": EdgeSettings(**edges), "strategy": strategy})
+        unused = next((key for key in own if key not in _edge_settings_used(run.chosen_strategy)), None)
+        if unused is not None:
+            raise ValueError(f"`{unused}` is not used by strategy {run.strategy['name']!r}; leave it out")
+        return run
+
+
+def _edge_settings_used(strategy: Strategy) -> set[str]:
+    used = {"max_reference"} if "reference" in strategy.uses else set()
+    return used | (strategy.uses & {"ratio", "threshold", "pairs"})
+
+
+def read_comparison(path: Path, changes: Iterable[str] = ()) -> Comparison:
+    """Read a TOML file.
+
+    Args:
+        path: the file.
+        changes: settings that go before the file's, as "posterior.num_draws=20"; the value is written as in TOML, and
+            text that is no TOML value is taken as it is.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path} must be a TOML file, got: {error}") from error
+    for change in changes:
+        _apply(content, change)
+    return parsed(lambda: Comparison(**check_keys("the config", content, Comparison.model_fields)))
+
+
+def _apply(content: dict[str, Any], change: str) -> None:
+    key, equals, text = change.partition("=")
+    *tables, name = key.strip().split(".")
+    if not equals or not name:
+        raise ValueError(f"a change must look like posterior.num_draws=20, got {change!r}")
+    for table in tables:
+        content = content.setdefault(table, {})
+        if not isinstance(content, dict):
+            raise ValueError(f"{table!r} in {change!r} must be a table, got {content!r}")
+    try:
+        content[name] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        content[name] = text.strip()
+
+
+def parsed(build: Callable[[], Model]) -> Model:
+    """What `build` builds; a mistake becomes one sentence."""
+    try:
+        return build()
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        where = ".".join(str(part) for part in first["loc"] if part not in KINDS and "[" not in str(part))
+        if isinstance(cause, UnknownNameError):
+            raise cause from error
+        if cause is not None:
+            raise ValueError(str(cause)) from error
+        if first["type"] == "missing":
+            raise ValueError(f"`{where}` must be given, got none") from error
+        told = first["msg"].replace("Input should", "must")
+        raise ValueError(f"`{where}` {told}, got {first['input']!r}") from error
