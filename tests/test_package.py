@@ -14,7 +14,7 @@ LAYERS = [
     {"errors", "seeds", "files", "journal", "validation", "predictions", "progress"},
     {"equivalence", "acquisition", "selection", "strategies", "evaluation", "query", "metrics"},
     {"models", "training", "data", "posteriors"},
-    {"config", "runs", "loop"},
+    {"config", "runs", "fitting", "learner", "loop", "jobs"},
     {"report"},
     {"cli"},
 ]

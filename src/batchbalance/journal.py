@@ -18,18 +18,19 @@ class Journal:
 
     Args:
         path: the file; made if it is not there. Its folder must exist.
+        wait: wait until it is free, instead of refusing at once.
 
     Raises:
-        BlockingIOError: if another process, or another `Journal` of this one, has it open.
+        BlockingIOError: if another process, or another `Journal` of this one, has it open, unless `wait`.
         FileFormatError: if a line other than the last one is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, wait: bool = False) -> None:
         self.path = path
         is_new = not path.exists()
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            _lock(self._handle, path)
+            _lock(self._handle, path, wait)
             self._entries, size = _parsed(path)
             if size < os.fstat(self._handle).st_size:
                 os.ftruncate(self._handle, size)
@@ -108,10 +109,10 @@ def _parsed(path: Path) -> tuple[list[Entry], int]:
     return entries, size
 
 
-def _lock(handle: int, path: Path) -> None:
+def _lock(handle: int, path: Path, wait: bool) -> None:
     import fcntl  # not there on Windows, where only this needs it
 
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise BlockingIOError(f"{path} is in use by another process; wait until it ends, or stop it") from error
