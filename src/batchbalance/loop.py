@@ -4,7 +4,6 @@ Everything random comes from (trial, purpose, round), so a trial that is killed 
 every field but seconds and peak memory. Splits and initial sets depend on the trial alone: strategies are paired.
 """
 
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -191,7 +190,7 @@ class Trial:
         return min(1.0, (num_labelled - start) / max(1, end - start))
 
     def _oracle(self, ids: list[int]) -> list[Any]:
-        return self._data.train_y[torch.tensor(ids, dtype=torch.long)].tolist()  # type: ignore[no-any-return]
+        return self._data.train_y[torch.tensor(ids, dtype=torch.long)].tolist()
 
     def _validation(self, num_labelled: int) -> Labelled | None:
         rows = self._splits.validation_rows(num_labelled)
@@ -267,5 +266,7 @@ def peak_memory() -> int:
         status = Path("/proc/self/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
     except (OSError, ValueError, IndexError):
+        import resource  # not there on Windows
+
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,149 @@
+"""`batchbalance run`."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from batchbalance.cli.app import app, complain, err, out, reported_errors
+from batchbalance.config import read_comparison
+from batchbalance.jobs import News, Task, run_tasks
+from batchbalance.journal import read_journal
+from batchbalance.loop import Goal
+from batchbalance.runs import trial_path
+
+LINE_SECONDS = 10.0  # the least time between two plain lines about steps
+DOING = {"load": "loading data", "train": "training", "evaluate": "evaluating", "predict": "predicting",
+         "select": "selecting"}  # fmt: skip
+
+
+@app.command("run")
+def run_command(
+    config: Annotated[Path, typer.Argument(help="A TOML file that describes a comparison; see docs/runs.md.")],
+    runs_dir: Annotated[Path, typer.Option(help="Where run directories are made or resumed.")] = Path("runs"),
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where published data sets are; else BATCHBALANCE_DATA, else a cache folder.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time; no number depends on it.")] = 1,
+    trials: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N − 1, instead of the file's number.")] = None,
+    budget: Annotated[
+        int | None, typer.Option(min=1, help="Training labels at the end, instead of the file's number.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting, as posterior.num_draws=20; repeatable.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
+) -> None:
+    """Run an active-learning comparison, or resume it where it was stopped."""
+    with reported_errors():
+        comparison = read_comparison(config, changes or [])
+        goal = Goal(budget or comparison.budget, comparison.target_error)
+        runs = comparison.runs()
+        seeds = range(trials or comparison.trials)
+        # All strategies of a trial first, so that what is there early can be compared.
+        tasks = [Task(run, seed, runs_dir, goal, data_dir) for seed in seeds for run in runs]
+        if dry_run:
+            show_plan(tasks)
+            return
+        started = time.perf_counter()
+        failed = follow(tasks, jobs)
+        seconds = time.perf_counter() - started
+        out.print(Text(f"{len(tasks) - len(failed)} of {len(tasks)} trials are complete after {seconds:.0f} s"))
+        out.print(Text(f"their records are in {runs_dir}; next: batchbalance report {runs_dir}"), soft_wrap=True)
+    if failed:
+        raise typer.Exit(2)
+
+
+def show_plan(tasks: list[Task]) -> None:
+    """One line for each trial, with what is there already."""
+    for task in tasks:
+        folder = task.runs_dir / task.config.folder_name
+        path = trial_path(folder, task.seed)
+        done = len(read_journal(path)) if path.is_file() else 0
+        out.print(Text(f"{task.label}: {done} rounds in {folder}"), soft_wrap=True)
+
+
+def follow(tasks: list[Task], jobs: int) -> list[int]:
+    """Run the tasks and show how far they are; gives those that failed."""
+    failed, warned = [], set()
+    with display(tasks) as shown:
+        for news in run_tasks(tasks, jobs):
+            label = tasks[news.task].label
+            if news.kind == "failed":
+                failed.append(news.task)
+                complain("error", f"{label}: {news.text}")
+            elif news.kind == "warning" and news.text not in warned:
+                warned.add(news.text)
+                complain("warning", f"{label}: {news.text}")
+            shown.take(news)
+    return failed
+
+
+class Lines:
+    """Plain lines: one for each trial that ends, and now and then one about what is going on."""
+
+    def __init__(self, tasks: list[Task]) -> None:
+        self._tasks = tasks
+        self._shares = [0.0] * len(tasks)
+        self._ended = 0
+        self._started = self._last = time.monotonic()
+
+    def take(self, news: News) -> None:
+        """Show one piece of news."""
+        label = self._tasks[news.task].label
+        if news.kind in ("done", "failed"):
+            self._shares[news.task] = 1.0
+            self._ended += 1
+            self._write(f"{label}: {news.kind}")
+        elif news.step is not None:
+            self._shares[news.task] = news.step.share
+            if time.monotonic() - self._last >= LINE_SECONDS:
+                self._write(f"{label}, round {news.step.round}: {DOING[news.step.phase]}")
+
+    def _write(self, text: str) -> None:
+        self._last = time.monotonic()
+        elapsed, share = self._last - self._started, sum(self._shares) / len(self._shares)
+        left = f", {elapsed / share * (1 - share):.0f} s left" if 0 < share < 1 else ""
+        parts = f"{text} ({self._ended} of {len(self._tasks)} trials, {elapsed:.0f} s{left})"
+        err.print(Text(parts), soft_wrap=True)
+
+
+class Bars:
+    """One bar over all trials, and a line for each trial that runs."""
+
+    def __init__(self, tasks: list[Task], progress: Progress) -> None:
+        self._tasks, self._progress = tasks, progress
+        self._shares = [0.0] * len(tasks)
+        self._all = progress.add_task("all trials", total=len(tasks), doing="")
+        self._rows: dict[int, TaskID] = {}
+
+    def take(self, news: News) -> None:
+        """Show one piece of news."""
+        if news.task not in self._rows:
+            self._rows[news.task] = self._progress.add_task(self._tasks[news.task].label, total=1.0, doing="")
+        row = self._rows[news.task]
+        if news.kind in ("done", "failed"):
+            self._shares[news.task] = 1.0
+            self._progress.remove_task(row)
+        elif news.step is not None:
+            self._shares[news.task] = news.step.share
+            doing = f"round {news.step.round}, {DOING[news.step.phase]}"
+            self._progress.update(row, completed=news.step.share, doing=doing)
+        self._progress.update(self._all, completed=sum(self._shares))
+
+
+@contextmanager
+def display(tasks: list[Task]) -> Iterator[Lines | Bars]:
+    """Bars on a terminal, plain lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield Lines(tasks)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[doing]}"), console=err, transient=True) as progress:
+        yield Bars(tasks, progress)
