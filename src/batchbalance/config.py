@@ -14,7 +14,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -89,7 +89,7 @@ class EdgeSettings(Section):
     max_reference: Whole = MAX_REFERENCE
 
     @model_validator(mode="after")
-    def _one_threshold(self) -> Self:
+    def _one_threshold(self) -> "EdgeSettings":
         if self.threshold is not None and "ratio" in self.model_fields_set and self.ratio != DEFAULT_RATIO:
             raise ValueError("`ratio` and `threshold` must not be given together; leave one out")
         return self
@@ -219,7 +219,7 @@ class Settings(Section):
     device: str = "cpu"
 
     @model_validator(mode="after")
-    def _fits_posterior(self) -> Self:
+    def _fits_posterior(self) -> "Settings":
         kind = self.posterior.kind
         if isinstance(self.posterior, HAS_NETWORK) and self.model is None:
             raise ValueError(f'[model] must be given for posterior {kind!r}; add a table with name = "mnist-cnn"')
@@ -296,7 +296,7 @@ class Comparison(Settings):
     target_error: Annotated[float, Field(ge=0, lt=1)] | None = None
 
     @model_validator(mode="after")
-    def _ends(self) -> Self:
+    def _ends(self) -> "Comparison":
         if self.budget is None and self.target_error is None:
             raise ValueError("`budget` (training labels at the end) or `target_error` must be given, got neither")
         if self.data.name not in DATASETS and not is_own(self.data.name):
