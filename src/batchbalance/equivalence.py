@@ -16,7 +16,7 @@ from torch import Tensor
 from batchbalance.predictions import CHUNK_NUMBERS, Predictions, check_same_draws, spans_of
 from batchbalance.seeds import generator
 
-Pairs = Literal["disjoint", "all"] | SupportsIndex
+Pairs = Literal["disjoint", "all"] | int
 Design = Literal["disjoint", "random", "all", "partition"]
 MAX_REFERENCE = 10_000
 
@@ -143,7 +143,7 @@ def _distance_matrix(reference: Predictions, rows: Tensor) -> Tensor:
 def connect(
     reference: Predictions,
     threshold: SupportsFloat,
-    pairs: Pairs = "disjoint",
+    pairs: Pairs | SupportsIndex = "disjoint",
     seed: int = 0,
     *,
     max_reference: int | None = MAX_REFERENCE,
@@ -218,7 +218,7 @@ def partition(distances: Int[Tensor, "S S"], radius: int) -> Int[Tensor, " S"]:
     return classes
 
 
-def choose_pairs(num_draws: int, pairs: Pairs, seed: int) -> tuple[Int[Tensor, "K 2"], Design]:
+def choose_pairs(num_draws: int, pairs: Pairs | SupportsIndex, seed: int) -> tuple[Int[Tensor, "K 2"], Design]:
     """The pairs of draws to look at, (K, 2), and the name of the design."""
     if num_draws < 2:
         raise ValueError(f"pairs of draws need at least 2 draws, got {num_draws}; predict with more draws")

@@ -88,7 +88,7 @@ def select(
     validation_error: SupportsFloat | None = None,
     threshold: SupportsFloat | None = None,
     ratio: SupportsFloat = DEFAULT_RATIO,
-    pairs: Pairs = DEFAULT_PAIRS,
+    pairs: Pairs | SupportsIndex = DEFAULT_PAIRS,
     embeddings: Any = None,
     labelled_embeddings: Any = None,
     exclude: Indices | None = None,

@@ -1,6 +1,6 @@
 """The BALanCe family: one acquisition function Δ, several ways to turn it into a batch (section 3)."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int
@@ -92,7 +92,7 @@ class PartitionBalance(BalanceStrategy):
         self,
         reference: Predictions,
         threshold: float,
-        pairs: Pairs,  # noqa: ARG002
+        pairs: Pairs | SupportsIndex,  # noqa: ARG002
         seed: int,
         max_reference: int | None,
     ) -> Edges:
@@ -244,11 +244,12 @@ class BatchBalance(BalanceStrategy):
     def choose(self, problem: Problem) -> Choice:
         """Hand over to greedy-balance or cluster-balance."""
         is_small = problem.batch_size < self.large_batch
-        for option in sorted(self.model_fields_set & ({"beta", "subset"} if is_small else {"continuation"})):
-            raise ValueError(
-                f"option `{option}` of {self.name!r} must be left out at batch size {problem.batch_size}: it is used "
-                f"{'from' if is_small else 'below'} {self.large_batch} points {'on' if is_small else 'only'}"
-            )
+        for option in ("beta", "subset") if is_small else ("continuation",):
+            if getattr(self, option) != type(self).model_fields[option].default:
+                raise ValueError(
+                    f"option `{option}` of {self.name!r} must be left out at batch size {problem.batch_size}: it is "
+                    f"used {'from' if is_small else 'below'} {self.large_batch} points {'on' if is_small else 'only'}"
+                )
         if is_small:
             return GreedyBalance(offset=self.offset, continuation=self.continuation).choose(problem)
         return ClusterBalance(offset=self.offset, beta=self.beta, subset=self.subset).choose(problem)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int
@@ -119,7 +119,12 @@ class ConnectedStrategy(Strategy):
     uses: ClassVar[frozenset[str]] = frozenset({"reference", "validation_error", "threshold", "ratio", "pairs"})
 
     def connect(
-        self, reference: Predictions, threshold: float, pairs: Pairs, seed: int, max_reference: int | None
+        self,
+        reference: Predictions,
+        threshold: float,
+        pairs: Pairs | SupportsIndex,
+        seed: int,
+        max_reference: int | None,
     ) -> Edges:
         """The pairs of draws that this strategy tells apart."""
         return connect(reference, threshold, pairs, seed, max_reference=max_reference)
