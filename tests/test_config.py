@@ -138,12 +138,16 @@ def test_wrong_values_say_what_is_expected(path, change, message):
         read_comparison(path, [change]).runs()
 
 
-def test_needs_a_model_and_an_end(path):
-    for key, message in (("[model]", r"\[model\] must be given"), ("budget = 60", "`target_error` must be given")):
-        text = FILE.replace(key, "" if key.startswith("b") else "[training]").replace('name = "tabular-mlp"\n', "", 1)
-        path.write_text(text.replace("hidden = [32]\n", "") if key == "[model]" else FILE.replace(key, ""))
-        with pytest.raises(ValueError, match=message):
-            read_comparison(path)
+def test_needs_a_model(path):
+    path.write_text(FILE.replace('[model]\nname = "tabular-mlp"\nhidden = [32]\n', ""))
+    with pytest.raises(ValueError, match=r"\[model\] must be given for posterior 'mc-dropout'"):
+        read_comparison(path)
+
+
+def test_needs_an_end(path):
+    path.write_text(FILE.replace("budget = 60", ""))
+    with pytest.raises(ValueError, match="`target_error` must be given, got neither"):
+        read_comparison(path)
 
 
 def test_a_file_that_is_no_toml(path):

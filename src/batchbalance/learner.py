@@ -8,11 +8,11 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ JOURNAL = "journal.jsonl"
 BLOCK = 4096  # inputs read at a time
 
 
+@runtime_checkable
 class Inputs(Protocol):
     """Something that gives the inputs (n, ...) of (n,) rows."""
 
@@ -86,11 +87,11 @@ class Learner:
     def __init__(
         self,
         inputs: Any,
-        classes: int | Sequence[Label],
+        classes: int | Iterable[Any],
         fit: Fit,
         *,
         directory: str | os.PathLike[str] | None = None,
-        ids: Sequence[Id] | None = None,
+        ids: Iterable[Any] | None = None,
         strategy: str | Strategy = "batch-balance",
         edges: EdgeSettings | None = None,
         reference: Any = None,
@@ -155,7 +156,7 @@ class Learner:
                 rows = rows + chosen
         return [self._ids[row] for row in rows]
 
-    def tell(self, ids: Sequence[Id], labels: Sequence[Label], *, correct: bool = False) -> None:
+    def tell(self, ids: Iterable[Any], labels: Iterable[Any], *, correct: bool = False) -> None:
         """Give labels of points, asked or not, in any order, all of a batch or a part of it.
 
         Nothing is taken in unless all of it is valid. Telling the same label again changes nothing.
@@ -328,7 +329,7 @@ def _as_inputs(inputs: Any) -> Inputs:
     return inputs  # type: ignore[no-any-return]
 
 
-def _check_ids(ids: Sequence[Id] | None, num_points: int) -> list[Id]:
+def _check_ids(ids: Iterable[Any] | None, num_points: int) -> list[Id]:
     names: list[Id] = list(range(num_points)) if ids is None else [_plain(name) for name in ids]
     if len(names) != num_points or len(set(names)) != num_points:
         raise ValueError(

@@ -1,0 +1,240 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from sklearn.ensemble import RandomForestClassifier
+
+from batchbalance import STRATEGIES, FileFormatError, PowerBalance, UnknownNameError, select
+from batchbalance.config import CommitteeSettings, EdgeSettings
+from batchbalance.fitting import Fitted, PosteriorFit
+from batchbalance.learner import Learner
+from batchbalance.posteriors import Committee
+from batchbalance.seeds import derived_seed
+
+NAMES = [f"img-{i}" for i in range(60)]
+CLASSES = ["cat", "dog", "owl"]
+
+
+def data():
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=60)
+    return (rng.normal(size=(60, 4)) + 1.5 * np.eye(4)[y]).astype(np.float32), y
+
+
+def forest(x, y, seed):
+    model = RandomForestClassifier(12, max_depth=3, random_state=seed % 2**32).fit(x.numpy(), y.numpy())
+    return Fitted(Committee.from_sklearn(model, range(3)), 0.2)
+
+
+def learner(directory=None, **options):
+    options = {"strategy": "batch-balance", "ids": NAMES, "fit": forest, **options}
+    return Learner(data()[0], CLASSES, directory=directory, **options)
+
+
+def answer(names):
+    return [CLASSES[data()[1][NAMES.index(name)]] for name in names]
+
+
+def started(directory=None, **options):
+    new = learner(directory, **options)
+    new.tell(NAMES[:9], answer(NAMES[:9]))
+    return new
+
+
+def test_a_round_is_what_select_chooses_from_the_rest():
+    asked = started(edges=EdgeSettings(ratio=0.5, pairs="all")).ask(4)
+    x, y = torch.from_numpy(data()[0]), torch.from_numpy(data()[1])
+    posterior = forest(x[:9], y[:9], derived_seed(0, "fit", 0)).posterior
+    chosen = select(
+        posterior.predict(x[9:]),
+        4,
+        strategy="batch-balance",
+        validation_error=0.2,
+        ratio=0.5,
+        pairs="all",
+        seed=derived_seed(0, "select", 0),
+    )
+    assert asked == [NAMES[9 + row] for row in chosen.indices.tolist()]
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_every_strategy_gets_what_it_needs(name):
+    new = started(strategy=name, reference=data()[0][:20], candidates=30)
+    asked = new.ask(3)
+    assert len(set(asked)) == 3
+    assert not set(asked) & set(NAMES[:9])
+    assert new.selection.strategy.name == name
+    assert ("predict" in new.seconds) == (name != "random")
+
+
+def test_telling_in_parts_and_in_any_order_leads_to_the_same_question(tmp_path):
+    whole = started(tmp_path / "a")
+    asked = whole.ask(6)
+    whole.tell(asked, answer(asked))
+    parts = started(tmp_path / "b")
+    assert parts.ask(6) == asked
+    for part in (asked[4:], asked[:1], asked[3:0:-1]):
+        parts = learner(tmp_path / "b")  # as after a restart
+        parts.tell(part, answer(part))
+    assert parts.labels == whole.labels
+    assert learner(tmp_path / "b").ask(5) == whole.ask(5)
+
+
+def test_open_questions_come_first(tmp_path):
+    new = started(tmp_path)
+    asked = new.ask(4)
+    assert new.ask(4) == asked
+    assert new.ask(2) == asked[:2]
+    more = learner(tmp_path).ask(6)
+    assert more[:4] == asked
+    assert len(set(more)) == 6
+    assert new.open_questions == more
+    new.tell(asked[1:3], answer(asked[1:3]))
+    assert new.open_questions == [asked[0], asked[3], *more[4:]]
+    assert new.ask(4) == new.open_questions
+
+
+def test_without_labels_the_questions_are_random_and_seeded():
+    first, again, other = learner().ask(5), learner().ask(5), learner(seed=1).ask(5)
+    assert first == again
+    assert first != other
+    assert learner(strategy="entropy").ask(5) == first
+
+
+def test_all_points_can_be_asked_and_no_more():
+    new = started()
+    with pytest.raises(ValueError, match=r"`n` must be at most 51, .* got 52"):
+        new.ask(52)
+    assert new.open_questions == []
+    assert sorted(new.ask(51)) == sorted(NAMES[9:])
+    with pytest.raises(ValueError, match="at most 51"):
+        new.ask(52)
+
+
+def test_a_sample_of_candidates_bounds_the_work_and_changes_with_the_round():
+    seen = []
+
+    class Spy:
+        def __len__(self):
+            return 60
+
+        def __getitem__(self, rows):
+            seen.append(rows.tolist())
+            return torch.from_numpy(data()[0])[rows]
+
+    new = Learner(Spy(), CLASSES, forest, ids=NAMES, candidates=10)
+    new.tell(NAMES[:9], answer(NAMES[:9]))
+    for _ in range(2):
+        asked = new.ask(3)
+        new.tell(asked, answer(asked))
+    assert [len(rows) for rows in seen] == [9, 10, 12, 10]
+    assert seen[1] != seen[3]
+    assert seen[1] == sorted(seen[1])
+
+
+def test_labels_can_be_repeated_and_corrected_only_on_request():
+    new = started()
+    new.tell(["img-0"], answer(["img-0"]))
+    wrong = next(label for label in CLASSES if label != new.labels["img-0"])
+    with pytest.raises(ValueError, match=r"'img-0' must keep its label .* use correct=True"):
+        new.tell(["img-20", "img-0"], ["cat", wrong])
+    assert "img-20" not in new.labels
+    with pytest.raises(ValueError, match="must keep its label"):
+        new.tell(["img-20", "img-20"], ["cat", "dog"])
+    new.tell(["img-0"], [wrong], correct=True)
+    assert new.labels["img-0"] == wrong
+
+
+def test_numpy_and_torch_scalars_are_plain_ids_and_labels(tmp_path):
+    new = Learner(data()[0], 3, forest, directory=tmp_path)
+    new.tell(np.arange(9), torch.from_numpy(data()[1])[:9])
+    assert new.labels == dict(enumerate(data()[1][:9].tolist()))
+    assert all(type(name) is int for name in new.ask(2))
+
+
+def test_processes_take_turns(tmp_path):
+    asked = started(tmp_path).ask(5)
+    code = (
+        "import json, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_learner import answer, learner\n"
+        "new = learner(sys.argv[2]); names = new.open_questions\n"
+        "new.tell(names[::-2], answer(names[::-2])); print(json.dumps(names))\n"
+    )
+    tests = str(__file__).rpartition("/")[0]
+    result = subprocess.run([sys.executable, "-c", code, tests, str(tmp_path)], capture_output=True, text=True)
+    assert json.loads(result.stdout or "null") == asked, result.stderr
+    here = learner(tmp_path)
+    assert here.open_questions == asked[1::2]
+    here.tell(asked[1::2], answer(asked[1::2]))
+    undisturbed = started()
+    undisturbed.tell(undisturbed.ask(5), answer(asked))
+    assert here.ask(3) == undisturbed.ask(3)
+
+
+def test_an_own_fit_may_give_a_posterior_or_a_fitted_one():
+    plain = started(fit=lambda x, y, seed: forest(x, y, seed).posterior)
+    plain.ask(2)
+    assert "estimated error" in plain.selection.threshold_source
+    known = started(fit=PosteriorFit(CommitteeSettings(kind="committee", size=5), 3, validation=None))
+    assert len(known.ask(2)) == 2
+    with pytest.raises(TypeError, match="`fit` must give a Posterior or a Fitted, got float"):
+        started(fit=lambda *_: 0.5).ask(1)
+    assert learner().fitted() is None
+
+
+def test_a_fit_is_done_once_for_the_same_labels():
+    calls = []
+
+    def counted(x, y, seed):
+        calls.append(len(y))
+        return forest(x, y, seed)
+
+    new = started(fit=counted, strategy=PowerBalance(beta=2))
+    assert new.fitted().validation_error == 0.2
+    asked = new.ask(2)
+    new.tell(asked, answer(asked))
+    new.fitted()
+    assert calls == [9, 11]
+
+
+def test_a_directory_is_for_one_data_set(tmp_path):
+    started(tmp_path)
+    with pytest.raises(FileFormatError, match="must be about this data, got other ids"):
+        Learner(data()[0], CLASSES, forest, directory=tmp_path)
+    with pytest.raises(FileFormatError, match="got other classes"):
+        Learner(data()[0], CLASSES[:2], forest, ids=NAMES, directory=tmp_path)
+    with pytest.raises(FileFormatError, match="got other num_points"):
+        Learner(data()[0][:5], CLASSES, forest, ids=NAMES[:5], directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda new: new.ask(0), ValueError, "`n` must be a whole number of at least 1, got 0"),
+        (lambda new: new.ask(True), ValueError, "`n` must be"),
+        (lambda new: new.tell(["img-0"], []), ValueError, "one for each of 1 ids, got 0"),
+        (lambda new: new.tell(["img-99"], ["cat"]), ValueError, "ids of this learner's points, got 'img-99'"),
+        (lambda new: new.tell(["img-0"], ["cta"]), UnknownNameError, "'cta'; did you mean 'cat'"),
+        (lambda new: new.tell(["img-0"], [0.5]), ValueError, "whole numbers or text, got 0.5"),
+    ],
+)
+def test_wrong_calls_change_nothing(call, error, message):
+    new = learner()
+    with pytest.raises(error, match=message):
+        call(new)
+    assert new.labels == {}
+    assert new.open_questions == []
+
+
+def test_wrong_data():
+    with pytest.raises(ValueError, match="`inputs` must be"):
+        Learner(np.zeros(4), 2, forest)
+    with pytest.raises(ValueError, match="at least one point"):
+        Learner(np.zeros((0, 4)), 2, forest)
+    with pytest.raises(ValueError, match="`ids` must be 4 distinct names"):
+        Learner(np.zeros((4, 1)), 2, forest, ids=["a", "b", "c", "a"])
+    with pytest.raises(ValueError, match="`classes` must be distinct"):
+        Learner(np.zeros((4, 1)), ["a", "a"], forest)
