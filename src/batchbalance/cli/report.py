@@ -1,0 +1,48 @@
+"""`batchbalance report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from batchbalance.cli.app import app, complain, out, reported_errors
+
+
+@app.command("report")
+def report_command(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold some.")],
+    output: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("report"),
+    control: Annotated[
+        str | None, typer.Option(help="The label of the run to compare with; default the run of random.")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="Of tables and tests; curves are drawn of all.")] = "accuracy",
+    at: Annotated[str | None, typer.Option(help="Label counts to look at, as 50,100.")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="The value to reach; default what the control's worst trial ends with.")
+    ] = None,
+) -> None:
+    """Turn runs into plots and tables: an HTML page, Markdown, CSV, PNG and SVG."""
+    with reported_errors():
+        # Only here, so that the other commands start without them.
+        from batchbalance.report import Report, compare, notes, write_report
+        from batchbalance.report.figures import require_matplotlib
+        from batchbalance.runs import read_runs
+
+        require_matplotlib()
+        report: Report = compare(
+            read_runs(runs), metric=metric, control=control, at=None if at is None else parse_counts(at), target=target
+        )
+        page = write_report(report, output)
+        out.print(overview(report))
+        for note in notes(report):
+            complain("note", note)
+        out.print(Text(f"report written to {page.resolve()}"), soft_wrap=True)
+
+
+def parse_counts(text: str) -> list[int]:
+    """[50, 100] from "50,100"."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ValueError(f"--at must be label counts as 50,100, got {text!r}")
+    return [int(part) for part in parts]

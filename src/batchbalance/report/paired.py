@@ -1,0 +1,106 @@
+"""Statistics of paired differences: an exact test, Holm's correction, and intervals.
+
+The trials of two strategies with the same seed share their data split and first labels, so what is compared is the
+difference within a seed. All tests are two-sided.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+EXACT_LIMIT = 36  # differences, up to which all sign flips are counted
+NUM_SAMPLED_FLIPS = 100_000
+NUM_RESAMPLES = 10_000
+CONFIDENCE = 0.95
+TIE = 1e-9  # sums that differ by less than this share of the largest one count as equal
+
+
+def sign_flip_test(differences: Sequence[float], *, generator: torch.Generator) -> float:
+    """The p-value of "differences are symmetric about 0", by their mean under all 2ⁿ flips of their signs.
+
+    Exact up to 36 differences: the sums of the flips of either half are sorted, and pairs of them are counted. Above
+    that from 100,000 random flips, the observed one counted with them.
+
+    Args:
+        differences: one for each pair, at least one.
+        generator: used above 36 differences only.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    observed, tolerance = abs(values.sum()), TIE * float(np.abs(values).sum())
+    if observed <= tolerance:
+        return 1.0
+    if len(values) > EXACT_LIMIT:
+        flips = torch.randint(2, (NUM_SAMPLED_FLIPS, len(values)), generator=generator).numpy() * 2 - 1
+        as_far = int((np.abs(flips @ values) >= observed - tolerance).sum())
+        return (as_far + 1) / (NUM_SAMPLED_FLIPS + 1)
+    half = len(values) // 2
+    left, right = _flipped_sums(values[:half]), np.sort(_flipped_sums(values[half:]))
+    as_large = len(left) * len(right) - np.searchsorted(right, observed - tolerance - left).sum()
+    return float(min(1.0, 2 * int(as_large) / 2.0 ** len(values)))  # the flips are symmetric about 0
+
+
+def _flipped_sums(values: np.ndarray) -> np.ndarray:
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
+
+
+def smallest_p(num_pairs: int) -> float:
+    """The p-value of the test if all differences have one sign: the smallest that so many pairs can give."""
+    return min(1.0, 2.0 ** (1 - num_pairs))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's corrected p-values: rejecting those below α errs in any of them with a probability of at most α."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
+    return corrected
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Student's 95 % interval of a mean; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    centre = math.fsum(values) / len(values)
+    reach = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * standard_deviation(values) / math.sqrt(len(values))
+    return centre - reach, centre + reach
+
+
+def standard_deviation(values: Sequence[float]) -> float:
+    """The standard deviation over n − 1; 0 for one value."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def middle(values: Sequence[float]) -> float | None:
+    """The median of values of which some may be infinite; None if it lies between −∞ and ∞."""
+    found = float(_medians(np.asarray([values], dtype=np.float64))[0])
+    return None if math.isnan(found) else found
+
+
+def median_interval(values: Sequence[float], *, generator: torch.Generator) -> tuple[float, float] | None:
+    """The 95 % bootstrap interval of a median, by percentiles; None for fewer than two values.
+
+    Values may be infinite, and so may the ends. A resample whose median is undefined widens the interval.
+    """
+    if len(values) < 2:
+        return None
+    rows = torch.randint(len(values), (NUM_RESAMPLES, len(values)), generator=generator).numpy()
+    medians = _medians(np.asarray(values, dtype=np.float64)[rows])
+    tail = (1 - CONFIDENCE) / 2
+    lows = np.sort(np.where(np.isnan(medians), -np.inf, medians))
+    highs = np.sort(np.where(np.isnan(medians), np.inf, medians))
+    return float(lows[int(tail * NUM_RESAMPLES)]), float(highs[math.ceil((1 - tail) * NUM_RESAMPLES) - 1])
+
+
+def _medians(rows: np.ndarray) -> np.ndarray:
+    """The median of each row; NaN between −∞ and ∞."""
+    ordered, num = np.sort(rows, axis=1), rows.shape[1]
+    with np.errstate(invalid="ignore"):
+        return np.asarray((ordered[:, (num - 1) // 2] + ordered[:, num // 2]) / 2)
