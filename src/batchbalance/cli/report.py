@@ -1,12 +1,17 @@
 """`batchbalance report`."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from batchbalance.cli.app import app, complain, out, reported_errors
+
+if TYPE_CHECKING:
+    from batchbalance.report import Table as ReportTable
 
 
 @app.command("report")
@@ -25,16 +30,16 @@ def report_command(
     """Turn runs into plots and tables: an HTML page, Markdown, CSV, PNG and SVG."""
     with reported_errors():
         # Only here, so that the other commands start without them.
-        from batchbalance.report import Report, compare, notes, write_report
+        from batchbalance.report import compare, notes, overview, write_report
         from batchbalance.report.figures import require_matplotlib
         from batchbalance.runs import read_runs
 
         require_matplotlib()
-        report: Report = compare(
+        report = compare(
             read_runs(runs), metric=metric, control=control, at=None if at is None else parse_counts(at), target=target
         )
-        page = write_report(report, output)
-        out.print(overview(report))
+        page = write_report(report, output, progress=sys.stderr.isatty())
+        show(overview(report))
         for note in notes(report):
             complain("note", note)
         out.print(Text(f"report written to {page.resolve()}"), soft_wrap=True)
@@ -46,3 +51,14 @@ def parse_counts(text: str) -> list[int]:
     if not all(part.isdecimal() for part in parts):
         raise ValueError(f"--at must be label counts as 50,100, got {text!r}")
     return [int(part) for part in parts]
+
+
+def show(table: "ReportTable") -> None:
+    """A table of a report on the terminal."""
+    shown = Table(box=None, pad_edge=False, header_style="bold", caption=table.text, caption_justify="left")
+    shown.add_column(table.header[0], overflow="fold")
+    for name in table.header[1:]:
+        shown.add_column(name, justify="right", no_wrap=True)
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    out.print(shown)

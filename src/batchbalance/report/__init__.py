@@ -3,6 +3,6 @@
 from batchbalance.report.comparisons import Comparison, Report, Summary, compare
 from batchbalance.report.notes import notes
 from batchbalance.report.pages import write_report
-from batchbalance.report.tables import Table, tables
+from batchbalance.report.tables import Table, overview, tables
 
-__all__ = ["Comparison", "Report", "Summary", "Table", "compare", "notes", "tables", "write_report"]
+__all__ = ["Comparison", "Report", "Summary", "Table", "compare", "notes", "overview", "tables", "write_report"]

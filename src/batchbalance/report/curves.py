@@ -15,6 +15,7 @@ from batchbalance.metrics import area_under_curve
 
 Span = tuple[int, int]  # label counts, both included
 
+METRIC_NAMES = {"macro_auc": "macro AUC", "macro_f1": "macro F1", "nll": "NLL"}
 LOWER_IS_BETTER = frozenset({"nll", "calibration_error"})
 LEAST_SHARE = 0.5  # a median over fewer of the trials than this would show the slow or the lucky ones only
 
@@ -62,6 +63,11 @@ class Band:
     median: float
     upper: float
     num_trials: int
+
+
+def metric_name(metric: str) -> str:
+    """A metric as people write it."""
+    return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
 def curve(records: Iterable[dict[str, Any]], metric: str) -> Curve | None:

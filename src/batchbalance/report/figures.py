@@ -7,11 +7,12 @@ below the axes. Figures are drawn on canvases of their own; matplotlib's global 
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from batchbalance.errors import MissingExtraError
 from batchbalance.report.comparisons import Report
-from batchbalance.report.curves import LOWER_IS_BETTER
+from batchbalance.report.curves import LOWER_IS_BETTER, metric_name
 
 # Okabe and Ito's colours without the yellow, which is too pale for lines; the first is the ink itself.
 COLOURS = ("ink", "blue", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -21,13 +22,6 @@ LIGHT, DARK = ("#1A1A1A", "#FFFFFF", "#DDDDDD"), ("#E8E8E8", "#16181C", "#3A3D42
 WIDTH, AXES_HEIGHT, LEGEND_ROW = 5.6, 3.3, 0.24  # inches: narrow, so that the text stays readable on a phone
 DOTS_PER_INCH = 200
 MARKS = 8  # markers on a curve, about
-METRIC_NAMES = {
-    "accuracy": "test accuracy",
-    "macro_auc": "test macro AUC",
-    "macro_f1": "test macro F1",
-    "nll": "test negative log-likelihood (nats)",
-    "calibration_error": "expected calibration error",
-}
 
 Draw = Callable[[bool], Any]  # dark -> a matplotlib figure
 
@@ -44,14 +38,12 @@ def figures(report: Report) -> dict[str, Draw]:
     """For the name of each figure, what draws it on light or dark paper."""
     require_matplotlib()
     ordered = sorted(report.metrics, key=lambda name: name != report.metric)
-    draws: dict[str, Draw] = {f"curves-{metric}": _curves_drawer(report, metric) for metric in ordered}
+    draws: dict[str, Draw] = {
+        f"curves-{metric.replace('_', '-')}": _curves_drawer(report, metric) for metric in ordered
+    }
     if any(comparison.differences for comparison in report.comparisons):
-        draws["differences"] = lambda dark: draw_differences(report, dark)
+        draws["differences"] = partial(draw_differences, report)
     return draws
-
-
-def _curves_drawer(report: Report, metric: str) -> Draw:
-    return lambda dark: draw_curves(report, metric, dark)
 
 
 def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
@@ -72,7 +64,7 @@ def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
             markevery=(index % step, step), markeredgecolor="none", label=summary.label,
         )  # fmt: skip
     axes.set_xlabel("training labels")
-    axes.set_ylabel(METRIC_NAMES.get(metric, metric))
+    axes.set_ylabel(f"test {metric_name(metric)}" + (" (nats)" if metric == "nll" else ""))
     axes.xaxis.get_major_locator().set_params(integer=True)
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, labelcolor=ink, handlelength=3.2)
     return figure
@@ -96,7 +88,7 @@ def draw_differences(report: Report, dark: bool = False) -> Any:
     axes.grid(visible=False, axis="y")
     axes.xaxis.get_major_locator().set_params(nbins=5)
     better = "← better" if report.metric in LOWER_IS_BETTER else "better →"
-    axes.set_xlabel(f"{report.metric.replace('_', ' ')}, mean over labels, minus {report.control}'s   {better}")
+    axes.set_xlabel(f"{metric_name(report.metric)}, mean over labels, minus {report.control}'s   {better}")
     return figure
 
 
@@ -112,10 +104,11 @@ def _paper(height: float, dark: bool) -> tuple[Any, Any, str]:
     """An empty figure, its axes, and the colour of its ink."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     ink, paper, grid = DARK if dark else LIGHT
-    figure = Figure(figsize=(WIDTH, height), layout="constrained", facecolor=paper)
-    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
+    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
+    figure = Figure(figsize=(WIDTH, height), layout=layout, facecolor=paper)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(facecolor=paper)
     axes.grid(visible=True, color=grid, linewidth=0.6)

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from batchbalance.files import replacing
+from batchbalance.progress import progress as shown_progress
 from batchbalance.report.comparisons import Report
+from batchbalance.report.curves import metric_name
 from batchbalance.report.figures import figures, rendered
 from batchbalance.report.notes import notes
 from batchbalance.report.tables import Table, csv_tables, tables
@@ -39,8 +41,13 @@ CURVES = "Median over trials, band from quartile to quartile; drawn where at lea
 DIFFERENCES = "Ticks are seeds; marker and bar the mean and its 95 % interval."
 
 
-def write_report(report: Report, folder: str | os.PathLike[str]) -> Path:
+def write_report(report: Report, folder: str | os.PathLike[str], *, progress: bool = False) -> Path:
     """Write all files of a report into a folder, which is made if need be; files of an earlier report are replaced.
+
+    Args:
+        report: what to write.
+        folder: where to.
+        progress: show how far the drawing is.
 
     Returns:
         The path of the HTML page.
@@ -56,11 +63,13 @@ def write_report(report: Report, folder: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise OSError(f"cannot write a report to {folder}: {error.strerror or error}") from error
     images: dict[str, tuple[bytes, bytes]] = {}
-    for name, draw in drawn.items():
-        light = draw(False)
-        images[name] = rendered(light, "svg"), rendered(draw(True), "svg")
-        _write(folder / f"{name}.svg", images[name][0])
-        _write(folder / f"{name}.png", rendered(light, "png"))
+    with shown_progress("drawing", len(drawn), progress) as bar:
+        for name, draw in drawn.items():
+            light = draw(False)
+            images[name] = rendered(light, "svg"), rendered(draw(True), "svg")
+            _write(folder / f"{name}.svg", images[name][0])
+            _write(folder / f"{name}.png", rendered(light, "png"))
+            bar.advance(note=name)
     for name, rows in csv_tables(report).items():
         if rows:
             _write(folder / f"{name}.csv", as_csv(rows).encode())
@@ -77,18 +86,16 @@ def _write(path: Path, content: bytes) -> None:
 def title(report: Report) -> str:
     """What the report is about."""
     num = len(report.summaries)
-    return f"{', '.join(report.data)}: {num} strateg{'y' if num == 1 else 'ies'} compared by {_plain(report.metric)}"
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", " ")
+    return (
+        f"{', '.join(report.data)}: {num} strateg{'y' if num == 1 else 'ies'} compared by {metric_name(report.metric)}"
+    )
 
 
 def _caption(name: str) -> tuple[str, str]:
     """The title and the explanation of a figure."""
     if name == "differences":
         return "Differences to the control", DIFFERENCES
-    return f"Learning curves, {_plain(name.removeprefix('curves-'))}", CURVES
+    return f"Learning curves, {metric_name(name.removeprefix('curves-').replace('-', '_'))}", CURVES
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -111,8 +118,10 @@ def as_markdown(report: Report, figure_names: Sequence[str]) -> str:
 
 
 def _markdown_table(table: Table) -> str:
+    escaped = r"\|"
+
     def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', '\\|') for cell in cells)} |"
+        return f"| {' | '.join(cell.replace('|', escaped) for cell in cells)} |"
 
     ruler = line(["---", *["---:"] * (len(table.header) - 1)])
     return "\n".join([f"## {table.title}", "", table.text, "", line(table.header), ruler, *map(line, table.rows)])
@@ -125,7 +134,7 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
         report: what to show.
         images: for the name of each figure, its SVG files on light and on dark paper.
     """
-    shown = [_html_figure(name, *pair, first=i == 0) for i, (name, pair) in enumerate(images.items())]
+    shown = [_html_figure(name, *pair, kind="more" if i else "first") for i, (name, pair) in enumerate(images.items())]
     warned = "".join(f"<li>{html.escape(note)}</li>" for note in notes(report))
     parts = [
         f"<h1>{html.escape(title(report))}</h1>",
@@ -143,10 +152,10 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
     )
 
 
-def _html_figure(name: str, light: bytes, dark: bytes, first: bool) -> str:
+def _html_figure(name: str, light: bytes, dark: bytes, kind: str) -> str:
     heading, text = _caption(name)
     return (
-        f"<figure{' class="first"' if first else ''}><picture>"
+        f'<figure class="{kind}"><picture>'
         f'<source media="(prefers-color-scheme: dark)" srcset="{_inlined(dark)}">'
         f'<img alt="{html.escape(heading)}" src="{_inlined(light)}"></picture>'
         f"<figcaption>{html.escape(heading)}. {html.escape(text)}</figcaption></figure>"

@@ -7,7 +7,7 @@ from statistics import fmean, median
 from typing import Any
 
 from batchbalance.report.comparisons import Comparison, Report, Summary
-from batchbalance.report.curves import Span
+from batchbalance.report.curves import Span, metric_name
 from batchbalance.report.paired import middle, standard_deviation
 
 NONE = "–"
@@ -25,17 +25,35 @@ class Table:
 
 def tables(report: Report) -> list[Table]:
     """All tables of a report, the most important first."""
-    found = [results(report)]
-    if report.comparisons:
-        found += [comparisons(report), savings(report)]
-    if len(report.summaries) > 1:
-        found.append(wins(report))
-    return [*found, labels(report), costs(report)]
+    against = [comparisons(report)] if report.comparisons else []
+    beaten = [wins(report)] if len(report.summaries) > 1 else []
+    return [results(report), *against, savings(report), *beaten, labels(report), costs(report)]
+
+
+def overview(report: Report) -> Table:
+    """The little that a terminal has room for."""
+    against = {c.label: c for c in report.comparisons}
+    last = report.counts[-1]
+    rows = []
+    for s in report.summaries:
+        row = [s.label, spread(s.at(report.metric, last)), _reached(s)[2]]
+        if against:
+            c = against.get(s.label)
+            row += [_saved(c)[0], *((NONE, NONE) if c is None else (signed(c.effect), p_value(c.corrected_p)))]
+        rows.append((*row, seconds(s.select_seconds)))
+    header = ["strategy", f"at {last}", f"to {report.target:.3g}", *(["saved", "area", "p (Holm)"] if against else [])]
+    trials = sorted({len(s.curves[report.metric]) for s in report.summaries})
+    num = " to ".join(str(num) for num in dict.fromkeys((trials[0], trials[-1])))
+    than = f", saved, area and p against {report.control}" if against else ""
+    text = (
+        f"trials: {num}; {metric_name(report.metric)} at {last} labels; labels to reach {report.target:.3g}{than}; "
+        "time to choose a batch"
+    )
+    return Table("Overview", text, (*header, "choosing"), tuple(rows))
 
 
 def results(report: Report) -> Table:
     """The metric at label counts, and the area under the curve."""
-    name = report.metric.replace("_", " ")
     header = ("strategy", "trials", *(f"at {count}" for count in report.counts), "area")
     rows = tuple(
         (
@@ -49,7 +67,7 @@ def results(report: Report) -> Table:
     better = "higher is better" if report.higher_is_better else "lower is better"
     area = f"; area is the mean height of the curve over {_range(report.span)} labels" if report.span else ""
     return Table(
-        f"{name.capitalize()} by training labels",
+        f"{capitalised(metric_name(report.metric))} by training labels",
         f"Mean ± standard deviation over trials, {better}{area}.",
         header,
         rows,
@@ -64,8 +82,8 @@ def comparisons(report: Report) -> Table:
             c.label,
             str(len(c.differences)),
             _range(c.span),
-            NONE if c.effect is None else f"{c.effect:+.4f}",
-            NONE if c.interval is None else f"[{c.interval[0]:+.4f}, {c.interval[1]:+.4f}]",
+            signed(c.effect),
+            NONE if c.interval is None else f"[{signed(c.interval[0])}, {signed(c.interval[1])}]",
             p_value(c.p),
             p_value(c.corrected_p),
             p_value(c.least_p),
@@ -83,15 +101,18 @@ def comparisons(report: Report) -> Table:
 
 def savings(report: Report) -> Table:
     """Labels to reach the target, and saved against the control."""
-    header = ("strategy", "reached", "training labels", "with validation", "saved", "95 % interval")
+    header = ("strategy", "reached", "training labels", "with validation")
+    rows = tuple(_reached(s) for s in report.summaries)
+    text = f"To reach {metric_name(report.metric)} {report.target:.4g} ({report.target_origin}), medians over trials."
+    if not report.comparisons:
+        return Table("Labels to a target", text, header, rows)
     against = {c.label: c for c in report.comparisons}
-    rows = tuple((*_reached(s), *_saved(against.get(s.label))) for s in report.summaries)
-    text = (
-        f"To reach {report.metric.replace('_', ' ')} {report.target:.4g} ({report.target_origin}): medians over "
-        f"trials. Saved is the median over shared seeds of {report.control}'s training labels minus the strategy's, "
-        f"with its bootstrap interval; ∞ where {report.control} never got there, −∞ where the strategy did not."
+    rows = tuple((*row, *_saved(against.get(row[0]))) for row in rows)
+    text += (
+        f" Saved is the median over shared seeds of {report.control}'s training labels minus the strategy's, with its "
+        f"bootstrap interval; ∞ where {report.control} did not get there, −∞ where the strategy did not."
     )
-    return Table("Labels to a target", text, header, rows)
+    return Table("Labels to a target", text, (*header, "saved", "95 % interval"), rows)
 
 
 def wins(report: Report) -> Table:
@@ -143,6 +164,16 @@ def spread(values: Sequence[float]) -> str:
     return f"{fmean(values):.3f}" + (f" ± {standard_deviation(values):.3f}" if len(values) > 1 else "")
 
 
+def capitalised(text: str) -> str:
+    """With a capital first letter; the others stay."""
+    return text[:1].upper() + text[1:]
+
+
+def signed(value: float | None) -> str:
+    """A difference of a metric."""
+    return NONE if value is None else f"{value:+.4f}".replace("-", "−")
+
+
 def p_value(p: float | None) -> str:
     """A p-value with two digits."""
     return NONE if p is None else f"{p:.2g}"
@@ -160,7 +191,7 @@ def count(value: float | None) -> str:
     return ("−" if value < 0 else "") + ("∞" if math.isinf(value) else f"{abs(value):g}")
 
 
-def _reached(summary: Summary) -> tuple[str, str, str, str]:
+def _reached(summary: Summary) -> tuple[str, ...]:
     found = sum(x is not None for x in summary.reached.values())
     cells = []
     for counts in (summary.reached, summary.reached_total):
@@ -169,7 +200,7 @@ def _reached(summary: Summary) -> tuple[str, str, str, str]:
     return summary.label, f"{found} of {len(summary.reached)}", cells[0], cells[1]
 
 
-def _saved(comparison: Comparison | None) -> tuple[str, str]:
+def _saved(comparison: Comparison | None) -> tuple[str, ...]:
     if comparison is None:
         return NONE, NONE
     ends = comparison.saved_interval
