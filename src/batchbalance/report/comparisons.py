@@ -176,6 +176,7 @@ def compare(
     curves = {run.label: {name: _curves(run, name) for name in metrics} for run in runs}
     shown = [run for run in runs if curves[run.label][metric]]
     control = _control(shown, control)
+    metrics = tuple(name for name in metrics if any(curves[run.label][name] for run in shown))
     shown.sort(key=lambda run: run.label != control)
     of_metric = {run.label: curves[run.label][metric] for run in shown}
     span = _span(of_metric)
@@ -282,7 +283,7 @@ def _summary(run: Run, curves: dict[str, dict[int, Curve]], metric: str, target:
         labels=(min(trial.labels[0] for trial in trials.values()), max(t.labels[-1] for t in trials.values())),
         num_validation=max((record.get("num_validation") or 0 for record in records), default=0),
         num_rounds=max(len(trial) for trial in run.trials.values()),
-        select_seconds=[s for r in records if r.get("indices") and (s := _seconds(r).get("select")) is not None],
+        select_seconds=[float(s) for r in records if r.get("indices") and (s := _seconds(r).get("select")) is not None],
         round_seconds=[math.fsum(s for s in _seconds(r).values() if s is not None) for r in records if _seconds(r)],
         peak_memory=max(memory, default=None),
     )
@@ -315,7 +316,7 @@ def _against(summary: Summary, control: Summary, metric: str, seed: int) -> Comp
     values = list(differences.values())
     pairs = [(control.reached[s], summary.reached[s]) for s in shared]
     saved = [
-        (math.inf if theirs is None else theirs) - (math.inf if ours is None else ours)
+        (math.inf if theirs is None else float(theirs)) - (math.inf if ours is None else float(ours))
         for theirs, ours in pairs
         if theirs is not None or ours is not None
     ]

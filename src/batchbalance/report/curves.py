@@ -4,7 +4,6 @@ Between two rounds a curve is the straight line; before its first and after its 
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,6 +118,5 @@ def evenly_spaced(counts: Sequence[int], num: int) -> tuple[int, ...]:
     """At most `num` of some rising label counts, evenly spread, the last one always among them."""
     if len(counts) <= num:
         return tuple(counts)
-    wanted = np.linspace(counts[0], counts[-1], num + 1)[1:]
-    nearest = (bisect_left(counts, x) for x in wanted)
-    return tuple(dict.fromkeys(counts[min(i, len(counts) - 1)] for i in nearest))
+    steps = (round((i + 1) * (len(counts) - 1) / num) for i in range(num))
+    return tuple(counts[step] for step in steps)

@@ -37,10 +37,9 @@ def require_matplotlib() -> None:
 def figures(report: Report) -> dict[str, Draw]:
     """For the name of each figure, what draws it on light or dark paper."""
     require_matplotlib()
-    ordered = sorted(report.metrics, key=lambda name: name != report.metric)
-    draws: dict[str, Draw] = {
-        f"curves-{metric.replace('_', '-')}": _curves_drawer(report, metric) for metric in ordered
-    }
+    draws: dict[str, Draw] = {}
+    for metric in sorted(report.metrics, key=lambda name: name != report.metric):
+        draws[f"curves-{metric.replace('_', '-')}"] = partial(draw_curves, report, metric)
     if any(comparison.differences for comparison in report.comparisons):
         draws["differences"] = partial(draw_differences, report)
     return draws

@@ -53,8 +53,8 @@ def _tests(report: Report) -> Iterator[str]:
             shared = f"share {comparison.num_shared} of {most} seeds"
             yield f"{comparison.label} and {report.control} {shared}; only those are paired."
         if len(comparison.differences) < comparison.num_shared:
-            dropped = comparison.num_shared - len(comparison.differences)
-            yield f"{comparison.label}: {dropped} shared trials do not cover the labels compared with {report.control}."
+            dropped = f"{comparison.num_shared - len(comparison.differences)} of {comparison.num_shared} shared trials"
+            yield f"{comparison.label}: {dropped} do not cover the labels compared."
     tested = [c for c in report.comparisons if c.p is not None]
     few = min(tested, key=lambda c: len(c.differences), default=None)
     if few is not None and len(few.differences) < ENOUGH_TRIALS:

@@ -195,7 +195,7 @@ def _reached(summary: Summary) -> tuple[str, ...]:
     found = sum(x is not None for x in summary.reached.values())
     cells = []
     for counts in (summary.reached, summary.reached_total):
-        value = middle([math.inf if x is None else x for x in counts.values()])
+        value = middle([math.inf if x is None else float(x) for x in counts.values()])
         cells.append(NONE if value is None or math.isinf(value) else count(value))
     return summary.label, f"{found} of {len(summary.reached)}", cells[0], cells[1]
 

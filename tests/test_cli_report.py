@@ -1,0 +1,66 @@
+"""`batchbalance report` as a stranger would use it."""
+
+import pytest
+from typer.testing import CliRunner
+
+from batchbalance.cli import app
+from made_runs import made_run, write_run, write_runs
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_table_and_the_path_of_the_page(tmp_path):
+    write_runs(tmp_path / "runs", labels=("random", "bald"))
+    code, out, err = run(tmp_path / "runs", "--output", tmp_path / "out", "--at", "50,100", "--target", 0.7)
+    assert code == 0
+    assert "note: With 6 paired trials" in err
+    for word in ("strategy", "random", "bald", "at 100", "to 0.7", "p (Holm)", str(tmp_path / "out" / "report.html")):
+        assert word in out.replace("\n", "") or word in out
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_options_reach_the_report(tmp_path):
+    write_runs(tmp_path / "runs", seeds=[0], labels=("random", "bald"))
+    code, out, _ = run(tmp_path / "runs", "--output", tmp_path, "--control", "bald", "--metric", "nll")
+    assert code == 0
+    assert "against bald" in out
+    assert "## Against bald" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "# digits: 2 strategies compared by NLL" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--at", "fifty"], "--at must be label counts as 50,100, got 'fifty'"),
+        (["--at", ""], "--at must be"),
+        (["--metric", "acuracy"], "did you mean 'accuracy'"),
+        (["--control", "rondom"], "did you mean 'random'"),
+        (["--target", "90"], "from 0 to 1"),
+    ],
+)
+def test_mistakes_exit_with_2_and_write_nothing(tmp_path, arguments, message):
+    path = write_run(made_run(tmp_path / "runs", seeds=[0]))
+    code, out, err = run(path, "--output", tmp_path / "out", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_and_missing_folders(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "absent"):
+        code, _, err = run(path, "--output", tmp_path / "out")
+        assert code == 2
+        assert str(path) in err.replace("\n", "")
+    code, _, err = run(write_run(made_run(tmp_path / "runs", seeds=[])), "--output", tmp_path / "out")
+    assert (code, "finished round" in err) == (2, True)
+
+
+def test_a_missing_extra_names_the_command(tmp_path, monkeypatch):
+    path = write_run(made_run(tmp_path / "runs", seeds=[0]))
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    code, _, err = run(path, "--output", tmp_path / "out")
+    assert (code, "batchbalance[report]" in err) == (2, True)
