@@ -58,6 +58,19 @@ def test_no_two_of_many_runs_look_alike():
     assert all(a != b for a, b in itertools.combinations(without_colour[:60], 2))
 
 
+def test_long_labels_are_wrapped_and_dollars_are_no_formula(tmp_path):
+    labels = ["random", "batch-balance(offset=True) [data.name=digits, model.name=mlp, posterior.num_draws=100]", "$x$"]
+    report = compare([made_run(tmp_path, label) for label in labels])
+    figure = draw_curves(report, "accuracy")
+    figure.canvas.draw()
+    assert all(figure.bbox.containsx(x) for x in figure.legends[0].get_window_extent().intervalx)
+    assert [text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()] == labels
+    assert not any(text.get_parse_math() for text in figure.legends[0].get_texts())
+    figure = draw_differences(report)
+    figure.canvas.draw()
+    assert all(figure.bbox.containsx(x) for x in figure.axes[0].get_tightbbox().intervalx)
+
+
 def test_one_trial_and_a_metric_that_one_run_lacks(tmp_path):
     runs = [made_run(tmp_path, label, seeds=[0]) for label in ("random", "bald")]
     for record in runs[1].trials[0]:

@@ -5,6 +5,7 @@ below the axes. Figures are drawn on canvases of their own; matplotlib's global 
 """
 
 import io
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,7 @@ LINES: tuple[Any, ...] = ("--", "-", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (7, 2)),
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h")
 LIGHT, DARK = ("#1A1A1A", "#FFFFFF", "#DDDDDD"), ("#E8E8E8", "#16181C", "#3A3D42")  # ink, paper, grid
 WIDTH, AXES_HEIGHT, LEGEND_ROW = 5.6, 3.3, 0.24  # inches: narrow, so that the text stays readable on a phone
+LEGEND_CHARACTERS, TICK_CHARACTERS = 50, 24  # of a line
 DOTS_PER_INCH = 200
 MARKS = 8  # markers on a curve, about
 
@@ -48,11 +50,12 @@ def figures(report: Report) -> dict[str, Draw]:
 def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
     """The median of a metric over trials against training labels, with a band from quartile to quartile."""
     shown = [(i, s) for i, s in enumerate(report.summaries) if s.curves.get(metric)]
-    longest = max(len(summary.label) for _, summary in shown)
+    labels = [textwrap.fill(summary.label, LEGEND_CHARACTERS) for _, summary in shown]
+    longest = max(len(line) for label in labels for line in label.splitlines())
     columns = max(1, min(3, len(shown), 60 // (longest + 7)))
-    rows = -(-len(shown) // columns)
+    rows = -(-sum(label.count("\n") + 1 for label in labels) // columns)
     figure, axes, ink = _paper(AXES_HEIGHT + rows * LEGEND_ROW, dark)
-    for index, summary in shown:
+    for (index, summary), label in zip(shown, labels, strict=True):
         band = summary.bands(metric)
         x = [b.num_labels for b in band]
         colour, line, marker = look(index, ink)
@@ -60,19 +63,22 @@ def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
         axes.fill_between(x, [b.lower for b in band], [b.upper for b in band], color=colour, alpha=0.15, linewidth=0)
         axes.plot(
             x, [b.median for b in band], color=colour, linestyle=line, marker=marker, linewidth=1.6, markersize=5.5,
-            markevery=(index % step, step), markeredgecolor="none", label=summary.label,
+            markevery=(index % step, step), markeredgecolor="none", label=label,
         )  # fmt: skip
     axes.set_xlabel("training labels")
     axes.set_ylabel(f"test {metric_name(metric)}" + (" (nats)" if metric == "nll" else ""))
     axes.xaxis.get_major_locator().set_params(integer=True)
-    figure.legend(loc="outside lower center", ncols=columns, frameon=False, labelcolor=ink, handlelength=3.2)
+    legend = figure.legend(loc="outside lower center", ncols=columns, frameon=False, labelcolor=ink, handlelength=3.2)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     return figure
 
 
 def draw_differences(report: Report, dark: bool = False) -> Any:
     """For each run its differences to the control, one dot a seed, and their mean with its interval."""
     shown = [c for c in report.comparisons if c.differences]
-    figure, axes, ink = _paper(1.1 + 0.38 * len(shown), dark)
+    labels = [textwrap.fill(c.label, TICK_CHARACTERS) for c in shown]
+    figure, axes, ink = _paper(1.1 + sum(0.38 + 0.18 * label.count("\n") for label in labels), dark)
     index_of = {summary.label: i for i, summary in enumerate(report.summaries)}
     for row, comparison in enumerate(shown):
         colour, _, marker = look(index_of[comparison.label], ink)
@@ -82,12 +88,13 @@ def draw_differences(report: Report, dark: bool = False) -> Any:
         axes.plot([low, high], [row - 0.1] * 2, color=ink, linewidth=1.6)
         axes.plot([comparison.effect], [row - 0.1], marker=marker, color=colour, markersize=7, markeredgecolor=ink)
     axes.axvline(0, color=ink, linewidth=0.8, linestyle="--")
-    axes.set_yticks(range(len(shown)), [c.label for c in shown])
+    axes.set_yticks(range(len(shown)), labels, parse_math=False)
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     axes.xaxis.get_major_locator().set_params(nbins=5)
     better = "← better" if report.metric in LOWER_IS_BETTER else "better →"
-    axes.set_xlabel(f"{metric_name(report.metric)}, mean over labels, minus {report.control}'s   {better}")
+    control = textwrap.shorten(f"{report.control}", TICK_CHARACTERS, placeholder=" …")
+    axes.set_xlabel(f"mean {metric_name(report.metric)} minus {control}'s\n{better}", parse_math=False)
     return figure
 
 
