@@ -219,8 +219,12 @@ def test_null_metrics(runs):
 
 
 def test_a_run_on_other_data_is_noted(runs):
-    runs[1].config["data"] = {"name": "mnist"}
-    assert any("different data (digits, mnist)" in note for note in notes(compare(runs)))
+    runs[1].config["data"] = {"name": "my/folder/own.csv"}
+    assert any("differ in data or split (digits, own.csv)" in note for note in notes(compare(runs)))
+    runs[1].config["data"] = runs[0].config["data"]
+    assert compare(runs).alike
+    runs[1].config["split"] = {"validation": 7}
+    assert not compare(runs).alike
 
 
 def test_mistakes(tmp_path, runs):

@@ -6,6 +6,7 @@ The measure compared is the mean height of the learning curve over the label cou
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 from batchbalance.errors import UnknownNameError
@@ -111,7 +112,8 @@ class Report:
     """All that a report tells.
 
     Attributes:
-        data: the data sets of the runs; more than one makes a comparison doubtful.
+        data: the data sets of the runs.
+        alike: whether all runs have the same data and split, so that trials of one seed start alike.
         metric: the metric of tables and tests.
         metrics: all metrics that have curves.
         control: the label compared with; None if there is none.
@@ -126,6 +128,7 @@ class Report:
     """
 
     data: tuple[str, ...]
+    alike: bool
     metric: str
     metrics: tuple[str, ...]
     control: str | None
@@ -186,8 +189,8 @@ def compare(
     better = metric not in LOWER_IS_BETTER
     comparisons = [] if control is None else [_against(s, summaries[0], metric, seed) for s in summaries[1:]]
     return Report(
-        data=_data_names(shown), metric=metric, metrics=metrics, control=control, counts=counts, target=goal,
-        target_origin=origin, span=span, summaries=summaries, comparisons=tuple(_corrected(comparisons)),
+        data=_data_names(shown), alike=_alike(shown), metric=metric, metrics=metrics, control=control, counts=counts,
+        target=goal, target_origin=origin, span=span, summaries=summaries, comparisons=tuple(_corrected(comparisons)),
         wins={(a, b): _wins(of_metric[a], of_metric[b], better) for a in of_metric for b in of_metric if a != b},
         empty=tuple(run.label for run in runs if run.label not in of_metric),
     )  # fmt: skip
@@ -237,7 +240,13 @@ def _control(runs: Sequence[Run], control: str | None) -> str | None:
 
 
 def _data_names(runs: Sequence[Run]) -> tuple[str, ...]:
-    return tuple(sorted({str((run.config.get("data") or {}).get("name", "unnamed data")) for run in runs}))
+    names = {str((run.config.get("data") or {}).get("name", "unnamed data")) for run in runs}
+    return tuple(sorted({PurePath(name).name or name for name in names}))
+
+
+def _alike(runs: Sequence[Run]) -> bool:
+    settings = [(run.config.get("data"), run.config.get("split")) for run in runs]
+    return all(setting == settings[0] for setting in settings)
 
 
 def _span(curves: dict[str, dict[int, Curve]]) -> Span | None:

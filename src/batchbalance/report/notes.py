@@ -11,8 +11,9 @@ def notes(report: Report) -> list[str]:
 
 
 def _runs(report: Report) -> Iterator[str]:
-    if len(report.data) > 1:
-        yield f"The runs are on different data ({', '.join(report.data)}); pairing by seed assumes one data set."
+    if not report.alike:
+        names = ", ".join(report.data)
+        yield f"The runs differ in data or split ({names}): trials of one seed do not start alike, as pairing assumes."
     if report.empty:
         yield f"Left out, without a value of {report.metric} yet: {', '.join(report.empty)}."
     if report.control is None:
