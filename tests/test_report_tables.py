@@ -40,7 +40,7 @@ def test_results_and_labels(tmp_path):
     cell = f"{statistics.fmean(last):.3f} ± {statistics.stdev(last):.3f}"
     assert titled["Accuracy by training labels"].rows[0][2] == cell
     assert titled["Labels used"].rows[0] == ("random", "6", "12", "20 to 130", "100", "230")
-    assert titled["Time and memory"].rows[0] == ("random", "0.1 s", "2.2 s", "410 MB")
+    assert titled["Time and memory"].rows[0] == ("random", "100 ms", "2.2 s", "410 MB")
     assert "Against random" not in titled
     assert "Wins" not in titled
 

@@ -155,11 +155,12 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
 
 def _html_figure(name: str, light: bytes, dark: bytes, kind: str) -> str:
     heading, text = _caption(name)
+    text = "" if kind == "more" and text == CURVES else f" {text}"  # told below the first curves
     return (
         f'<figure class="{kind}"><picture>'
         f'<source media="(prefers-color-scheme: dark)" srcset="{_inlined(dark)}">'
         f'<img alt="{html.escape(heading)}" src="{_inlined(light)}"></picture>'
-        f"<figcaption>{html.escape(heading)}. {html.escape(text)}</figcaption></figure>"
+        f"<figcaption>{html.escape(heading)}.{html.escape(text)}</figcaption></figure>"
     )
 
 

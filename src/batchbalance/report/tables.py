@@ -181,7 +181,10 @@ def p_value(p: float | None) -> str:
 
 def seconds(values: Sequence[float]) -> str:
     """The median of some durations."""
-    return f"{median(values):.3g} s" if values else NONE
+    if not values:
+        return NONE
+    found = median(values)
+    return f"{found:.3g} s" if found >= 1 else f"{1000 * found:.3g} ms"
 
 
 def count(value: float | None) -> str:
