@@ -91,6 +91,16 @@ def test_a_target_never_reached_saves_infinitely_few_or_many(tmp_path):
     assert (nobody.saved, nobody.saved_interval, nobody.num_saved) == (None, None, 0)
 
 
+def test_labels_saved_need_half_of_the_seeds(tmp_path):
+    slow, lucky = made_run(tmp_path, "random"), made_run(tmp_path, "bald")
+    for num_lucky, saved in ((2, None), (3, math.inf)):
+        for seed in range(num_lucky):
+            lucky.trials[seed][-1]["metrics"]["accuracy"] = 1.0
+        comparison = compare([slow, lucky], target=1.0).comparisons[0]
+        assert (comparison.num_saved, comparison.saved) == (num_lucky, saved)
+        assert (comparison.saved_interval is None) == (saved is None)
+
+
 def test_the_default_target_is_reached_by_every_trial_of_the_control(runs):
     report = compare(runs)
     assert report.target == min(run[-1]["metrics"]["accuracy"] for run in runs[0].trials.values())

@@ -11,6 +11,7 @@ from typing import Any
 
 from batchbalance.errors import UnknownNameError
 from batchbalance.report.curves import (
+    LEAST_SHARE,
     LOWER_IS_BETTER,
     Band,
     Curve,
@@ -87,7 +88,8 @@ class Comparison:
         corrected_p: by Holm over all comparisons of the report.
         least_p: the smallest p that so many differences can give.
         least_corrected_p: the same, corrected.
-        saved: the median over seeds of labels saved to the target. ∞: the control never reached it; −∞: the run.
+        saved: the median over seeds of labels saved to the target. ∞: the control never reached it; −∞: the run. None
+            if neither did in more than half of the shared seeds.
         saved_interval: its 95 % bootstrap interval.
         num_saved: seeds in which at least one of the two reached the target.
     """
@@ -329,6 +331,7 @@ def _against(summary: Summary, control: Summary, metric: str, seed: int) -> Comp
         for theirs, ours in pairs
         if theirs is not None or ours is not None
     ]
+    known = bool(saved) and len(saved) >= LEAST_SHARE * len(shared)
     return Comparison(
         label=summary.label,
         num_shared=len(shared),
@@ -338,8 +341,8 @@ def _against(summary: Summary, control: Summary, metric: str, seed: int) -> Comp
         interval=mean_interval(values),
         p=sign_flip_test(values, generator=generator(seed, "report-flips")) if values else None,
         least_p=smallest_p(len(values)),
-        saved=middle(saved) if saved else None,
-        saved_interval=median_interval(saved, generator=generator(seed, "report-bootstrap")),
+        saved=middle(saved) if known else None,
+        saved_interval=median_interval(saved, generator=generator(seed, "report-bootstrap")) if known else None,
         num_saved=len(saved),
     )
 

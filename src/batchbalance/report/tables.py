@@ -110,9 +110,10 @@ def savings(report: Report) -> Table:
     rows = tuple((*row, *_saved(against.get(row[0]))) for row in rows)
     text += (
         f" Saved is the median over shared seeds of {report.control}'s training labels minus the strategy's, with its "
-        f"bootstrap interval; ∞ where {report.control} did not get there, −∞ where the strategy did not."
+        f"bootstrap interval; ∞ where {report.control} did not get there, −∞ where the strategy did not. Seeds "
+        "in which neither did are left out."
     )
-    return Table("Labels to a target", text, (*header, "saved", "95 % interval"), rows)
+    return Table("Labels to a target", text, (*header, "saved", "95 % interval", "seeds"), rows)
 
 
 def wins(report: Report) -> Table:
@@ -205,9 +206,10 @@ def _reached(summary: Summary) -> tuple[str, ...]:
 
 def _saved(comparison: Comparison | None) -> tuple[str, ...]:
     if comparison is None:
-        return NONE, NONE
+        return NONE, NONE, NONE
     ends = comparison.saved_interval
-    return count(comparison.saved), NONE if ends is None else f"[{count(ends[0])}, {count(ends[1])}]"
+    seeds = f"{comparison.num_saved} of {comparison.num_shared}"
+    return count(comparison.saved), NONE if ends is None else f"[{count(ends[0])}, {count(ends[1])}]", seeds
 
 
 def _won(pair: tuple[float, int]) -> str:
