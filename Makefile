@@ -23,7 +23,8 @@ format: install
 	$(BIN)/ruff format .
 
 demo: install
-	$(BIN)/python examples/digits.py
+	$(BIN)/batchbalance run examples/digits.toml --runs-dir runs/demo --jobs 2
+	$(BIN)/batchbalance report runs/demo --output runs/demo-report
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -52,7 +52,11 @@ def run_command(
             show_plan(tasks)
             return
         started = time.perf_counter()
-        failed = follow(tasks, jobs)
+        try:
+            failed = follow(tasks, jobs)
+        except KeyboardInterrupt:
+            complain("stopped", "complete rounds are kept; the same command goes on from there")
+            raise typer.Exit(130) from None
         seconds = time.perf_counter() - started
         out.print(Text(f"{len(tasks) - len(failed)} of {len(tasks)} trials are complete after {seconds:.0f} s"))
         out.print(Text(f"their records are in {runs_dir}; next: batchbalance report {runs_dir}"), soft_wrap=True)

@@ -1,0 +1,175 @@
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+from typer.testing import CliRunner
+
+from batchbalance.cli import app
+from batchbalance.cli.run import Bars, Lines
+from batchbalance.config import read_comparison
+from batchbalance.jobs import News, Task
+from batchbalance.loop import Goal, Step
+from batchbalance.runs import read_runs
+from small_runs import run_of
+
+ROOT = Path(__file__).parents[1]
+FILE = """
+batch_size = 5
+budget = 15
+strategies = ["random", {name = "power-balance", beta = 2}]
+[data]
+name = "digits"
+[split]
+initial_per_class = 1
+validation = 20
+reference = 30
+pool = 100
+[model]
+name = "tabular-mlp"
+hidden = [8]
+[training]
+max_epochs = 2
+[posterior]
+num_draws = 6
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(FILE)
+    return path
+
+
+def run(path, *arguments):
+    runs_dir = path.parent / "runs"
+    result = CliRunner().invoke(app, ["run", str(path), "--runs-dir", str(runs_dir), *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_run_resume_extend(path):
+    code, out, err = run(path, "--dry-run", "--trials", 2)
+    assert (code, err) == (0, "")
+    assert out.count("0 rounds in") == 4
+    assert not (path.parent / "runs").exists()
+    code, out, err = run(path, "--jobs", 2)
+    assert code == 0
+    assert "2 of 2 trials are complete" in out
+    assert "power-balance(beta=2), trial 0: done" in err
+    first = read_runs([path.parent / "runs"])
+    assert [(each.label, list(each.trials)) for each in first] == [("power-balance(beta=2)", [0]), ("random", [0])]
+    code, out, _ = run(path, "--trials", 2, "--budget", 20, "--jobs", 2)
+    assert "4 of 4 trials are complete" in out
+    later = read_runs([path.parent / "runs"])
+    assert [[len(records) for records in each.trials.values()] for each in later] == [[3, 3]] * 2
+    assert later[0].trials[0][0] == first[0].trials[0][0]
+    assert "3 rounds in" not in run(path, "--dry-run", "--set", "posterior.num_draws=7")[1]
+
+
+def test_a_failed_trial_is_told_and_the_others_end_well(path):
+    changes = ("--set", "strategies=['random', {name='badge', mean_gradients=true}]")
+    code, out, err = run(path, *changes, "--jobs", 2)
+    assert code == 2
+    assert "1 of 2 trials are complete" in out
+    assert "error: badge(mean_gradients=True), trial 0: " in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "posterior.num_draw=2"], "did you mean 'num_draws'"),
+        (["--set", "data.name=mnits"], "did you mean 'mnist'"),
+        (["--jobs", "0"], "jobs"),
+    ],
+)
+def test_wrong_input(path, arguments, message):
+    code, out, err = run(path, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not (path.parent / "runs").exists()
+
+
+def test_a_missing_file(tmp_path):
+    code, _, err = run(tmp_path / "none.toml")
+    assert code == 2
+    assert "No such file" in err
+
+
+def test_stopping_by_hand_keeps_the_records(path):
+    command = [sys.executable, "-m", "batchbalance.cli", "run", str(path), "--runs-dir", str(path.parent / "runs")]
+    code = "from batchbalance.cli import main; main()"
+    command = [sys.executable, "-c", code, *command[3:], "--budget", "110"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        while not list(path.parent.glob("runs/random-*/trial-0.jsonl")):
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "complete rounds are kept" in err
+    assert "Traceback" not in err
+    assert run(path)[0] == 0
+
+
+TASKS = [Task(run_of("random"), seed, Path("runs"), Goal(budget=20)) for seed in (0, 1)]
+NEWS = [
+    News(0, "step", Step(0, "train", 0.0)),
+    News(1, "step", Step(3, "select", 0.5)),
+    News(0, "done"),
+    News(1, "failed", text="no"),
+]
+
+
+def test_lines_and_bars_tell_trial_round_phase_and_time_left(monkeypatch):
+    for kind in ("lines", "bars"):
+        written = io.StringIO()
+        console = Console(file=written, width=120, force_terminal=kind == "bars")
+        monkeypatch.setattr("batchbalance.cli.run.err", console)
+        monkeypatch.setattr("batchbalance.cli.run.LINE_SECONDS", 0.0)
+        columns = (TextColumn("{task.description} {task.percentage:.0f} {task.fields[doing]}"),)
+        with Progress(*columns, console=console, disable=kind == "lines") as progress:
+            shown = Lines(TASKS) if kind == "lines" else Bars(TASKS, progress)
+            for news in NEWS:
+                shown.take(news)
+                progress.refresh()
+        text = written.getvalue()
+        assert "random, trial 1" in text
+        assert "selecting" in text
+        assert re.search(r"round 3", text)
+        assert ("s left" in text) == (kind == "lines")
+        assert ("all trials" in text) == (kind == "bars")
+
+
+def test_the_demo_is_a_valid_config():
+    runs = read_comparison(ROOT / "examples" / "digits.toml").runs()
+    assert [each.label for each in runs] == ["random", "bald", "batch-bald", "batch-balance", "power-balance"]
+
+
+def test_the_guide_is_true(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
+    (config,) = re.findall(r"```toml\n(.*?)```", text, re.S)
+    (tmp_path / "guide.toml").write_text(config, encoding="utf-8")
+    assert len(read_comparison(tmp_path / "guide.toml").runs()) == 4
+    monkeypatch.chdir(tmp_path)
+    reading, *asking = re.findall(r"```python\n(.*?)```", text, re.S)
+    folder = tmp_path / "runs" / "random-1"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"strategy": {"name": "random"}}')
+    record = {"round": 0, "trial": 0, "num_labelled": 10, "metrics": {"accuracy": 0.5}}
+    (folder / "trial-0.jsonl").write_text(json.dumps(record) + "\n")
+    names = {}
+    for snippet in (reading, *asking):
+        exec(compile(snippet, "docs/runs.md", "exec"), names)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "random 0 10 0.5"
+    assert len(names["questions"]) == 6
+    assert printed[1] == str(names["questions"][:3])
+    assert printed[2].startswith(str(names["questions"][:3])[:-1])
