@@ -12,6 +12,7 @@ SETTINGS = {
     "budget": 25,
     "strategies": ["random"],
 }
+FOREST = {"model": None, "training": None, "posterior": {"kind": "committee", "size": 6}}  # quick to start
 
 
 def run_of(strategy, **settings):

@@ -10,7 +10,7 @@ import pytest
 from batchbalance.jobs import Task, run_tasks
 from batchbalance.loop import Goal, run_trial
 from batchbalance.runs import open_trial, read_runs
-from small_runs import run_of, timeless
+from small_runs import FOREST, run_of, timeless
 
 GOAL = Goal(budget=20)
 
@@ -33,7 +33,7 @@ def test_jobs_change_no_number_and_failures_stay_alone(tmp_path):
 
 
 def test_a_worker_that_dies_is_reported_and_replaced(tmp_path):
-    config = run_of("random")
+    config = run_of("random", **FOREST)
     tasks = [Task(config, seed, tmp_path, GOAL) for seed in (0, 1)]
     kinds = {}
     for news in run_tasks(tasks, 1):
@@ -61,10 +61,10 @@ def children(parent="self"):
 def test_workers_end_with_a_killed_parent(tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path; from small_runs import run_of\n"
+        "from pathlib import Path; from small_runs import FOREST, run_of\n"
         "from batchbalance.jobs import Task, run_tasks; from batchbalance.loop import Goal\n"
         "if __name__ == '__main__':\n"
-        "    for news in run_tasks([Task(run_of('random'), 0, Path(sys.argv[2]), Goal(budget=100))], 1):\n"
+        "    for news in run_tasks([Task(run_of('random', **FOREST), 0, Path(sys.argv[2]), Goal(budget=100))], 1):\n"
         "        print(news.kind, flush=True)\n"
     )
     script = tmp_path / "script.py"
@@ -80,6 +80,6 @@ def test_workers_end_with_a_killed_parent(tmp_path):
             break
         time.sleep(0.05)
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
-    config = run_of("random")
+    config = run_of("random", **FOREST)
     resumed = run_trial(config, 0, tmp_path, GOAL)
     assert timeless(resumed)[:3] == timeless(run_trial(config, 0, tmp_path / "alone", GOAL))[:3]

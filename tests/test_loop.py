@@ -10,7 +10,7 @@ import torch
 from batchbalance.data import default_sizes, load, split
 from batchbalance.loop import Goal, run_trial
 from batchbalance.runs import read_runs, trial_path
-from small_runs import run_of, timeless
+from small_runs import FOREST, run_of, timeless
 
 GOAL = Goal(budget=25)
 FIELDS = [
@@ -177,7 +177,7 @@ def test_starting_without_labels(tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"model": None, "training": None, "posterior": {"kind": "committee", "size": 6}},
+        FOREST,
         {"model": None, "training": None, "posterior": {"kind": "bayesian-head", "num_draws": 5}},
         {"posterior": {"kind": "deep-ensemble", "size": 2}, "candidates": 20, "edges": {"threshold": 0.1}},
     ],
