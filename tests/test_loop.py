@@ -162,16 +162,25 @@ def test_small_validation_sets_and_none(tmp_path):
     assert records[0]["threshold"] > 0
 
 
-def test_starting_without_labels(tmp_path):
+def test_starting_without_labels_and_without_a_network(tmp_path):
     split = {"initial_per_class": 0, "pool": 60, "validation": 10, "reference": 10}
     batches = []
     for strategy in ("random", "bald"):
-        records = run_trial(run_of(strategy, split=split), 0, tmp_path, Goal(budget=10))
+        records = run_trial(run_of(strategy, split=split, **FOREST), 0, tmp_path, Goal(budget=10))
         assert [record["num_labelled"] for record in records] == [0, 5, 10]
         assert records[0]["metrics"]["nll"] == pytest.approx(np.log(10), abs=1e-6)
         assert records[0]["metrics"]["macro_auc"] == 0.5
         batches.append(records[0]["indices"])
     assert batches[0] == batches[1]
+
+
+def test_the_untrained_network_chooses_the_first_batch(tmp_path):
+    split = {"initial_per_class": 0, "pool": 60, "validation": 10, "reference": 10}
+    runs = [run_trial(run_of(name, split=split), 0, tmp_path, Goal(budget=10)) for name in ("random", "batch-balance")]
+    assert [record["num_labelled"] for record in runs[1]] == [0, 5, 10]
+    assert runs[0][0]["metrics"] == runs[1][0]["metrics"]
+    assert runs[1][0]["num_pairs"] > 0
+    assert runs[0][0]["indices"] != runs[1][0]["indices"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from batchbalance.config import (
     ChainSettings,
@@ -19,7 +19,7 @@ from batchbalance.config import (
 from batchbalance.models import network
 from batchbalance.posteriors import BayesianHead, Committee, CyclicalSGMCMC, DeepEnsemble, MCDropout, Posterior
 from batchbalance.seeds import derived_seed
-from batchbalance.training import Labelled, ModelFactory, Recipe, evaluate, fit
+from batchbalance.training import Labelled, ModelFactory, Recipe, evaluate, fit, fresh_model
 
 FEATURE_NETWORKS = ("tabular-mlp",)  # those that take one row of features
 
@@ -32,7 +32,8 @@ class Fitted:
     validation_error: float | None = None
 
 
-Fit = Callable[[Tensor, Tensor, int], Posterior | Fitted]  # called with inputs, int64 labels and a seed
+# Called with inputs, int64 labels and a seed. A method `untrained(inputs, seed)`, if any, serves before any label.
+Fit = Callable[[Tensor, Tensor, int], Posterior | Fitted]
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,23 @@ class PosteriorFit:
                 seed=seed,
                 device=self.device,
             )
-            draws = MCDropout(trained.model, settings.num_draws, derived_seed(seed, "masks"))
-            if validation is None:
-                return Fitted(draws)
-            return Fitted(draws, 1 - evaluate(trained.model, *(part.to(self.device) for part in validation)))
+            return self._dropout_draws(trained.model, settings.num_draws, validation, seed)
         posterior = self._fitted(inputs, labels, validation, seed)
         return Fitted(posterior, None if validation is None else mean_error(posterior, *validation))
+
+    def untrained(self, inputs: Tensor, seed: int) -> Fitted | None:
+        """Draws of the network before any training, to choose a first batch by; None for kinds without one network."""
+        if not isinstance(self.posterior, MCDropoutSettings):
+            return None
+        validation = self.validation(0) if callable(self.validation) else self.validation
+        model = fresh_model(self._factory(inputs), seed, self.device)
+        return self._dropout_draws(model, self.posterior.num_draws, validation, seed)
+
+    def _dropout_draws(self, model: nn.Module, num_draws: int, validation: Labelled | None, seed: int) -> Fitted:
+        draws = MCDropout(model, num_draws, derived_seed(seed, "masks"))
+        if validation is None:
+            return Fitted(draws)
+        return Fitted(draws, 1 - evaluate(model, *(part.to(self.device) for part in validation)))
 
     def _fitted(self, inputs: Tensor, labels: Tensor, validation: Labelled | None, seed: int) -> Posterior:
         settings = self.posterior

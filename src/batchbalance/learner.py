@@ -184,7 +184,7 @@ class Learner:
             journal.append({"event": "told", "ids": names, "labels": told})
 
     def fitted(self) -> Fitted | None:
-        """The posterior given all labels so far, or None if there is no label yet."""
+        """The posterior given all labels so far; before any, that of the untrained network, or None without one."""
         with self._journal() as journal:
             known = self._known(journal)
         return self._fitted(known)
@@ -240,7 +240,9 @@ class Learner:
     def _fitted(self, known: Known) -> Fitted | None:
         if not known.labels:
             self.seconds = {}
-            return None
+            untrained = getattr(self._fit, "untrained", None)
+            start = torch.zeros(1, dtype=torch.long)
+            return untrained(self._inputs[start], derived_seed(self._seed, "fit", known.round)) if untrained else None
         rows = sorted(known.labels)  # in whatever order labels came, the fit is the same
         key = (known.round, rows, [known.labels[row] for row in rows])
         if self._cached is None or self._cached[0] != key:
