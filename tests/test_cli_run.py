@@ -94,7 +94,7 @@ def test_wrong_input(path, arguments, message):
 def test_a_missing_file(tmp_path):
     code, _, err = run(tmp_path / "none.toml")
     assert code == 2
-    assert "No such file" in err
+    assert "none.toml must be a TOML file" in err
 
 
 def test_stopping_by_hand_keeps_the_records(path):

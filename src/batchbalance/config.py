@@ -341,6 +341,8 @@ def read_comparison(path: Path, changes: Iterable[str] = ()) -> Comparison:
         changes: settings that go before the file's, as "posterior.num_draws=20"; the value is written as in TOML, and
             text that is no TOML value is taken as it is.
     """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a TOML file that describes a comparison, got no such file")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -16,7 +16,7 @@ from batchbalance.config import read_comparison
 from batchbalance.jobs import News, Task, run_tasks
 from batchbalance.journal import read_journal
 from batchbalance.loop import Goal
-from batchbalance.runs import trial_path
+from batchbalance.runs import settled, trial_path
 
 LINE_SECONDS = 10.0  # the least time between two plain lines about steps
 DOING = {"load": "loading data", "train": "training", "evaluate": "evaluating", "predict": "predicting",
@@ -42,10 +42,11 @@ def run_command(
 ) -> None:
     """Run an active-learning comparison, or resume it where it was stopped."""
     with reported_errors():
-        comparison = read_comparison(config, changes or [])
-        goal = Goal(budget or comparison.budget, comparison.target_error)
-        runs = comparison.runs()
-        seeds = range(trials or comparison.trials)
+        ends = {"trials": trials, "budget": budget}
+        given = [f"{key}={number}" for key, number in ends.items() if number is not None]
+        comparison = read_comparison(config, [*(changes or []), *given])
+        goal = Goal(comparison.budget, comparison.target_error)
+        runs, seeds = comparison.runs(), range(comparison.trials)
         # All strategies of a trial first, so that what is there early can be compared.
         tasks = [Task(run, seed, runs_dir, goal, data_dir) for seed in seeds for run in runs]
         if dry_run:
@@ -69,7 +70,7 @@ def show_plan(tasks: list[Task]) -> None:
     for task in tasks:
         folder = task.runs_dir / task.config.folder_name
         path = trial_path(folder, task.seed)
-        done = len(read_journal(path)) if path.is_file() else 0
+        done = len(settled(read_journal(path), path, task.seed)) if path.is_file() else 0
         out.print(Text(f"{task.label}: {done} rounds in {folder}"), soft_wrap=True)
 
 
