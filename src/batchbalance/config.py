@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from functools import partial
 from inspect import signature
@@ -18,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from batchbalance.data import DATASETS, PAPER_SIZES, REPEATED_COPIES, SplitSizes
+from batchbalance.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COPIES, SplitSizes
 from batchbalance.data.own import is_own
 from batchbalance.data.splits import NOISE
 from batchbalance.equivalence import MAX_REFERENCE, Pairs
@@ -299,7 +300,7 @@ class Comparison(Settings):
     def _ends(self) -> "Comparison":
         if self.budget is None and self.target_error is None:
             raise ValueError("`budget` (training labels at the end) or `target_error` must be given, got neither")
-        if self.data.name not in DATASETS and not is_own(self.data.name):
+        if self.data.name not in (*DATASETS, *GENERATED) and not is_own(self.data.name):
             raise UnknownNameError("data set or file", self.data.name, DATASETS)
         return self
 
@@ -347,6 +348,12 @@ def read_comparison(path: Path, changes: Iterable[str] = ()) -> Comparison:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path} must be a TOML file, got: {error}") from error
+    return comparison_of(content, changes)
+
+
+def comparison_of(content: dict[str, Any], changes: Iterable[str] = ()) -> Comparison:
+    """A comparison from the content of a TOML file; `changes` as in `read_comparison`."""
+    content = deepcopy(content)
     for change in changes:
         _apply(content, change)
     return parsed(lambda: Comparison(**check_keys("the config", content, Comparison.model_fields)))

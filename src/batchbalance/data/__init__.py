@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 
 from batchbalance.data.dataset import Dataset
+from batchbalance.data.generated import GENERATED, load_generated
 from batchbalance.data.own import is_own, load_own
 from batchbalance.data.published import PUBLISHED, load_digits, load_published
 from batchbalance.data.sources import data_folder
@@ -24,6 +25,7 @@ from batchbalance.errors import UnknownNameError
 
 __all__ = [
     "DATASETS",
+    "GENERATED",
     "PAPER_SIZES",
     "Dataset",
     "SplitSizes",
@@ -56,7 +58,7 @@ def load(
     Args:
         name: one of ``DATASETS``, or a path to a user's own data: a folder of class-named image folders, a ``.npz``
             file with `x` and `y`, or a CSV file with a header. A known name goes before a path; write "./digits"
-            for a folder of that name.
+            for a folder of that name. One of ``GENERATED``, as "generated-mnist", is a stand-in of the same shape.
         data_dir: where published data sets lie or are downloaded to; else the variable BATCHBALANCE_DATA, else a
             per-user cache folder.
         seed: draws the test part where the publisher gives none (digits, drift, dry-bean, own data), and the shares of
@@ -80,6 +82,8 @@ def load(
         mnist = load_published("mnist", data_dir, seed=seed, partial=partial, download=download)
         named = replace(mnist, name=name)
         return imbalance(named, seed) if name == "imbalanced-mnist" else named
+    if name in GENERATED:
+        return load_generated(name, seed)
     if is_own(name):
         return load_own(name, label=label, seed=seed)
     raise UnknownNameError("data set", name, DATASETS)
