@@ -16,6 +16,7 @@ LAYERS = [
     {"models", "training", "data", "posteriors"},
     {"config", "runs", "fitting", "learner", "loop", "jobs"},
     {"report"},
+    {"experiments", "analyses"},
     {"cli"},
 ]
 

@@ -13,6 +13,8 @@ from rich.text import Text
 
 from batchbalance.cli.app import app, complain, err, out, reported_errors
 from batchbalance.config import read_comparison
+from batchbalance.data import load
+from batchbalance.experiments import experiment
 from batchbalance.jobs import News, Task, run_tasks
 from batchbalance.journal import read_journal
 from batchbalance.loop import Goal
@@ -25,7 +27,15 @@ DOING = {"load": "loading data", "train": "training", "evaluate": "evaluating", 
 
 @app.command("run")
 def run_command(
-    config: Annotated[Path, typer.Argument(help="A TOML file that describes a comparison; see docs/runs.md.")],
+    config: Annotated[
+        str, typer.Argument(help="A TOML file that describes a comparison, or a name from 'batchbalance experiments'.")
+    ],
+    preset: Annotated[
+        str | None, typer.Option(help="For a name: paper, laptop or smoke; laptop if left out.", show_default=False)
+    ] = None,
+    paper_draws: Annotated[
+        bool, typer.Option("--paper-draws", help="For a name: K draws for strategies without edges, 2K for the others.")
+    ] = False,
     runs_dir: Annotated[Path, typer.Option(help="Where run directories are made or resumed.")] = Path("runs"),
     data_dir: Annotated[
         Path | None, typer.Option(help="Where published data sets are; else BATCHBALANCE_DATA, else a cache folder.")
@@ -43,15 +53,27 @@ def run_command(
     """Run an active-learning comparison, or resume it where it was stopped."""
     with reported_errors():
         ends = {"trials": trials, "budget": budget}
-        given = [f"{key}={number}" for key, number in ends.items() if number is not None]
-        comparison = read_comparison(config, [*(changes or []), *given])
-        goal = Goal(comparison.budget, comparison.target_error)
-        runs, seeds = comparison.runs(), range(comparison.trials)
-        # All strategies of a trial first, so that what is there early can be compared.
-        tasks = [Task(run, seed, runs_dir, goal, data_dir) for seed in seeds for run in runs]
+        changes = [*(changes or []), *(f"{key}={number}" for key, number in ends.items() if number is not None)]
+        if is_file(config):
+            if preset is not None or paper_draws:
+                raise ValueError(f"--preset and --paper-draws are for names of experiments, got the file {config!r}")
+            comparisons = {runs_dir: read_comparison(Path(config), changes)}
+        else:
+            preset = preset or "laptop"
+            parts = experiment(config).comparisons(preset, changes, paper_draws=paper_draws)
+            runs_dir = runs_dir / f"{config}-{preset}"
+            comparisons = {runs_dir / part: comparison for part, comparison in parts.items()}
+        tasks = []
+        for folder, comparison in comparisons.items():
+            goal = Goal(comparison.budget, comparison.target_error)
+            # All strategies of a trial first, so that what is there early can be compared.
+            runs = comparison.runs()
+            tasks += [Task(run, seed, folder, goal, data_dir) for seed in range(comparison.trials) for run in runs]
         if dry_run:
             show_plan(tasks)
             return
+        if not is_file(config):
+            check_data(tasks)
         started = time.perf_counter()
         try:
             failed = follow(tasks, jobs)
@@ -63,6 +85,17 @@ def run_command(
         out.print(Text(f"their records are in {runs_dir}; next: batchbalance report {runs_dir}"), soft_wrap=True)
     if failed:
         raise typer.Exit(2)
+
+
+def is_file(config: str) -> bool:
+    """Whether this is a path and no name of an experiment."""
+    return config.endswith(".toml") or "/" in config or "\\" in config or Path(config).is_file()
+
+
+def check_data(tasks: list[Task]) -> None:
+    """Complain about missing data once, and not in every trial."""
+    for wanted, data_dir in {(task.config.data, task.data_dir) for task in tasks}:
+        load(wanted.name, data_dir=data_dir, partial=wanted.partial, label=wanted.label)
 
 
 def show_plan(tasks: list[Task]) -> None:

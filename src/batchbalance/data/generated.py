@@ -27,7 +27,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "dry-bean": (16,),
 }
 GENERATED = tuple(PREFIX + name for name in SHAPES)
-NUM_TRAIN, NUM_TEST = 800, 200
+NUM_TRAIN, NUM_TEST = 800, 100
 NOISE = 1.0  # deviation of an input from its class's pattern; the patterns themselves have deviation 1
 
 
