@@ -353,10 +353,16 @@ def read_comparison(path: Path, changes: Iterable[str] = ()) -> Comparison:
 
 def comparison_of(content: dict[str, Any], changes: Iterable[str] = ()) -> Comparison:
     """A comparison from the content of a TOML file; `changes` as in `read_comparison`."""
+    content = changed(content, changes)
+    return parsed(lambda: Comparison(**check_keys("the config", content, Comparison.model_fields)))
+
+
+def changed(content: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """A copy of the content of a TOML file with some settings changed, as in `read_comparison`."""
     content = deepcopy(content)
     for change in changes:
         _apply(content, change)
-    return parsed(lambda: Comparison(**check_keys("the config", content, Comparison.model_fields)))
+    return content
 
 
 def _apply(content: dict[str, Any], change: str) -> None:

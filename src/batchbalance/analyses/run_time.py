@@ -1,0 +1,121 @@
+"""Figures 2 and 6 and table 1: the time that strategies take against the batch size, on random predictions.
+
+The paper's complexities are those of its own implementation; the exponent beside them is measured here: the slope of
+log seconds against log batch size.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from batchbalance.analyses.figures import INK, legend, look, panels
+from batchbalance.config import Section, Whole
+from batchbalance.predictions import Predictions
+from batchbalance.seeds import generator
+from batchbalance.strategies import ConnectedStrategy, Problem, strategy_named
+
+# Table 1 of the paper: the cost, and the power of B in it where that is what grows.
+COMPLEXITIES: dict[str, tuple[str, int | None]] = {
+    "mean-std": ("|D|(CK + log B)", 0),
+    "variation-ratio": ("|D|(CK + log B)", 0),
+    "power-bald": ("|D|(CK + log B)", 0),
+    "batch-bald": ("|D| B M K", 1),
+    "coreset": ("|D| H B", 1),
+    "badge": ("|D| H C B²", 2),
+    "power-balance": ("|D|(C·2K + log B)", 0),
+    "greedy-balance": ("|D| B M·2K", 1),
+    "cluster-balance": ("|D| C·2K + |C|²(C²·2K + T), |C| = cB", 2),
+}
+
+
+class Options(Section):
+    """Sizes.
+
+    Attributes:
+        num_points: N.
+        num_draws: S.
+        num_classes: C.
+        num_features: D of the embeddings, the paper's H.
+        batch_sizes: B, ascending.
+        strategies: their names; those of the complexity table if left out.
+        max_seconds: a strategy that took longer is not timed at larger batches.
+        threshold: τ.
+    """
+
+    table = "[options]"
+    num_points: Whole
+    num_draws: Whole
+    num_classes: Whole = 10
+    num_features: Whole = 128
+    batch_sizes: list[Whole]
+    strategies: list[str] = list(COMPLEXITIES)
+    max_seconds: float = 60.0
+    threshold: float = 0.05
+
+
+def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG001
+    """Seconds for each strategy and batch size, and the exponents."""
+    stream = generator(seed, "run time")
+    shape = (options.num_points, options.num_draws, options.num_classes)
+    shared = 2 * torch.randn(shape[0], 1, shape[2], generator=stream)  # what draws agree on
+    pool = Predictions.from_logits(shared + torch.randn(shape, generator=stream))
+    embeddings = torch.randn(options.num_points, options.num_features, generator=stream)
+    problem = Problem(pool, torch.arange(options.num_points), 1, seed, None, embeddings=embeddings)
+    seconds = {name: timed(name, problem, options) for name in options.strategies}
+    table = []
+    for name, taken in seconds.items():
+        cost, power = COMPLEXITIES.get(name, ("not in the table", None))
+        table.append(
+            {"strategy": name, "paper": cost, "paper_exponent": power, "exponent": slope(options.batch_sizes, taken)}
+        )
+    sizes = {"num_points": shape[0], "num_draws": shape[1], "num_classes": shape[2]}
+    return {**sizes, "threads": torch.get_num_threads(), "batch_sizes": options.batch_sizes, "seconds": seconds,
+            "complexities": table}  # fmt: skip
+
+
+def timed(name: str, problem: Problem, options: Options) -> list[float | None]:
+    """Seconds for each batch size; None where it was not tried."""
+    strategy = strategy_named(name)
+    found: list[float | None] = []
+    for size in options.batch_sizes:
+        if size > options.num_points or (found and (found[-1] is None or found[-1] > options.max_seconds)):
+            found.append(None)
+            continue
+        started = time.perf_counter()
+        edges = None
+        if isinstance(strategy, ConnectedStrategy):
+            edges = strategy.connect(problem.predictions, options.threshold, "disjoint", problem.seed, None)
+        strategy.choose(
+            Problem(
+                problem.predictions, problem.candidates, size, problem.seed, None, edges=edges,
+                embeddings=problem.embeddings,
+            )
+        )  # fmt: skip
+        found.append(time.perf_counter() - started)
+    return found
+
+
+def slope(sizes: Sequence[int], seconds: Sequence[float | None]) -> float | None:
+    """The least-squares slope of log seconds against log size; None with fewer than two of them."""
+    points = [(math.log(b), math.log(s)) for b, s in zip(sizes, seconds, strict=True) if s]
+    if len({x for x, _ in points}) < 2:
+        return None
+    mean_x, mean_y = (sum(axis) / len(points) for axis in zip(*points, strict=True))
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+
+
+def draw(numbers: dict[str, Any]) -> Any:
+    """Seconds against batch size, both on log scales."""
+    figure, (axes,) = panels(1, legend_rows=1 + len(numbers["seconds"]) // 2)
+    for index, (name, seconds) in enumerate(numbers["seconds"].items()):
+        colour, line, marker = look(index, INK)
+        known = [(b, s) for b, s in zip(numbers["batch_sizes"], seconds, strict=True) if s is not None]
+        axes.loglog(*zip(*known, strict=True), color=colour, linestyle=line, marker=marker, linewidth=1.6, label=name)
+    axes.set_xlabel("batch size")
+    axes.set_ylabel("seconds for one batch")
+    legend(figure, axes)
+    return figure

@@ -1,0 +1,50 @@
+"""`batchbalance experiments` and `batchbalance analyse`."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from batchbalance.analyses import analyse
+from batchbalance.cli.app import app, out, reported_errors
+from batchbalance.experiments import PRESETS, experiment, experiment_names
+
+
+@app.command("experiments")
+def experiments_command(
+    name: Annotated[str | None, typer.Argument(help="Show this one alone, with its laptop preset.")] = None,
+) -> None:
+    """List the figures and tables of the paper that can be run by name."""
+    with reported_errors():
+        for each in experiment_names() if name is None else [name]:
+            found = experiment(each)
+            verb = "run" if found.analysis is None else "analyse"
+            out.print(Text.assemble((each, "bold"), f": {found.title} ({found.shows})"), soft_wrap=True)
+            out.print(Text(f"    batchbalance {verb} {each} --preset {'|'.join(PRESETS)}"), soft_wrap=True)
+            if name is not None:
+                out.print(Text(f"    laptop: {found.reduced}"), soft_wrap=True)
+                out.print(Text(f"    cost of laptop: {found.cost}"), soft_wrap=True)
+
+
+@app.command("analyse")
+def analyse_command(
+    name: Annotated[str, typer.Argument(help="The name of an analysis; see 'batchbalance experiments'.")],
+    preset: Annotated[str, typer.Option(help="paper, laptop or smoke.")] = "laptop",
+    output: Annotated[Path, typer.Option(help="The folder for the figure and its numbers.")] = Path("analyses"),
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where published data sets are; else BATCHBALANCE_DATA, else a cache folder.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same numbers; but for times.")] = 0,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting, as options.repeats=3; repeatable.")
+    ] = None,
+) -> None:
+    """Make one of the paper's figures that are not learning curves."""
+    with reported_errors():
+        started = time.perf_counter()
+        written = analyse(name, preset, output, changes=changes or [], seed=seed, data_dir=data_dir)
+        for path in written:
+            out.print(Text(f"written to {path}"), soft_wrap=True)
+        out.print(Text(f"{name} ({preset}) took {time.perf_counter() - started:.1f} s"), soft_wrap=True)
