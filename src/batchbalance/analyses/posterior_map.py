@@ -16,6 +16,8 @@ from batchbalance.analyses.trained import Setup
 from batchbalance.config import Section
 from batchbalance.equivalence import annealed_threshold, hamming_distances, partition, threshold_count
 
+TICKS = 6  # of the lower panel, at most
+
 
 class Options(Section):
     """Settings of its own: the perplexity of the map."""
@@ -80,12 +82,12 @@ def draw(numbers: dict[str, Any]) -> Any:
     top.set_xticks([])
     top.set_yticks([])
     top.set_xlabel("t-SNE of Hamming distances")
-    top.legend(frameon=False, loc="best")
+    top.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
     figure.colorbar(dots, ax=top, label="accuracy of the draw")
     classes = numbers["classes"]
     bottom.bar(range(len(classes)), [each["mass"] for each in classes], color="#0072B2", edgecolor=INK, linewidth=0.4)
     bottom.set_ylabel("share of draws")
-    step = max(1, len(classes) // 6)
+    step = -(-len(classes) // TICKS)
     shown = range(0, len(classes), step)
     bottom.set_xticks(list(shown), [f"{classes[i]['mean_accuracy']:.2f}" for i in shown])
     bottom.set_xlabel("equivalence classes, by their mean accuracy")

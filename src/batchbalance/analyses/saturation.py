@@ -52,7 +52,9 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
         draws = setup.draws(model, "saturation", repeat)
         edges = connect(setup.predict(draws, setup.splits.reference), threshold)
         if not edges.num_edges:
-            raise ValueError(f"at least one pair of draws must differ on more than {threshold:.2%} of the reference set")
+            raise ValueError(
+                f"at least one pair of draws must differ on more than {threshold:.2%} of the reference set"
+            )
         form = BalanceModel(setup.predict(draws, rows), edges)
         picks, informed = exact_picks(form, options.batch)
         found["exact_informed"].append(informed)

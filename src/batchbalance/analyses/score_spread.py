@@ -1,4 +1,4 @@
-"""How much scores depend on the draws: coefficients of variation (figure 16), and Δ of one point against K (figure 8)."""
+"""How much scores depend on the draws: coefficients of variation (figure 16), Δ of one point against K (figure 8)."""
 
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,12 @@ def compute_variation(
     for name, scores in (("balance", balance), ("bald", bald_scores)):
         values = variation(torch.stack(scores))
         defined = values[~values.isnan()]
-        known = {"num_undefined": len(values) - len(defined), "median": None, "mean": None, "values": defined.tolist()}
-        if len(defined):
-            known |= {"median": float(defined.median()), "mean": float(defined.mean())}
-        found[name] = known
+        found[name] = {
+            "num_undefined": len(values) - len(defined),
+            "median": float(defined.median()) if len(defined) else None,
+            "mean": float(defined.mean()) if len(defined) else None,
+            "values": defined.tolist(),
+        }
     return found
 
 

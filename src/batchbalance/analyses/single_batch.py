@@ -59,9 +59,7 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
     return {"sizes": sizes, "batch": options.batch, "before": before, "after": after}
 
 
-def accuracies(
-    setup: Setup, fit: Fit, strategy: str, labelled: Tensor, batch: int, seed: int
-) -> tuple[float, float]:
+def accuracies(setup: Setup, fit: Fit, strategy: str, labelled: Tensor, batch: int, seed: int) -> tuple[float, float]:
     """Test accuracy on some labelled rows of the pool, and after one batch more."""
     rows = setup.splits.pool
     learner = Learner(

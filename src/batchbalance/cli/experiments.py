@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.text import Text
 
@@ -36,6 +37,7 @@ def analyse_command(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where published data sets are; else BATCHBALANCE_DATA, else a cache folder.")
     ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads to compute with.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same numbers; but for times.")] = 0,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, as options.repeats=3; repeatable.")
@@ -43,6 +45,7 @@ def analyse_command(
 ) -> None:
     """Make one of the paper's figures that are not learning curves."""
     with reported_errors():
+        torch.set_num_threads(threads)
         started = time.perf_counter()
         written = analyse(name, preset, output, changes=changes or [], seed=seed, data_dir=data_dir)
         for path in written:

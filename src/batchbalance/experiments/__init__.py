@@ -74,7 +74,9 @@ class Experiment:
                 them, as in the paper's complexity table. By default all have the same S.
         """
         if self.analysis is not None:
-            raise ValueError(f"{self.name!r} is an analysis, no comparison; run it by: batchbalance analyse {self.name}")
+            raise ValueError(
+                f"{self.name!r} is an analysis, no comparison; run it by: batchbalance analyse {self.name}"
+            )
         changes = list(changes)
         found = {}
         for part in self.parts:
