@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from batchbalance import Predictions, connect
 from batchbalance.acquisition.balance import BalanceModel
 from batchbalance.analyses import ANALYSES, analyse, analysis_names
-from batchbalance.analyses.posterior_map import with_truth
+from batchbalance.analyses.posterior_map import fewest_classes, with_truth
 from batchbalance.analyses.run_time import slope
 from batchbalance.analyses.saturation import best, coverage, exact_picks, sampled_picks
 from batchbalance.analyses.score_spread import variation
@@ -39,12 +39,22 @@ def test_every_analysis_has_settings():
 
 def test_posterior_map(results):
     numbers = results["posterior-map"]
+    assert 1 <= len(numbers["classes"]) <= 4
     assert math.isclose(sum(each["mass"] for each in numbers["classes"]), 1)
     accuracies = [each["mean_accuracy"] for each in numbers["classes"]]
     assert accuracies == sorted(accuracies)
     assert len(numbers["draws"]["x"]) == len(numbers["draws"]["accuracy"]) == numbers["num_draws"] == 12
     weighted = sum(each["mass"] * each["mean_accuracy"] for each in numbers["classes"])
     assert math.isclose(weighted, mean(numbers["draws"]["accuracy"]))
+
+
+def test_fewest_classes():
+    places = torch.tensor([0, 1, 2, 10, 11, 30])
+    distances = (places[:, None] - places[None]).abs()
+    radius, classes = fewest_classes(distances, 3)
+    assert (radius, len(classes.unique())) == (2, 3)
+    assert fewest_classes(distances, 1)[0] == 30
+    assert fewest_classes(distances, 6)[0] == 0
 
 
 def test_score_variation(results):

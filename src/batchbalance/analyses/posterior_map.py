@@ -2,9 +2,11 @@
 
 A network is trained on few images of an imbalanced set (appendix C.2). Distances are Hamming distances between hard
 predictions on the reference set; its true labels are one more point of the map. Accuracy is that on the reference set.
+The paper does not name the radius of its classes; here it is the smallest that leaves at most `max_classes` of them.
 """
 
 import warnings
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,17 @@ from torch import Tensor
 
 from batchbalance.analyses.figures import INK, panels
 from batchbalance.analyses.trained import Setup
-from batchbalance.config import Section
-from batchbalance.equivalence import annealed_threshold, hamming_distances, partition, threshold_count
+from batchbalance.config import Section, Whole
+from batchbalance.equivalence import hamming_distances, partition
 
 TICKS = 6  # of the lower panel, at most
 
 
 class Options(Section):
-    """Settings of its own: the perplexity of the map."""
+    """The perplexity of the map, and how many equivalence classes there are at most."""
 
     table = "[options]"
+    max_classes: Whole = 10
     perplexity: float = 30.0
 
 
@@ -35,8 +38,7 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
     distances = hamming_distances(reference)  # (S, S)
     wrong = (reference.hard_labels() != setup.data.train_y[rows].unsqueeze(1)).sum(dim=0)  # (S,) distance to the truth
     accuracy = 1 - wrong.double() / len(rows)
-    threshold = annealed_threshold(error, setup.config.edges.ratio)
-    classes = partition(distances, threshold_count(threshold, len(rows)))
+    radius, classes = fewest_classes(distances, options.max_classes)
     places = embedded(with_truth(distances, wrong), options.perplexity, seed)
     members = [classes == label for label in classes.unique()]
     found = [
@@ -46,11 +48,19 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
         "num_draws": reference.num_draws,
         "num_reference": len(rows),
         "validation_error": error,
-        "threshold": threshold,
+        "radius": radius / len(rows),
         "draws": {"x": places[:-1, 0].tolist(), "y": places[:-1, 1].tolist(), "accuracy": accuracy.tolist()},
         "truth": {"x": float(places[-1, 0]), "y": float(places[-1, 1])},
         "classes": sorted(found, key=lambda each: each["mean_accuracy"]),
     }
+
+
+def fewest_classes(distances: Tensor, most: int) -> tuple[int, Tensor]:
+    """The smallest radius that gives at most so many classes, and the class of each draw."""
+    radii = distances.unique().tolist()
+    # Centres are found in the same order whatever the radius, so a larger one never gives more of them.
+    place = bisect_left(radii, True, key=lambda radius: int(partition(distances, radius).max()) < most)
+    return radii[place], partition(distances, radii[place])
 
 
 def with_truth(distances: Tensor, wrong: Tensor) -> Tensor:
