@@ -1,5 +1,6 @@
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -129,6 +130,14 @@ def test_run_by_name_from_the_command_line(tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert len(list((tmp_path / "dry-bean-smoke").glob("*/trial-0.jsonl"))) == 1
+
+
+def test_every_name_is_in_the_docs():
+    text = (Path(__file__).parents[1] / "docs" / "paper.md").read_text(encoding="utf-8")
+    for name in experiment_names():
+        found = experiment(name)
+        command = f"batchbalance {'run' if found.analysis is None else 'analyse'} {name}"
+        assert f"| {found.shows} | {found.title} | `{command}` | {found.cost} |" in text
 
 
 def test_experiments_are_listed():
