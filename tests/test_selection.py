@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 import oracles
 from batchbalance import Predictions, connect, information, joint_balance
-from batchbalance import selection as module
 from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
 from batchbalance.equivalence import Edges
 from batchbalance.seeds import generator
@@ -91,7 +90,7 @@ def test_greedy_value_and_bound_against_the_best_batch(seed):
 @pytest.mark.parametrize("beta", [None, 4.0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_lazy_is_plain_and_chunked_is_whole(beta, dtype, monkeypatch):
-    monkeypatch.setattr(module, "PROBE", 8)
+    monkeypatch.setattr("batchbalance.shards.PROBE", 8)
     predictions = Predictions.from_probs(random_probs(400, 10, 4, seed=7, spread=15).astype(dtype))
     edges = connect(predictions, 0.002)
     options = {"seed": 3, "beta": beta}
@@ -102,6 +101,10 @@ def test_lazy_is_plain_and_chunked_is_whole(beta, dtype, monkeypatch):
     assert plain.positions.tolist() == lazy.positions.tolist() == chunked.positions.tolist()
     assert lazy.num_evaluations < plain.num_evaluations
     assert lazy.upper_bound >= float(plain.gains.sum())
+    monkeypatch.setattr("batchbalance.shards.LAZY_SHARE", 1.0)
+    for room in (1, 37, 399):  # a cache that holds some of the points
+        part = objective(predictions, edges, cache_bytes=room * BalanceModel(predictions, edges).bytes_per_point)
+        assert greedy(part, 30, **options).positions.tolist() == plain.positions.tolist()
 
 
 def test_float32_picks_are_float64_picks_on_a_confident_pool():

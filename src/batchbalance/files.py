@@ -1,10 +1,17 @@
-"""Writing a file whole or not at all."""
+"""Writing a file whole or not at all, and reading one that may be cut short meanwhile."""
 
+import mmap
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from batchbalance.errors import FileFormatError
 
 
 @contextmanager
@@ -36,3 +43,35 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A memory-mapped file. Reading past the end of one that shrank would kill the process, so look before each read.
+
+    Attributes:
+        path: its name, for messages.
+        size: the bytes that it must have.
+        mapping: the map; it knows the size of the file it was made from, whatever the path now names.
+    """
+
+    path: Path
+    size: int
+    mapping: mmap.mmap
+
+    @classmethod
+    def of(cls, array: np.memmap, path: Path) -> "MappedFile | None":
+        """The file behind a memory-mapped array; None if there is none."""
+        base: Any = array
+        while base is not None and not isinstance(base, mmap.mmap):
+            base = getattr(base, "base", None)
+        return None if base is None else cls(path, array.offset + array.nbytes, base)
+
+    def check(self) -> None:
+        """Raise FileFormatError if the file is shorter than it was."""
+        size = self.mapping.size()
+        if size < self.size:
+            raise FileFormatError(
+                f"{self.path} must stay as it is while it is read, got {size:,} bytes where there were {self.size:,}; "
+                "write it again and start over"
+            )

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.errors import DrawMismatchError, FileFormatError, UnknownNameError
-from batchbalance.files import replacing
+from batchbalance.files import MappedFile, replacing
 from batchbalance.validation import Values, as_nsc, as_tensor, check_draw_ids, check_rows, check_weights, compute_dtype
 
 Rows = slice | Tensor | Sequence[int]
@@ -37,12 +37,14 @@ class Predictions:
         values: what the stored numbers are. Predictions made in memory hold log-probabilities.
         draw_ids: S distinct names of the draws, or None.
         weights: (S,) float64 draw weights that sum to 1, or None for equal weights.
+        file: the file that `stored` is mapped from, or None.
     """
 
     stored: Tensor
     values: Values
     draw_ids: tuple[str, ...] | None = None
     weights: Tensor | None = None
+    file: MappedFile | None = None
 
     @classmethod
     def from_probs(
@@ -74,15 +76,21 @@ class Predictions:
 
     @classmethod
     def _wrap(
-        cls, x: Any, values: Values, axes: str, draw_ids: Sequence[str | int] | None, weights: Any
+        cls,
+        x: Any,
+        values: Values,
+        axes: str,
+        draw_ids: Sequence[str | int] | None,
+        weights: Any,
+        file: MappedFile | None = None,
     ) -> "Predictions":
         """Validate chunk by chunk but keep the numbers as they are, to be converted at each read."""
         if values not in get_args(Values):
             raise UnknownNameError("kind of values", str(values), get_args(Values))
         stored = as_nsc(as_tensor(x), axes)
         num_draws = stored.shape[1]
-        wrapped = cls(stored, values, check_draw_ids(draw_ids, num_draws), check_weights(weights, num_draws))
-        off = check_rows(stored, values, wrapped.spans())
+        wrapped = cls(stored, values, check_draw_ids(draw_ids, num_draws), check_weights(weights, num_draws), file)
+        off = check_rows(stored, values, wrapped._readable_spans())
         # Log-probabilities that are off by more than rounding need what logits need: to be normalised when read.
         return replace(wrapped, values="logits") if values == "log-probs" and off > ROUNDING else wrapped
 
@@ -121,6 +129,8 @@ class Predictions:
 
     def log_probs(self, rows: Rows = slice(None)) -> Float[Tensor, "n S C"]:
         """Log-probabilities of some points, (n, S, C), in ``dtype``."""
+        if self.file is not None:
+            self.file.check()
         picked = self.stored[rows if isinstance(rows, slice) else torch.as_tensor(rows, dtype=torch.long)]
         if self.values == "log-probs" and picked.dtype == self.dtype:
             return picked
@@ -137,6 +147,12 @@ class Predictions:
     def spans(self, numbers: int = CHUNK_NUMBERS) -> list[slice]:
         """Consecutive slices that cover all points, each of about `numbers` numbers."""
         return spans_of(self.num_points, numbers // (self.num_draws * self.num_classes))
+
+    def _readable_spans(self) -> Iterator[slice]:
+        for rows in self.spans():
+            if self.file is not None:
+                self.file.check()
+            yield rows
 
     def mean_probs(self) -> Float[Tensor, "N C"]:
         """The weighted mean over draws of the class probabilities, (N, C)."""
@@ -202,7 +218,10 @@ class Predictions:
                 axes,
                 file_ids if draw_ids is None else draw_ids,
                 file_weights if weights is None else weights,
+                MappedFile.of(array, path) if isinstance(array, np.memmap) else None,
             )
+        except FileFormatError:
+            raise
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"{path}: {error}") from error
         return wrapped if path.suffix == ".npy" else wrapped._converted()

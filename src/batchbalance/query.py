@@ -11,6 +11,7 @@ from torch import Tensor
 from batchbalance.acquisition.balance import BalanceModel
 from batchbalance.equivalence import MAX_REFERENCE, Edges, Pairs, annealed_threshold, check_unit, subsample
 from batchbalance.evaluation import BatchEvaluation, evaluate, remaining_candidates
+from batchbalance.memory import FREE_SHARE, check_budget, free_memory, parse_bytes, streaming_bytes
 from batchbalance.predictions import Predictions
 from batchbalance.selection import Continuation
 from batchbalance.strategies import Choice, ConnectedStrategy, Problem, Random, Strategy, strategy_named
@@ -95,6 +96,8 @@ def select(
     seed: int = 0,
     device: str | None = None,
     max_reference: int | None = MAX_REFERENCE,
+    memory_budget: int | str | None = None,
+    progress: bool = False,
 ) -> Selection:
     """Choose the batch of points to label next.
 
@@ -114,6 +117,9 @@ def select(
         seed: same seed, same batch.
         device: where to compute, such as "cuda"; the CPU if left out.
         max_reference: a larger reference set is subsampled to this size; None keeps all of it.
+        memory_budget: bytes, or a text such as "2GiB", to take beside the predictions; half of what is free if left
+            out. Predictions from a ``.npy`` file are read in chunks, so they may be larger. Never changes the batch.
+        progress: show how far it is.
     """
     chosen_strategy = strategy_named(strategy) if isinstance(strategy, str) else strategy
     num, candidates = _check_request(predictions, batch_size, exclude, chosen_strategy, device)
@@ -136,17 +142,36 @@ def select(
             f"`labelled_embeddings` must have the {features.shape[-1]} features of `embeddings`, got "
             f"{labelled.shape[-1]}; embed both with one network"
         )
-    problem = Problem(predictions, candidates, num, seed, device, embeddings=features, labelled_embeddings=labelled)
+    budget = int(FREE_SHARE * free_memory()) if memory_budget is None else parse_bytes(memory_budget)
+    problem = Problem(
+        predictions,
+        candidates,
+        num,
+        seed,
+        device,
+        embeddings=features,
+        labelled_embeddings=labelled,
+        cache_bytes=max(0, budget - streaming_bytes(predictions)),
+        progress=progress,
+    )
+    if memory_budget is not None:
+        check_budget(budget, predictions)
     if not isinstance(chosen_strategy, ConnectedStrategy):
         compared = None if reference is None else subsample(reference, max_reference, seed)
-        choice = chosen_strategy.choose(replace(problem, reference=compared))
+        problem = replace(problem, reference=compared)
+        if memory_budget is not None:
+            check_budget(budget, predictions, chosen_strategy.name, chosen_strategy.memory_needed(problem))
+        choice = chosen_strategy.choose(problem)
         return Selection(choice.indices, chosen_strategy, seed, scores=choice.scores, warnings=choice.notes)
 
     tau, source = _threshold(predictions, threshold, validation_error, ratio)
     edges = chosen_strategy.connect(predictions if reference is None else reference, tau, pairs, seed, max_reference)
-    choice = _choose(chosen_strategy, replace(problem, edges=edges))
+    problem = replace(problem, edges=edges)
+    if memory_budget is not None:
+        check_budget(budget, predictions, chosen_strategy.name, chosen_strategy.memory_needed(problem))
+    choice = _choose(chosen_strategy, problem)
     offset = isinstance(chosen_strategy, BalanceStrategy) and chosen_strategy.offset
-    model = BalanceModel(predictions, edges, offset=offset, device=device)
+    model = BalanceModel(predictions, edges, offset=offset, device=device, cache_bytes=problem.cache_bytes)
     value = evaluate(model, choice.indices, candidates, seed=seed, upper_bound=choice.upper_bound)
     return _selection(chosen_strategy, seed, choice, value, edges, source)
 
@@ -247,11 +272,20 @@ def _threshold(
     if validation_error is not None:
         tau = annealed_threshold(validation_error, ratio)
         return tau, f"{float(ratio):g} × validation error {float(validation_error):.4g}"
-    estimate = float((1 - predictions.mean_probs().amax(dim=1)).double().mean().clamp(0, 1))
+    estimate = min(1.0, max(0.0, unsureness(predictions) / predictions.num_points))
     source = (
         f"{float(ratio):g} × estimated error {estimate:.4g}, the mean of 1 − (largest mean probability) over the pool"
     )
     return annealed_threshold(estimate, ratio), source
+
+
+def unsureness(predictions: Predictions) -> float:
+    """The sum over points of 1 − (largest mean probability): how many errors the mean prediction expects to make."""
+    total = 0.0
+    for _, chunk in predictions.chunks():
+        means = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), chunk.exp())
+        total += float((1 - means.amax(dim=1)).double().sum())
+    return total
 
 
 def _same_draws(predictions: Predictions, reference: Predictions) -> Predictions:

@@ -5,52 +5,25 @@ is cut into chunks never changes a batch.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance.acquisition.balance import Survival
 from batchbalance.predictions import CHUNK_NUMBERS, spans_of
+from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import generator, gumbel
+from batchbalance.shards import Objective, Offer, Shard, Step, quantised, weighed
 
 Continuation = Literal["tail", "power", "random"]
 CONTINUATIONS: tuple[str, ...] = get_args(Continuation)
 
-NEAR_TIE = 1e-4  # relative; far above what a float32 gain is off by
-TIE_BITS = 40  # float64 values that agree to this many bits are a tie
-PROBE = 512  # candidates looked at before deciding between a lazy step and a full pass
-LAZY_SHARE = 0.25  # a lazy step that must look at more than this share of the candidates becomes a full pass
-LOG_SMALLEST = math.log(1e-30)  # below this, float32 gains come near its smallest numbers and lose digits
 NOTHING_LEFT = 2.0**-52  # below this share of surviving weight, Δ no longer changes in float64
 MAX_ROUNDS = 100
-
-
-@runtime_checkable
-class Objective(Protocol):
-    """A monotone submodular set function over positions 0 … num_candidates − 1 that grows one point at a time."""
-
-    @property
-    def num_candidates(self) -> int:
-        """How many positions there are."""
-
-    @property
-    def log_scale(self) -> float:
-        """Gains are to be multiplied by exp of this; it may fall as points are added."""
-
-    @property
-    def log_remaining(self) -> float:
-        """Log of the share of the largest value that is still to be gained."""
-
-    def gains(self, positions: Int[Tensor, " p"] | None = None) -> Float[Tensor, " p"]:
-        """Gains in working precision, as float64."""
-
-    def exact_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        """Gains computed in float64."""
-
-    def add(self, position: int) -> None:
-        """Put a point into the set."""
 
 
 @dataclass(frozen=True)
@@ -74,20 +47,9 @@ class Greedy:
     num_evaluations: int
 
 
-def quantised(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Float64 values rounded to 40 bits, so that values which differ only by rounding compare equal."""
-    mantissa, exponent = torch.frexp(values.double())
-    return torch.ldexp((mantissa * 2.0**TIE_BITS).round() / 2.0**TIE_BITS, exponent)
-
-
 def top_k(scores: Float[Tensor, " n"], num: int) -> Int[Tensor, " k"]:
     """Positions of the `num` largest scores, best first; ties go to the lowest position."""
     return torch.sort(quantised(scores), descending=True, stable=True).indices[:num]
-
-
-def weighed(log_scores: Float[Tensor, " n"], power: float, noise: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Power · log score + noise; -inf for a score of 0, whatever the power."""
-    return torch.where(log_scores == -torch.inf, -torch.inf, power * log_scores + noise)
 
 
 def power_sample(
@@ -105,6 +67,50 @@ def power_sample(
     return torch.cat([ranked[:num_positive], zeros[noise[zeros].argsort(descending=True)]])[:num]
 
 
+@runtime_checkable
+class Shards(Protocol):
+    """The candidates of a greedy run, in one part or many, here or on other machines."""
+
+    @property
+    def num_candidates(self) -> int:
+        """Positions of all parts together."""
+
+    def offers(self, step: Step, show: bool) -> Sequence[Offer]:
+        """The best point of each part; `show` progress if every point is looked at for the first time."""
+
+    def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
+        """(1 − G, G) of a point."""
+
+    def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
+        """Gains of all candidates given a survival."""
+
+
+class OneShard:
+    """All candidates in this process."""
+
+    def __init__(self, objective: Objective, *, lazy: bool):
+        self._objective = objective
+        self._shard = Shard(objective, torch.arange(objective.num_candidates), lazy=lazy)
+
+    @property
+    def num_candidates(self) -> int:
+        """How many there are."""
+        return self._objective.num_candidates
+
+    def offers(self, step: Step, show: bool) -> Sequence[Offer]:
+        """One offer."""
+        with shown_progress("scoring points", self.num_candidates, show) as bar:
+            return [self._shard.offer(step, bar)]
+
+    def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
+        """(1 − G, G) of a point."""
+        return self._objective.factors(position)
+
+    def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
+        """Gains of all candidates given a survival."""
+        return self._shard.first_gains(survival)
+
+
 def greedy(
     objective: Objective,
     batch_size: int,
@@ -113,31 +119,56 @@ def greedy(
     beta: float | None = None,
     lazy: bool = True,
     continuation: Continuation = "tail",
+    progress: bool = False,
+) -> Greedy:
+    """``greedy_over`` for candidates in this process; the survival of the objective is changed.
+
+    With `lazy`, an old gain, which bounds a new one from above, spares evaluations. It never changes the batch.
+    """
+    shards = OneShard(objective, lazy=lazy)
+    return greedy_over(
+        shards, objective.survival, batch_size, seed=seed, beta=beta, continuation=continuation, progress=progress
+    )
+
+
+def greedy_over(
+    shards: Shards,
+    survival: Survival,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    beta: float | None = None,
+    continuation: Continuation = "tail",
+    progress: bool = False,
 ) -> Greedy:
     """Pick the point of largest gain, `batch_size` times; the result is within 1 − 1/e of the best batch.
 
     Args:
-        objective: what to maximise; it is changed.
+        shards: the candidates.
+        survival: what survives an empty batch.
         batch_size: B, at most the number of candidates.
         seed: for the random parts.
         beta: if given, each pick is sampled with p ∝ gain^β instead of the largest.
-        lazy: use that an old gain bounds a new one from above, to skip evaluations. Never changes the batch.
         continuation: what to do once what survives is below float64 meaning: "tail" goes on by the rescaled gains
             (and by "power" once those are exactly 0), "power" samples p ∝ first gain, "random" samples uniformly.
+        progress: show how far it is.
     """
-    run = _GreedyRun(objective, batch_size, seed, beta, lazy)
+    run = _GreedyRun(shards, survival, batch_size, seed, beta)
     continued_from: int | None = None
     applied: Continuation | None = None
-    while len(run.chosen) < batch_size:
-        if applied is None and objective.log_remaining < math.log(NOTHING_LEFT):
-            applied, continued_from = continuation, len(run.chosen)
-        best = run.best_position() if applied in (None, "tail") else None
-        if best is not None:
-            run.add(best)
-            continue
-        applied, continued_from = "random" if continuation == "random" else "power", len(run.chosen)
-        run.fill(applied)
-    run.tighten_bound()
+    best = run.best_position(progress)
+    with shown_progress("choosing points", batch_size, progress) as bar:
+        while len(run.chosen) < batch_size:
+            if applied is None and run.log_remaining < math.log(NOTHING_LEFT):
+                applied, continued_from = continuation, len(run.chosen)
+            if run.chosen:
+                best = run.best_position() if applied in (None, "tail") else None
+            if best is not None:
+                run.add(best)
+                bar.advance()
+                continue
+            applied, continued_from = "random" if continuation == "random" else "power", len(run.chosen)
+            run.fill(applied, bar.advance)
     return Greedy(
         torch.tensor(run.chosen),
         torch.tensor(run.gains, dtype=torch.float64),
@@ -149,104 +180,61 @@ def greedy(
 
 
 class _GreedyRun:
-    """The moving parts of ``greedy``. Bounds are kept as unscaled logs, so that they stay comparable for ever."""
+    """The moving parts of ``greedy_over``."""
 
-    def __init__(self, objective: Objective, batch_size: int, seed: int, beta: float | None, lazy: bool):
-        self.objective = objective
-        self.batch_size = batch_size
-        self.seed = seed
-        self.beta = beta
-        self.lazy = lazy
+    def __init__(self, shards: Shards, survival: Survival, batch_size: int, seed: int, beta: float | None):
+        self._shards = shards
+        self._survival = survival
+        self._first = survival.copy()
+        self._step = Step(survival, torch.empty(0, dtype=torch.long), batch_size, shards.num_candidates, seed, beta)
         self.chosen: list[int] = []
         self.gains: list[float] = []
         self.num_evaluations = 0
-        self.upper_bound = torch.inf
-        self.open = torch.ones(objective.num_candidates, dtype=torch.bool)
-        self.log_bounds = torch.full((objective.num_candidates,), torch.inf, dtype=torch.float64)
-        self._evaluate_all()
-        self.first_gains = self.log_bounds.exp()
+        self.upper_bound = math.inf
 
-    def _evaluate_all(self) -> None:
-        self.log_bounds = self._log(self.objective.gains())
-        self.log_bounds[~self.open] = -torch.inf
-        self.num_evaluations += self.objective.num_candidates
+    @property
+    def log_remaining(self) -> float:
+        """Log of the share of the largest value that is still to be gained."""
+        return self._survival.log_total - self._first.log_total if self._first.log_total > -math.inf else -math.inf
 
-    def _evaluate(self, positions: Tensor) -> None:
-        self.log_bounds[positions] = self._log(self.objective.gains(positions))
-        self.log_bounds[~self.open] = -torch.inf
-        self.num_evaluations += len(positions)
-
-    def _log(self, gains: Tensor) -> Tensor:
-        return gains.log() + self.objective.log_scale
-
-    def best_position(self) -> int | None:
+    def best_position(self, show: bool = False) -> int | None:
         """The next pick, or None if no candidate gains anything."""
-        if self.beta is None:
-            power, noise, margin = 1.0, torch.zeros_like(self.log_bounds), NEAR_TIE
-        else:
-            stream = generator(self.seed, "stochastic-greedy", len(self.chosen))
-            power, noise, margin = self.beta, gumbel(len(self.open), generator=stream), self.beta * NEAR_TIE
-        if self.chosen:  # before the first pick, every bound is a fresh gain
-            self._refresh(power, noise, margin)
-        if float(self.log_bounds.max()) - self.objective.log_scale < LOG_SMALLEST:
-            contenders = self.open.nonzero().flatten()  # too small for float32: its gains are rounded, or 0
-        else:
-            keys = weighed(self.log_bounds, power, noise)
-            contenders = (keys >= keys.max() - margin).nonzero().flatten()
-        gains = self.objective.exact_gains(contenders)
-        self.log_bounds[contenders] = self._log(gains)
-        self.tighten_bound()
-        if not bool((gains > 0).any()):
-            return None
-        exact = quantised(gains) if self.beta is None else weighed(gains.log(), power, noise[contenders])
-        return int(contenders[exact.argmax()])
+        step = replace(self._step, chosen=torch.tensor(self.chosen, dtype=torch.long))
+        offers = self._offers(step, show)
+        if all(offer.too_small for offer in offers):
+            offers = self._offers(replace(step, exact=True), False)
+        # Δ(A) plus the B largest gains given A bounds the best batch. Gains in float32 may be off by a few parts in a
+        # million, the bound must not be.
+        largest = torch.cat([offer.largest for offer in offers])
+        largest = largest.topk(min(step.num_largest, len(largest))).values
+        self.upper_bound = min(self.upper_bound, sum(self.gains) + float(largest.sum()) * (1 + 1e-5))
+        best = min(offers, key=lambda offer: (-offer.key, offer.position))
+        return None if best.position < 0 else best.position
 
-    def _refresh(self, power: float, noise: Tensor, margin: float) -> None:
-        """Re-evaluate every position that could still be the best or nearly so."""
-        num_open = int(self.open.sum())
-        keys = weighed(self.log_bounds, power, noise)
-        if not self.lazy or num_open <= 2 * PROBE:
-            self._evaluate_all()
-            return
-        probe = keys.topk(PROBE).indices
-        self._evaluate(probe)
-        fresh = torch.zeros_like(self.open)
-        fresh[probe] = True
-        while True:
-            keys = weighed(self.log_bounds, power, noise)
-            best = keys[fresh].max()
-            rivals = ((keys >= best - margin) & ~fresh & self.open).nonzero().flatten()
-            if len(rivals) == 0:
-                return
-            if len(rivals) > LAZY_SHARE * num_open:
-                self._evaluate_all()
-                return
-            block = rivals[keys[rivals].topk(min(len(rivals), 4 * PROBE)).indices]
-            self._evaluate(block)
-            fresh[block] = True
+    def _offers(self, step: Step, show: bool) -> Sequence[Offer]:
+        offers = self._shards.offers(step, show)
+        self.num_evaluations += sum(offer.num_evaluations for offer in offers)
+        return offers
 
     def add(self, position: int) -> None:
-        gain = float(self.objective.exact_gains(torch.tensor([position])))
-        self.gains.append(gain * math.exp(self.objective.log_scale))
-        self.objective.add(position)
+        discounts, kept = self._shards.factors(position)
+        self.gains.append(float((self._survival.scaled * discounts).sum()) * math.exp(self._survival.log_scale))
+        self._survival.multiply(kept)
         self.chosen.append(position)
-        self.open[position] = False
-        self.log_bounds[position] = -torch.inf
 
-    def fill(self, how: Continuation) -> None:
+    def fill(self, how: Continuation, advance: Callable[[], None]) -> None:
         """Complete the batch without looking at gains any more."""
-        left = self.open.nonzero().flatten()
-        scores = self.first_gains[left] if how == "power" else torch.ones(len(left), dtype=torch.float64)
-        stream = generator(self.seed, "continuation")
-        picks = power_sample(scores, self.batch_size - len(self.chosen), 1.0, generator=stream)
+        is_open = torch.ones(self._shards.num_candidates, dtype=torch.bool)
+        is_open[self.chosen] = False
+        left = is_open.nonzero().flatten()
+        scores = torch.ones(len(left), dtype=torch.float64)
+        if how == "power":
+            scores = self._shards.first_gains(self._first)[left]
+        stream = generator(self._step.seed, "continuation")
+        picks = power_sample(scores, self._step.num_largest - len(self.chosen), 1.0, generator=stream)
         for position in left[picks].tolist():
             self.add(position)
-
-    def tighten_bound(self) -> None:
-        """Lower the bound on the best batch: Δ(A) plus the B largest gains given A, by any prefix A."""
-        largest = self.log_bounds.exp().topk(self.batch_size).values.sum()
-        # Gains in float32 may be off by a few parts in a million, the bound must not be.
-        self.upper_bound = min(self.upper_bound, sum(self.gains) + float(largest) * (1 + 1e-5))
+            advance()
 
 
 def balance_clustering(

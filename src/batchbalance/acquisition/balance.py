@@ -11,7 +11,9 @@ With μ_h = 1 − λ_h, 1 − Q = μ_a + μ_b − μ_a μ_b: sums of non-negativ
 no digits in float32.
 """
 
+import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,11 +22,13 @@ from torch import Tensor
 
 from batchbalance.equivalence import Edges
 from batchbalance.predictions import Predictions, spans_of
+from batchbalance.progress import Bar
 from batchbalance.validation import Indices, check_indices
 
 DENSE_EDGES_PER_DRAW = 4  # above this many edges for each draw, single scores go through an (S, S) matrix
 CHUNK_BYTES = 2**21  # terms computed at a time: they stay in the cache
-FACTOR_BYTES = 2**25  # float64 (S, E) matrices held at a time
+FACTOR_BYTES = 2**24  # float64 (S, E) matrices held at a time
+CACHE_BYTES = 2**30
 
 
 def log_ratios(log_probs: Float[Tensor, "n C S"], offset: bool) -> Float[Tensor, "n C S"]:
@@ -44,6 +48,9 @@ class PointTerms:
     probs: Float[Tensor, "n C S"]
     deficits: Float[Tensor, "n C E"]
 
+    def __getitem__(self, rows: slice | Tensor) -> "PointTerms":
+        return PointTerms(self.probs[rows], self.deficits[rows])
+
 
 class BalanceModel:
     """The closed form for one set of predictions and edges.
@@ -53,10 +60,20 @@ class BalanceModel:
         edges: pairs of draws to tell apart.
         offset: measure likelihood ratios against the largest of any draw, so that label noise alone discounts nothing.
         device: where to compute; the CPU if left out.
+        cache_bytes: what the terms of points may take while a batch grows.
     """
 
-    def __init__(self, predictions: Predictions, edges: Edges, *, offset: bool = False, device: str | None = None):
+    def __init__(
+        self,
+        predictions: Predictions,
+        edges: Edges,
+        *,
+        offset: bool = False,
+        device: str | None = None,
+        cache_bytes: int = CACHE_BYTES,
+    ):
         edges.check_same_draws(predictions)
+        self.cache_bytes = cache_bytes
         self.predictions = predictions
         self.edges = edges
         self.offset = offset
@@ -147,6 +164,10 @@ class Survival:
         self.log_scale = 0.0
         self._rescale()
 
+    def copy(self) -> "Survival":
+        """The same matrix, to be multiplied on its own."""
+        return copy.copy(self)  # `multiply` makes new tensors
+
     @property
     def log_total(self) -> float:
         """Log Σ R̃; -inf once nothing survives."""
@@ -170,14 +191,18 @@ class BalanceObjective:
 
     gain(x | A) = Σ_{k,y} (1 − Q_x[k, y]) · (R̃ᵀ P_x)[k, y]: one matrix product over all candidates.
 
-    Positions count the `candidates`, not the pool. Terms of all candidates are kept if they fit in `cache_bytes`.
+    Positions count the `candidates`, not the pool. Terms are kept within the model's `cache_bytes`: those of all
+    candidates, or those that ``keep`` says are worth it.
     """
 
-    def __init__(self, model: BalanceModel, candidates: Int[Tensor, " n"], *, cache_bytes: int = 2**30):
+    def __init__(self, model: BalanceModel, candidates: Int[Tensor, " n"], *, cache_bytes: int | None = None):
         self.model = model
         self.candidates = candidates
         self.survival = Survival(model.draw_weights, model.edge_weights)
-        self._cache = self._fill_cache() if model.bytes_per_point * len(candidates) <= cache_bytes else None
+        cache_bytes = model.cache_bytes if cache_bytes is None else cache_bytes
+        self._room = cache_bytes // max(1, model.bytes_per_point)
+        self._slots: Tensor | None = None  # (n,) where the terms of a candidate are kept, or -1
+        self._cache = self._filled(candidates) if self._room >= len(candidates) else None
 
     @property
     def num_candidates(self) -> int:
@@ -189,37 +214,51 @@ class BalanceObjective:
         """Gains are to be multiplied by exp of this."""
         return self.survival.log_scale
 
-    @property
-    def log_remaining(self) -> float:
-        """Log of the share of edge weight that survives the batch so far."""
-        total = float(self.model.edge_weights.sum())
-        return self.survival.log_total - math.log(total) if total > 0 else -math.inf
+    def keep(self, positions: Int[Tensor, " p"]) -> None:
+        """Keep the terms of the first of these positions, as many as there is room for, if not all are kept anyway."""
+        if self._room >= self.num_candidates or self._room == 0:
+            return
+        kept = positions[: self._room].sort().values
+        self._cache = self._filled(self.candidates[kept])
+        self._slots = torch.full((self.num_candidates,), -1)
+        self._slots[kept] = torch.arange(len(kept))
 
-    def _fill_cache(self) -> PointTerms:
+    def _filled(self, rows: Int[Tensor, " n"]) -> PointTerms:
         predictions, dtype = self.model.predictions, self.model.predictions.dtype
-        lead = (len(self.candidates), predictions.num_classes)
+        lead = (len(rows), predictions.num_classes)
         probs = torch.empty(*lead, predictions.num_draws, dtype=dtype, device=self.model.device)
         deficits = torch.empty(*lead, len(self.model.edge_weights), dtype=dtype, device=self.model.device)
-        for span in self.model.spans(len(self.candidates)):
-            terms = self.model.terms(self.candidates[span])
+        for span in self.model.spans(len(rows)):
+            terms = self.model.terms(rows[span])
             probs[span], deficits[span] = terms.probs, terms.deficits
         return PointTerms(probs, deficits)
 
-    def _terms(self, positions: slice | Tensor) -> PointTerms:
-        if self._cache is None:
-            return self.model.terms(self.candidates[positions])
-        return PointTerms(self._cache.probs[positions], self._cache.deficits[positions])
-
-    def gains(self, positions: Int[Tensor, " p"] | None = None) -> Float[Tensor, " p"]:
+    def gains(self, positions: Int[Tensor, " p"] | None = None, bar: Bar | None = None) -> Float[Tensor, " p"]:
         """Gains of some positions (all if left out) in working precision, float64, without the scale."""
+        rows = self.candidates if positions is None else self.candidates[positions]
+        cache, slots = self._cache, self._slots
+        if cache is None:
+            return self._gains(len(rows), lambda span: self.model.terms(rows[span]), bar)
+        if slots is None:
+            where = positions
+            return self._gains(len(rows), lambda span: cache[span if where is None else where[span]], bar)
+        slots = slots if positions is None else slots[positions]
+        hot, cold, cold_rows = slots[slots >= 0], slots < 0, rows[slots < 0]
+        out = torch.empty(len(rows), dtype=torch.float64)
+        out[~cold] = self._gains(len(hot), lambda span: cache[hot[span]], bar)
+        out[cold] = self._gains(len(cold_rows), lambda span: self.model.terms(cold_rows[span]), bar)
+        return out
+
+    def _gains(self, num: int, terms_of: Callable[[slice], PointTerms], bar: Bar | None) -> Float[Tensor, " p"]:
         survival = self.survival.scaled.to(self.model.predictions.dtype)
-        num = self.num_candidates if positions is None else len(positions)
         out = torch.empty(num, dtype=torch.float64)
         for span in self.model.spans(num):
-            terms = self._terms(span if positions is None else positions[span])
+            terms = terms_of(span)
             products = terms.probs.flatten(end_dim=1) @ survival  # (n·C, E)
             products *= terms.deficits.flatten(end_dim=1)
             out[span] = products.view(span.stop - span.start, -1).sum(dim=1).double().cpu()
+            if bar is not None:
+                bar.advance(span.stop - span.start)
         return out
 
     def exact_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
@@ -230,11 +269,14 @@ class BalanceObjective:
             out[span] = ((terms.probs @ self.survival.scaled) * terms.deficits).flatten(start_dim=1).sum(dim=1).cpu()
         return out
 
+    def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
+        """(1 − G, G) of a point."""
+        discounts, kept = self.model.factors(self.candidates[position : position + 1])
+        return discounts[0], kept[0]
+
     def add(self, position: int) -> None:
         """Put a point into the batch."""
-        row = self.candidates[position : position + 1]
-        _, kept = self.model.factors(row)
-        self.survival.multiply(kept[0])
+        self.survival.multiply(self.factors(position)[1])
 
 
 def balance_scores(

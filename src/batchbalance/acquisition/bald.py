@@ -112,15 +112,15 @@ def _systematic_sample(
 def bald(predictions: Predictions) -> Float[Tensor, " N"]:
     """Mutual information between the label of a point and the draw, from 0 to log min(C, S) nats, float64."""
     weights = predictions.draw_weights.to(predictions.stored.device)
-    scores = []
-    for _, chunk in predictions.chunks(CACHED_NUMBERS):
+    scores = torch.empty(predictions.num_points, dtype=torch.float64, device=weights.device)
+    for rows, chunk in predictions.chunks(CACHED_NUMBERS):
         log_probs = chunk.double()
         probs = log_probs.exp()
         mean = torch.einsum("s,nsc->nc", weights, probs)
         given_draw = _entropies(probs, log_probs) @ weights
         entropy = torch.special.entr(mean).sum(dim=-1)
-        scores.append(above_rounding(entropy - given_draw, entropy))
-    return torch.cat(scores)
+        scores[rows] = above_rounding(entropy - given_draw, entropy)
+    return scores
 
 
 def batch_bald(

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.acquisition.balance import BalanceModel, log_ratios
-from batchbalance.predictions import spans_of
+from batchbalance.predictions import Predictions, spans_of
 
 MAX_CONFIGURATIONS = 1_000_000
 ENUMERATE_BELOW = 4  # the paper enumerates for b < 4
@@ -29,6 +29,13 @@ def check_enumerable(num_classes: int, batch_size: int) -> None:
             f"enumeration must stay within {MAX_CONFIGURATIONS:,} label configurations, got "
             f"{num_classes}^{batch_size - 1}; use 'greedy-balance', exact at any size"
         )
+
+
+def estimator_bytes(predictions: Predictions, num_configurations: int) -> int:
+    """Memory that the estimator takes beside the predictions: its tables of draws, and the block it works on."""
+    tables = 6 * predictions.num_draws * num_configurations
+    block = 4 * max(CHUNK_NUMBERS, predictions.num_classes * min(num_configurations, CHUNK_NUMBERS))
+    return (tables + block) * predictions.dtype.itemsize
 
 
 class ConfigurationEstimator:

@@ -4,6 +4,8 @@ Every score is float64, not negative, and larger for a point that is more worth 
 and the votes of ``variation_ratio`` read only the mean prediction p̄(y) = Σ_s w_s p(y | ω_s).
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -15,19 +17,17 @@ ROUNDING = 1e-13  # a difference below this share of what was subtracted is roun
 
 def entropy(predictions: Predictions) -> Float[Tensor, " N"]:
     """Entropy of the mean prediction in nats, from 0 to log C."""
-    entropies: Tensor = torch.special.entr(_mean_probs(predictions)).sum(dim=-1)
-    return entropies
+    return _of_means(predictions, lambda means: torch.special.entr(means).sum(dim=-1))
 
 
 def least_confidence(predictions: Predictions) -> Float[Tensor, " N"]:
     """One minus the highest mean probability, from 0 to 1 − 1/C."""
-    return _descending(predictions)[:, 1:].sum(dim=-1)
+    return _of_means(predictions, lambda means: _others(means).sum(dim=-1))
 
 
 def margin(predictions: Predictions) -> Float[Tensor, " N"]:
     """One minus the lead of the most probable class over the second, from 0 to 1; 0 with a single class."""
-    others = _descending(predictions)[:, 1:]
-    return others.sum(dim=-1) + others[:, :1].sum(dim=-1)
+    return _of_means(predictions, lambda means: _others(means).sum(dim=-1) + _others(means)[:, :1].sum(dim=-1))
 
 
 def variation_ratio(predictions: Predictions, *, votes: bool = False) -> Float[Tensor, " N"]:
@@ -42,25 +42,25 @@ def variation_ratio(predictions: Predictions, *, votes: bool = False) -> Float[T
     if not votes:
         return least_confidence(predictions)
     weights, num_classes = predictions.draw_weights, predictions.num_classes
-    scores = []
+    scores = _empty(predictions)
     for rows in predictions.spans():
         labels = predictions.hard_labels(rows)  # (n, S)
         tally = torch.zeros(len(labels), num_classes, dtype=torch.float64, device=labels.device)
         tally.scatter_add_(1, labels, weights.to(labels.device).expand(labels.shape))
-        scores.append(tally.sort(dim=-1, descending=True).values[:, 1:].sum(dim=-1))
-    return torch.cat(scores)
+        scores[rows] = _others(tally).sum(dim=-1)
+    return scores
 
 
 def mean_std(predictions: Predictions) -> Float[Tensor, " N"]:
     """The standard deviation of a class probability over draws, averaged over classes, from 0 to 1/2."""
-    scores = []
-    for _, chunk in predictions.chunks():
+    scores = _empty(predictions)
+    for rows, chunk in predictions.chunks():
         probs = chunk.double().exp()
         weights = predictions.draw_weights.to(probs.device)
         mean = torch.einsum("s,nsc->nc", weights, probs)
         variance = torch.einsum("s,nsc->nc", weights, (probs - mean.unsqueeze(1)).square())
-        scores.append(above_rounding(variance.sqrt(), mean).mean(dim=-1))
-    return torch.cat(scores)
+        scores[rows] = above_rounding(variance.sqrt(), mean).mean(dim=-1)
+    return scores
 
 
 def above_rounding(difference: Float[Tensor, "..."], scale: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -68,19 +68,26 @@ def above_rounding(difference: Float[Tensor, "..."], scale: Float[Tensor, "..."]
     return torch.where(difference > ROUNDING * scale, difference, 0)
 
 
-def _mean_probs(predictions: Predictions) -> Float[Tensor, "N C"]:
-    """Mean probabilities, float64; a row that is all on one class is exactly 1 there."""
-    means = []
-    for _, chunk in predictions.chunks():
+def _of_means(
+    predictions: Predictions, score: Callable[[Float[Tensor, "n C"]], Float[Tensor, " n"]]
+) -> Float[Tensor, " N"]:
+    """A score of the mean probabilities, float64, chunk by chunk; a row that is all on one class is exactly 1 there."""
+    scores = _empty(predictions)
+    for rows, chunk in predictions.chunks():
         # Nothing is subtracted from a mean, so that the precision of the predictions is enough for its sum.
         mean = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), chunk.exp()).double()
-        means.append(mean / mean.sum(dim=-1, keepdim=True))
-    return torch.cat(means)
+        scores[rows] = score(mean / mean.sum(dim=-1, keepdim=True))
+    return scores
 
 
-def _descending(predictions: Predictions) -> Float[Tensor, "N C"]:
-    """Mean probabilities, the highest first.
+def _empty(predictions: Predictions) -> Float[Tensor, " N"]:
+    """Room for the scores; pieces of them between large temporary arrays would keep freed memory from going back."""
+    return torch.empty(predictions.num_points, dtype=torch.float64, device=predictions.stored.device)
+
+
+def _others(means: Float[Tensor, "n C"]) -> Float[Tensor, "n c"]:
+    """Mean probabilities but the highest, the highest first.
 
     The rest is summed from small numbers, because 1 − max rounds to 0 for every confident point of a float32 pool.
     """
-    return _mean_probs(predictions).sort(dim=-1, descending=True).values
+    return means.sort(dim=-1, descending=True).values[:, 1:]

@@ -25,6 +25,7 @@ from batchbalance.strategies import STRATEGIES, strategy_named
 from batchbalance.validation import Values
 
 ROWS_SHOWN = 20
+SHOW_PROGRESS = 10**7  # numbers in the pool; smaller ones take a moment
 
 
 @app.command("select")
@@ -56,6 +57,9 @@ def select_command(
     max_reference: Annotated[int, typer.Option(help="Use at most this many reference points.")] = MAX_REFERENCE,
     seed: Annotated[int, typer.Option(help="Same seed, same batch.")] = 0,
     device: Annotated[str | None, typer.Option(help="Where to compute, as cuda; default the CPU.")] = None,
+    memory_budget: Annotated[
+        str | None, typer.Option(help="Memory to take beside the predictions, as 2GiB; default half of what is free.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the batch to this .csv or .json file.")] = None,
 ) -> None:
     """Choose the batch of points to label next."""
@@ -83,6 +87,8 @@ def select_command(
             seed=seed,
             device=device,
             max_reference=max_reference,
+            memory_budget=memory_budget,
+            progress=pool.stored.numel() >= SHOW_PROGRESS,
         )
         seconds = time.perf_counter() - started
         shown = [str(i) if names is None else names[i] for i in selection.indices.tolist()]

@@ -3,23 +3,29 @@
 from typing import Annotated, ClassVar, SupportsIndex
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
-from batchbalance.acquisition.estimators import ConfigurationEstimator, check_enumerable
+from batchbalance.acquisition.estimators import (
+    MAX_CONFIGURATIONS,
+    ConfigurationEstimator,
+    check_enumerable,
+    estimator_bytes,
+)
 from batchbalance.equivalence import Edges, Pairs, partition_edges
 from batchbalance.predictions import Predictions
+from batchbalance.progress import progress
 from batchbalance.seeds import generator
 from batchbalance.selection import (
-    NEAR_TIE,
     Continuation,
     balance_clustering,
     greedy,
     power_sample,
     top_k,
 )
+from batchbalance.shards import NEAR_TIE
 from batchbalance.strategies.contract import Choice, Coldness, ConnectedStrategy, Problem, filled
 
 MAX_ALL_PAIRS_DRAWS = 64  # joint strategies on all pairs cost S³C a point
@@ -40,7 +46,13 @@ class BalanceStrategy(ConnectedStrategy):
 
     def model(self, problem: Problem) -> BalanceModel:
         """The closed form for this problem."""
-        return BalanceModel(problem.predictions, self.edges(problem), offset=self.offset, device=problem.device)
+        return BalanceModel(
+            problem.predictions,
+            self.edges(problem),
+            offset=self.offset,
+            device=problem.device,
+            cache_bytes=problem.cache_bytes,
+        )
 
     def joint_model(self, problem: Problem) -> BalanceModel:
         """The closed form, if the edges are few enough for a joint strategy."""
@@ -54,14 +66,20 @@ class BalanceStrategy(ConnectedStrategy):
         return model
 
 
-def single_scores(model: BalanceModel, rows: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Δ of some points, in working precision, as float64."""
-    return torch.cat([model.scores(rows[span]).double().cpu() for span in model.spans(len(rows))])
+def single_scores(model: BalanceModel, problem: Problem) -> Float[Tensor, " n"]:
+    """Δ of the candidates, in working precision, as float64."""
+    rows = problem.candidates
+    scores = torch.empty(len(rows), dtype=torch.float64)
+    with progress("scoring points", len(rows), problem.progress) as bar:
+        for span in model.spans(len(rows)):
+            scores[span] = model.scores(rows[span]).double().cpu()
+            bar.advance(span.stop - span.start)
+    return scores
 
 
 def best_single(model: BalanceModel, problem: Problem) -> Choice:
     """The candidates of largest Δ; what float32 cannot tell apart is compared in float64."""
-    scores = single_scores(model, problem.candidates)
+    scores = single_scores(model, problem)
     last = scores.topk(problem.batch_size).values[-1]
     contenders = (scores >= last * (1 - NEAR_TIE)).nonzero().flatten()
     rows = problem.candidates[contenders]
@@ -147,7 +165,15 @@ class StochasticBalance(BalanceStrategy):
 def _greedy_choice(
     problem: Problem, objective: BalanceObjective, beta: float | None, continuation: Continuation, lazy: bool
 ) -> Choice:
-    run = greedy(objective, problem.batch_size, seed=problem.seed, beta=beta, lazy=lazy, continuation=continuation)
+    run = greedy(
+        objective,
+        problem.batch_size,
+        seed=problem.seed,
+        beta=beta,
+        lazy=lazy,
+        continuation=continuation,
+        progress=problem.progress,
+    )
     notes: tuple[str, ...] = ()
     if run.continued_from is not None and run.continuation != "tail":
         notes = (
@@ -178,7 +204,7 @@ class PowerBalance(BalanceStrategy):
 
     def choose(self, problem: Problem) -> Choice:
         """Sample by power."""
-        scores = single_scores(self.model(problem), problem.candidates)
+        scores = single_scores(self.model(problem), problem)
         picks = power_sample(scores, problem.batch_size, self.beta, generator=generator(problem.seed, "power"))
         return Choice(problem.candidates[picks], scores=scores[picks])
 
@@ -197,10 +223,16 @@ class ClusterBalance(BalanceStrategy):
     beta: Coldness = 1.0
     subset: Subset = 2.0
 
+    def memory_needed(self, problem: Problem) -> int:
+        """Features of the subset, and of the centroids and sums of the clusters."""
+        num_points = min(self.subset * problem.batch_size, len(problem.candidates)) + 2 * problem.batch_size
+        edges = self.edges(problem)
+        return round(num_points * edges.num_draws * edges.num_edges * problem.predictions.dtype.itemsize)
+
     def choose(self, problem: Problem) -> Choice:
         """Sample a subset and cluster it."""
         model = self.joint_model(problem)
-        scores = single_scores(model, problem.candidates)
+        scores = single_scores(model, problem)
         size = round(min(self.subset * problem.batch_size, len(scores)))
         drawn = power_sample(scores, size, self.beta, generator=generator(problem.seed, "subset"))
         members = drawn.sort().values
@@ -241,6 +273,12 @@ class BatchBalance(BalanceStrategy):
     beta: Coldness = 1.0
     subset: Subset = 2.0
 
+    def memory_needed(self, problem: Problem) -> int:
+        """Nothing for greedy; what clustering needs for large batches."""
+        if problem.batch_size < self.large_batch:
+            return 0
+        return ClusterBalance(beta=self.beta, subset=self.subset).memory_needed(problem)
+
     def choose(self, problem: Problem) -> Choice:
         """Hand over to greedy-balance or cluster-balance."""
         is_small = problem.batch_size < self.large_batch
@@ -261,6 +299,12 @@ class EnumeratedBalance(BalanceStrategy):
     name: ClassVar[str] = "enumerated-balance"
     summary: ClassVar[str] = "greedy by enumerating all C^b label configurations (small batches only)"
 
+    def memory_needed(self, problem: Problem) -> int:
+        """The table of configurations and a block of scores."""
+        return estimator_bytes(
+            problem.predictions, min(MAX_CONFIGURATIONS, problem.predictions.num_classes**problem.batch_size)
+        )
+
     def choose(self, problem: Problem) -> Choice:
         """Maximise the enumerated Δ one point at a time."""
         return _estimated_greedy(self.joint_model(problem), problem, None)
@@ -277,6 +321,10 @@ class SampledBalance(BalanceStrategy):
     summary: ClassVar[str] = "greedy with the paper's estimator: enumeration for b < 4, then M sampled configurations"
 
     num_samples: PositiveInt = 10_000
+
+    def memory_needed(self, problem: Problem) -> int:
+        """The table of configurations and a block of scores."""
+        return estimator_bytes(problem.predictions, self.num_samples)
 
     def choose(self, problem: Problem) -> Choice:
         """Maximise the estimated Δ one point at a time."""

@@ -95,6 +95,11 @@ class BatchBald(Strategy):
     num_samples: PositiveInt = 10_000
     memory_budget: PositiveInt = MEMORY_BUDGET
 
+    def memory_needed(self, problem: Problem) -> int:
+        """Its own budget, and the table of configurations before and after a pick."""
+        num_rows = max(self.max_configurations, self.num_samples)
+        return self.memory_budget + 3 * 8 * num_rows * problem.predictions.num_draws
+
     def choose(self, problem: Problem) -> Choice:
         """Maximise the joint information one point at a time."""
         indices, gains = batch_bald(
@@ -227,6 +232,10 @@ class Epig(Strategy):
 
     max_targets: PositiveInt = 500
 
+    def memory_needed(self, problem: Problem) -> int:
+        """A block of joint probabilities, and the targets."""
+        return MEMORY_BUDGET + 8 * self.max_targets * problem.predictions.num_draws * problem.predictions.num_classes
+
     def choose(self, problem: Problem) -> Choice:
         """Take the highest expected predictive information gain."""
         given = problem.predictions if problem.reference is None else problem.reference
@@ -238,6 +247,12 @@ class Epig(Strategy):
         return replace(choice, notes=(f"information was measured towards {seen}; raise max_targets to use more",))
 
 
+def embedding_bytes(problem: Problem) -> int:
+    """Memory for the embeddings and one copy of them."""
+    given = problem.embeddings
+    return 0 if given is None else 2 * given.numel() * given.element_size()
+
+
 class CoreSet(Strategy):
     """CoreSet: k-center greedy from the labelled embeddings, a 2-approximation (Sener & Savarese 2018)."""
 
@@ -245,6 +260,10 @@ class CoreSet(Strategy):
     summary: ClassVar[str] = "repeatedly the point farthest from all labelled and chosen ones (k-center greedy)"
     uses: ClassVar[frozenset[str]] = frozenset({"embeddings", "labelled_embeddings"})
     needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+
+    def memory_needed(self, problem: Problem) -> int:
+        """The embeddings of all points."""
+        return embedding_bytes(problem)
 
     def choose(self, problem: Problem) -> Choice:
         """Cover the candidates."""
@@ -270,6 +289,12 @@ class Badge(Strategy):
     needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
 
     mean_gradients: bool = False
+
+    def memory_needed(self, problem: Problem) -> int:
+        """The embeddings and the mean predictions of all points, or those of every draw."""
+        predictions = problem.predictions
+        num_draws = predictions.num_draws if self.mean_gradients else 1
+        return embedding_bytes(problem) + 2 * 8 * predictions.num_points * num_draws * predictions.num_classes
 
     def choose(self, problem: Problem) -> Choice:
         """Sample far-apart gradients."""
@@ -306,6 +331,13 @@ class ClusterMargin(Strategy):
 
     margin_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
     num_clusters: PositiveInt | None = None
+
+    def memory_needed(self, problem: Problem) -> int:
+        """The embeddings and mean predictions of all points, and the distances of those that are clustered."""
+        num_clustered = min(self.margin_factor * problem.batch_size, len(problem.candidates))
+        predictions = problem.predictions
+        means = 2 * 8 * predictions.num_points * predictions.num_classes
+        return embedding_bytes(problem) + means + round(8 * num_clustered**2)
 
     def choose(self, problem: Problem) -> Choice:
         """Take turns."""

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from batchbalance.acquisition.balance import CACHE_BYTES
 from batchbalance.equivalence import Edges, Pairs, connect
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
@@ -32,6 +33,8 @@ class Problem:
         reference: predictions of the same draws on the reference set; None stands for the pool itself.
         embeddings: (N, D) features of the pool, or (N, S, D) those of every draw.
         labelled_embeddings: (L, D) or (L, S, D) features of the points that have labels.
+        cache_bytes: what may be kept in memory to be faster.
+        progress: show how far it is.
     """
 
     predictions: Predictions
@@ -43,6 +46,8 @@ class Problem:
     reference: Predictions | None = None
     embeddings: Tensor | None = None
     labelled_embeddings: Tensor | None = None
+    cache_bytes: int = CACHE_BYTES
+    progress: bool = False
 
     @property
     def mean_embeddings(self) -> Float[Tensor, "N D"]:
@@ -96,6 +101,10 @@ class Strategy(BaseModel, ABC):
     @abstractmethod
     def choose(self, problem: Problem) -> Choice:
         """Choose `problem.batch_size` of the candidates."""
+
+    def memory_needed(self, problem: Problem) -> int:  # noqa: ARG002
+        """Bytes that ``choose`` takes beside a streaming pass; 0 for strategies that stream."""
+        return 0
 
     @classmethod
     def with_options(cls, options: dict[str, Any]) -> "Strategy":

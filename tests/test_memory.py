@@ -1,0 +1,139 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from batchbalance import FileFormatError, Predictions, select
+from batchbalance.memory import as_text, free_memory, parse_bytes, streaming_bytes
+from conftest import random_probs
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(7, 7), ("7", 7), ("2GiB", 2**31), ("512 MiB", 2**29), ("1.5kb", 1500), ("3 TB", 3 * 10**12)],
+)
+def test_sizes_are_read(given, expected):
+    assert parse_bytes(given) == expected
+
+
+@pytest.mark.parametrize("given", [0, -1, True, 1.5, None, "", "GiB", "2 GiBs", "-2GiB", "1e9", "0.1b", "²"])
+def test_other_sizes_are_refused(given):
+    with pytest.raises(ValueError, match="`memory_budget` must be a positive number of bytes"):
+        parse_bytes(given)
+
+
+def test_sizes_are_written_and_never_too_small():
+    assert [as_text(n) for n in (1, 1024, 1025, 2**20, 3 * 2**30)] == ["1 KiB", "1 KiB", "2 KiB", "1 MiB", "3 GiB"]
+    assert 0 < free_memory() < 2**50
+
+
+STREAMING = ["greedy-balance", "stochastic-balance", "power-balance", "balance", "bald", "power-bald", "entropy",
+             "margin", "mean-std", "variation-ratio", "least-confidence"]  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", STREAMING)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_small_budget_gives_the_same_batch(strategy, dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr("batchbalance.shards.PROBE", 16)
+    monkeypatch.setattr("batchbalance.acquisition.balance.CHUNK_BYTES", 5000)
+    probs = random_probs(500, 8, 3, seed=3, spread=6).astype(dtype)
+    np.save(tmp_path / "p.npy", probs)
+    mapped = Predictions.load(tmp_path / "p.npy")
+    budget = streaming_bytes(mapped) + 90 * 8 * 3 * 8  # room for the terms of some points
+    small = select(mapped, 12, strategy=strategy, memory_budget=budget, seed=4)
+    whole = select(Predictions.from_probs(probs), 12, strategy=strategy, seed=4)
+    assert small.indices.tolist() == whole.indices.tolist()
+    if whole.certificate is not None:
+        assert small.certificate == pytest.approx(whole.certificate, rel=1e-5)
+
+
+def test_a_budget_below_one_chunk_is_refused(pool):
+    least = streaming_bytes(pool)
+    with pytest.raises(ValueError, match="must hold one chunk of predictions and 100 bytes a point"):
+        select(pool, 3, memory_budget=least - 1)
+    assert len(select(pool, 3, memory_budget=least).indices) == 3
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("cluster-balance", {}),
+        ("batch-balance", {}),
+        ("sampled-balance", {}),
+        ("batch-bald", {}),
+        ("epig", {}),
+        ("coreset", {"embeddings": torch.rand(200, 4000)}),
+        ("badge", {"embeddings": torch.rand(200, 4000)}),
+        ("cluster-margin", {"embeddings": torch.rand(200, 4000)}),
+    ],
+)
+def test_strategies_that_do_not_stream_say_what_they_need(pool, strategy, options):
+    with pytest.raises(ValueError, match=rf"must be at least .*bytes\) for '{strategy}', which does not stream"):
+        select(pool, 60, strategy=strategy, memory_budget=streaming_bytes(pool) + 1000, **options)
+
+
+def test_a_file_that_shrinks_is_an_error_and_not_the_end(tmp_path):
+    code = (
+        "import os, sys, numpy as np\n"
+        "from batchbalance import Predictions, select\n"
+        "path = sys.argv[1]\n"
+        "np.save(path, np.full((50_000, 4, 2), 0.5))\n"
+        "pool = Predictions.load(path)\n"
+        "os.truncate(path, 10_000)\n"
+        "select(pool, 3, strategy='bald')\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code, tmp_path / "p.npy"], capture_output=True, text=True)
+    assert result.returncode == 1  # and not a bus error
+    assert "FileFormatError" in result.stderr
+    assert "must stay as it is while it is read, got 10,000 bytes where there were 3,200,128" in result.stderr
+
+
+def test_a_file_that_was_replaced_or_has_grown_can_be_read_on(tmp_path):
+    path = tmp_path / "p.npy"
+    probs = random_probs(40, 4, 3)
+    np.save(path, probs)
+    mapped = Predictions.load(path)
+    with path.open("ab") as file:
+        file.write(b"more")
+    (tmp_path / "other").write_bytes(b"short")
+    (tmp_path / "other").replace(path)
+    assert select(mapped, 4).indices.tolist() == select(Predictions.from_probs(probs), 4).indices.tolist()
+    with pytest.raises(FileFormatError):
+        Predictions.load(path)
+
+
+def test_peak_memory_stays_within_the_budget(tmp_path):
+    """60,000 points × 40 × 10 are 96 MB of numbers; terms would take 150 MB and more."""
+    code = (
+        "import re, sys, threading, time, numpy as np, torch\n"
+        "from batchbalance import Predictions, select\n"
+        "torch.set_num_threads(1)\n"
+        "def anonymous():\n"
+        "    return int(re.search(r'RssAnon:\\s+(\\d+)', open('/proc/self/status').read())[1]) * 1024\n"
+        "peak = 0\n"
+        "def watch():\n"
+        "    global peak\n"
+        "    while True:\n"
+        "        peak = max(peak, anonymous())\n"
+        "        time.sleep(0.002)\n"
+        "threading.Thread(target=watch, daemon=True).start()\n"
+        "pool = Predictions.load(sys.argv[1])\n"
+        "select(Predictions.from_probs(np.full((9, 4, 2), 0.5)), 2)  # what torch sets up once\n"
+        "for strategy in ('greedy-balance', 'power-balance', 'bald', 'margin', 'mean-std'):\n"
+        "    start = peak = anonymous()\n"
+        "    select(pool, 3, strategy=strategy, memory_budget=sys.argv[2])\n"
+        "    print(strategy, peak - start)\n"
+    )
+    rng = np.random.default_rng(0)
+    stored = np.lib.format.open_memmap(tmp_path / "p.npy", mode="w+", dtype=np.float32, shape=(60_000, 40, 10))
+    for start in range(0, 60_000, 6_000):
+        stored[start : start + 6_000] = rng.dirichlet(np.ones(10), size=(6_000, 40))
+    stored.flush()
+    budget = 160 * 2**20
+    result = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "p.npy", str(budget)], capture_output=True, text=True, check=True
+    )
+    for line in result.stdout.splitlines():
+        assert int(line.split()[1]) <= budget, result.stdout
