@@ -18,7 +18,7 @@ def test_sizes_are_read(given, expected):
     assert parse_bytes(given) == expected
 
 
-@pytest.mark.parametrize("given", [0, -1, True, 1.5, None, "", "GiB", "2 GiBs", "-2GiB", "1e9", "0.1b", "²"])
+@pytest.mark.parametrize("given", [0, -1, True, "", "GiB", "2 GiBs", "-2GiB", "1e9", "0.1b", "²"])
 def test_other_sizes_are_refused(given):
     with pytest.raises(ValueError, match="`memory_budget` must be a positive number of bytes"):
         parse_bytes(given)

@@ -15,7 +15,7 @@ LAYERS = [
     {"equivalence", "acquisition", "selection", "shards", "strategies", "evaluation", "query", "metrics"},
     {"models", "training", "data", "posteriors"},
     {"config", "runs", "fitting", "learner", "loop", "jobs"},
-    {"report"},
+    {"distributed", "report", "bench"},
     {"experiments", "analyses"},
     {"cli"},
 ]

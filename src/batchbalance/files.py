@@ -52,20 +52,22 @@ class MappedFile:
     Attributes:
         path: its name, for messages.
         size: the bytes that it must have.
+        axes: the order of the axes in the file.
         mapping: the map; it knows the size of the file it was made from, whatever the path now names.
     """
 
     path: Path
     size: int
     mapping: mmap.mmap
+    axes: str = "nsc"
 
     @classmethod
-    def of(cls, array: np.memmap, path: Path) -> "MappedFile | None":
+    def of(cls, array: np.memmap, path: Path, axes: str = "nsc") -> "MappedFile | None":
         """The file behind a memory-mapped array; None if there is none."""
         base: Any = array
         while base is not None and not isinstance(base, mmap.mmap):
             base = getattr(base, "base", None)
-        return None if base is None else cls(path, array.offset + array.nbytes, base)
+        return None if base is None else cls(path, array.offset + array.nbytes, base, axes)
 
     def check(self) -> None:
         """Raise FileFormatError if the file is shorter than it was."""

@@ -218,7 +218,7 @@ class Predictions:
                 axes,
                 file_ids if draw_ids is None else draw_ids,
                 file_weights if weights is None else weights,
-                MappedFile.of(array, path) if isinstance(array, np.memmap) else None,
+                MappedFile.of(array, path, axes) if isinstance(array, np.memmap) else None,
             )
         except FileFormatError:
             raise

@@ -13,7 +13,7 @@ from batchbalance.equivalence import MAX_REFERENCE, Edges, Pairs, annealed_thres
 from batchbalance.evaluation import BatchEvaluation, evaluate, remaining_candidates
 from batchbalance.memory import FREE_SHARE, check_budget, free_memory, parse_bytes, streaming_bytes
 from batchbalance.predictions import Predictions
-from batchbalance.selection import Continuation
+from batchbalance.selection import Continuation, Executor
 from batchbalance.strategies import Choice, ConnectedStrategy, Problem, Random, Strategy, strategy_named
 from batchbalance.strategies.balance import BalanceStrategy
 from batchbalance.validation import Indices, check_embeddings, check_indices
@@ -98,6 +98,7 @@ def select(
     max_reference: int | None = MAX_REFERENCE,
     memory_budget: int | str | None = None,
     progress: bool = False,
+    executor: Executor | None = None,
 ) -> Selection:
     """Choose the batch of points to label next.
 
@@ -120,6 +121,8 @@ def select(
         memory_budget: bytes, or a text such as "2GiB", to take beside the predictions; half of what is free if left
             out. Predictions from a ``.npy`` file are read in chunks, so they may be larger. Never changes the batch.
         progress: show how far it is.
+        executor: spreads the points of greedy strategies over other processes or machines, as ``RayExecutor`` of
+            ``batchbalance.distributed`` does. Never changes the batch.
     """
     chosen_strategy = strategy_named(strategy) if isinstance(strategy, str) else strategy
     num, candidates = _check_request(predictions, batch_size, exclude, chosen_strategy, device)
@@ -153,7 +156,10 @@ def select(
         labelled_embeddings=labelled,
         cache_bytes=max(0, budget - streaming_bytes(predictions)),
         progress=progress,
+        executor=executor,
     )
+    if executor is not None and not chosen_strategy.runs_on_executors:
+        raise ValueError(f"`executor` is not used by strategy {chosen_strategy.name!r}; leave it out")
     if memory_budget is not None:
         check_budget(budget, predictions)
     if not isinstance(chosen_strategy, ConnectedStrategy):

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.acquisition.balance import Survival
+from batchbalance.acquisition.balance import BalanceModel, Survival
 from batchbalance.predictions import CHUNK_NUMBERS, spans_of
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import generator, gumbel
@@ -84,6 +84,17 @@ class Shards(Protocol):
     def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
         """Gains of all candidates given a survival."""
 
+    def close(self) -> None:
+        """End what runs elsewhere."""
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Where shards live."""
+
+    def shards(self, model: BalanceModel, candidates: Int[Tensor, " n"], *, lazy: bool) -> Shards:
+        """The candidates in parts, for ``greedy_over``."""
+
 
 class OneShard:
     """All candidates in this process."""
@@ -109,6 +120,9 @@ class OneShard:
     def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
         """Gains of all candidates given a survival."""
         return self._shard.first_gains(survival)
+
+    def close(self) -> None:
+        """Nothing runs elsewhere."""
 
 
 def greedy(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from batchbalance.predictions import Predictions
+from batchbalance.predictions import CHUNK_NUMBERS, Predictions
 
 ROUNDING = 1e-13  # a difference below this share of what was subtracted is rounding, and counts as 0
 
@@ -54,7 +54,7 @@ def variation_ratio(predictions: Predictions, *, votes: bool = False) -> Float[T
 def mean_std(predictions: Predictions) -> Float[Tensor, " N"]:
     """The standard deviation of a class probability over draws, averaged over classes, from 0 to 1/2."""
     scores = _empty(predictions)
-    for rows, chunk in predictions.chunks():
+    for rows, chunk in predictions.chunks(CHUNK_NUMBERS // 8):  # several float64 copies are alive
         probs = chunk.double().exp()
         weights = predictions.draw_weights.to(probs.device)
         mean = torch.einsum("s,nsc->nc", weights, probs)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batchbalance.cli.app import app, complain, out, reported_errors
+from batchbalance.distributed import RayExecutor
 from batchbalance.equivalence import MAX_REFERENCE, Pairs
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.files import replacing
@@ -60,6 +61,10 @@ def select_command(
     memory_budget: Annotated[
         str | None, typer.Option(help="Memory to take beside the predictions, as 2GiB; default half of what is free.")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Choose on a Ray cluster: its host:port, auto, or local to start one."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the batch to this .csv or .json file.")] = None,
 ) -> None:
     """Choose the batch of points to label next."""
@@ -88,6 +93,7 @@ def select_command(
             device=device,
             max_reference=max_reference,
             memory_budget=memory_budget,
+            executor=None if ray is None else RayExecutor(None if ray == "local" else ray),
             progress=pool.stored.numel() >= SHOW_PROGRESS,
         )
         seconds = time.perf_counter() - started

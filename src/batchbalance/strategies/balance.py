@@ -7,7 +7,7 @@ from jaxtyping import Float
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
+from batchbalance.acquisition.balance import BalanceModel, BalanceObjective, Survival
 from batchbalance.acquisition.estimators import (
     MAX_CONFIGURATIONS,
     ConfigurationEstimator,
@@ -20,8 +20,10 @@ from batchbalance.progress import progress
 from batchbalance.seeds import generator
 from batchbalance.selection import (
     Continuation,
+    OneShard,
+    Shards,
     balance_clustering,
-    greedy,
+    greedy_over,
     power_sample,
     top_k,
 )
@@ -133,13 +135,14 @@ class GreedyBalance(BalanceStrategy):
     name: ClassVar[str] = "greedy-balance"
     summary: ClassVar[str] = "exact greedy on the joint Δ at any batch size, lazy, every pick informed"
 
+    runs_on_executors: ClassVar[bool] = True
+
     continuation: Continuation = "tail"
     lazy: bool = True
 
     def choose(self, problem: Problem) -> Choice:
         """Maximise the joint Δ one point at a time."""
-        objective = BalanceObjective(self.joint_model(problem), problem.candidates)
-        return _greedy_choice(problem, objective, None, self.continuation, self.lazy)
+        return _greedy_choice(problem, self.joint_model(problem), None, self.continuation, self.lazy)
 
 
 class StochasticBalance(BalanceStrategy):
@@ -153,27 +156,35 @@ class StochasticBalance(BalanceStrategy):
     name: ClassVar[str] = "stochastic-balance"
     summary: ClassVar[str] = "each pick sampled with p ∝ (gain given the picks so far)^β"
 
+    runs_on_executors: ClassVar[bool] = True
+
     beta: Coldness = 8.0
     continuation: Continuation = "tail"
 
     def choose(self, problem: Problem) -> Choice:
         """Sample one point at a time."""
-        objective = BalanceObjective(self.joint_model(problem), problem.candidates)
-        return _greedy_choice(problem, objective, self.beta, self.continuation, True)
+        return _greedy_choice(problem, self.joint_model(problem), self.beta, self.continuation, True)
 
 
 def _greedy_choice(
-    problem: Problem, objective: BalanceObjective, beta: float | None, continuation: Continuation, lazy: bool
+    problem: Problem, model: BalanceModel, beta: float | None, continuation: Continuation, lazy: bool
 ) -> Choice:
-    run = greedy(
-        objective,
-        problem.batch_size,
-        seed=problem.seed,
-        beta=beta,
-        lazy=lazy,
-        continuation=continuation,
-        progress=problem.progress,
-    )
+    if problem.executor is None:
+        shards: Shards = OneShard(BalanceObjective(model, problem.candidates), lazy=lazy)
+    else:
+        shards = problem.executor.shards(model, problem.candidates, lazy=lazy)
+    try:
+        run = greedy_over(
+            shards,
+            Survival(model.draw_weights, model.edge_weights),
+            problem.batch_size,
+            seed=problem.seed,
+            beta=beta,
+            continuation=continuation,
+            progress=problem.progress,
+        )
+    finally:
+        shards.close()
     notes: tuple[str, ...] = ()
     if run.continued_from is not None and run.continuation != "tail":
         notes = (
@@ -268,6 +279,8 @@ class BatchBalance(BalanceStrategy):
     name: ClassVar[str] = "batch-balance"
     summary: ClassVar[str] = f"the paper's Algorithm 1: greedy under {LARGE_BATCH}, clustering from there on"
 
+    runs_on_executors: ClassVar[bool] = True
+
     large_batch: PositiveInt = LARGE_BATCH
     continuation: Continuation = "tail"
     beta: Coldness = 1.0
@@ -288,6 +301,11 @@ class BatchBalance(BalanceStrategy):
                     f"option `{option}` of {self.name!r} must be left out at batch size {problem.batch_size}: it is "
                     f"used {'from' if is_small else 'below'} {self.large_batch} points {'on' if is_small else 'only'}"
                 )
+        if problem.executor is not None and not is_small:
+            raise ValueError(
+                f"`executor` is used by {self.name!r} below {self.large_batch} points only, got {problem.batch_size}; "
+                "use strategy 'greedy-balance'"
+            )
         if is_small:
             return GreedyBalance(offset=self.offset, continuation=self.continuation).choose(problem)
         return ClusterBalance(offset=self.offset, beta=self.beta, subset=self.subset).choose(problem)

@@ -14,7 +14,7 @@ from batchbalance.equivalence import Edges, Pairs, connect
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
 from batchbalance.seeds import generator
-from batchbalance.selection import Continuation
+from batchbalance.selection import Continuation, Executor
 
 Coldness = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # β: 0 is uniform, larger is greedier
 
@@ -35,6 +35,7 @@ class Problem:
         labelled_embeddings: (L, D) or (L, S, D) features of the points that have labels.
         cache_bytes: what may be kept in memory to be faster.
         progress: show how far it is.
+        executor: where the shards of a greedy run live; None for this process.
     """
 
     predictions: Predictions
@@ -48,6 +49,7 @@ class Problem:
     labelled_embeddings: Tensor | None = None
     cache_bytes: int = CACHE_BYTES
     progress: bool = False
+    executor: Executor | None = None
 
     @property
     def mean_embeddings(self) -> Float[Tensor, "N D"]:
@@ -97,6 +99,7 @@ class Strategy(BaseModel, ABC):
     summary: ClassVar[str]
     uses: ClassVar[frozenset[str]] = frozenset()  # arguments of `select` that are not for every strategy
     needs: ClassVar[frozenset[str]] = frozenset()  # those of them that must be given
+    runs_on_executors: ClassVar[bool] = False  # whether `select` may be given an executor
 
     @abstractmethod
     def choose(self, problem: Problem) -> Choice:

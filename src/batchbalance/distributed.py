@@ -1,0 +1,263 @@
+"""Greedy selection on a Ray cluster: the pool lies in shards on actors, the driver holds only the survival matrix.
+
+A step sends (S, E) numbers to every shard and gets one offer back from each, so that the batch is that of one process,
+index by index. A shard remembers nothing that its next step does not tell it again but bounds, which only save work:
+if its worker dies, a new one reads the same points and goes on.
+"""
+
+import itertools
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from batchbalance.acquisition.balance import BalanceModel, BalanceObjective, Survival
+from batchbalance.equivalence import Edges
+from batchbalance.errors import FileFormatError, MissingExtraError
+from batchbalance.files import MappedFile
+from batchbalance.predictions import Predictions
+from batchbalance.progress import progress
+from batchbalance.shards import Offer, Shard, Step
+from batchbalance.validation import Values, as_nsc, as_tensor
+
+CONNECT_SECONDS = 5.0
+MAX_REBUILDS = 3  # workers that may die, one after the other, before a shard is given up
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Consecutive points of a pool: numbers to send, or the file and rows where a worker finds them.
+
+    Attributes:
+        start: the first point.
+        stop: the one after the last.
+        values: what the numbers are.
+        draw_ids: names of the draws, or None.
+        weights: of the draws, or None.
+        numbers: (stop − start, S, C), or None if there is a file.
+        path: the file, or None.
+        axes: the order of the axes in the file.
+        shape: the pool's (N, S, C).
+    """
+
+    start: int
+    stop: int
+    values: Values
+    draw_ids: tuple[str, ...] | None
+    weights: Tensor | None
+    numbers: Tensor | None
+    path: Path | None
+    axes: str
+    shape: tuple[int, ...]
+
+    def load(self) -> Predictions:
+        """The predictions of these points; a file is mapped, not read."""
+        if self.numbers is not None:
+            return Predictions(self.numbers, self.values, self.draw_ids, self.weights)
+        if self.path is None:
+            raise ValueError("a part of the pool needs numbers or a file, got neither")
+        array = np.load(self.path, mmap_mode="c", allow_pickle=False)
+        stored = as_nsc(as_tensor(array), self.axes)
+        if tuple(stored.shape) != self.shape:
+            raise FileFormatError(
+                f"{self.path} must hold the pool's {self.shape} numbers on every worker, got {tuple(stored.shape)}"
+            )
+        file = MappedFile.of(array, self.path)
+        return Predictions(stored[self.start : self.stop], self.values, self.draw_ids, self.weights, file)
+
+
+def parts_of(predictions: Predictions, num_parts: int) -> list[Part]:
+    """The pool in consecutive parts of nearly equal size."""
+    n = predictions.num_points
+    ends = [n * i // num_parts for i in range(num_parts + 1)]
+    file = predictions.file
+    return [
+        Part(
+            start,
+            stop,
+            predictions.values,
+            predictions.draw_ids,
+            predictions.weights,
+            predictions.stored[start:stop].contiguous().cpu() if file is None else None,
+            None if file is None else file.path.absolute(),
+            "nsc" if file is None else file.axes,
+            tuple(predictions.stored.shape),
+        )
+        for start, stop in itertools.pairwise(ends)
+        if stop > start
+    ]
+
+
+class Worker:
+    """What an actor runs: one shard at a time."""
+
+    def __init__(self) -> None:
+        self._shard: Any = None
+
+    def build(
+        self,
+        part: Part,
+        edges: Edges,
+        offset: bool,
+        rows: Int[Tensor, " n"],
+        positions: Int[Tensor, " n"],
+        lazy: bool,
+        cache_bytes: int,
+    ) -> None:
+        """Take the points of a part."""
+        model = BalanceModel(part.load(), edges, offset=offset, cache_bytes=cache_bytes)
+        self._shard = Shard(BalanceObjective(model, rows), positions, lazy=lazy)
+
+    def offer(self, step: Step) -> Offer:
+        """The best point of the shard."""
+        offer: Offer = self._shard.offer(step)
+        return offer
+
+    def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
+        """Gains of all points of the shard."""
+        gains: Tensor = self._shard.first_gains(survival)
+        return gains
+
+    def drop(self) -> None:
+        """Let go of the points."""
+        self._shard = None
+
+
+class RayExecutor:
+    """Where the shards of a greedy run live.
+
+    Args:
+        address: "host:port" of a running cluster, "auto" to find one here, or None to start one on this machine.
+        num_shards: parts of the pool, each on an actor with one CPU; as many as the cluster has CPUs if left out.
+        cache_bytes: what a worker may keep in memory to be faster.
+    """
+
+    def __init__(self, address: str | None = None, *, num_shards: int | None = None, cache_bytes: int = 2**30) -> None:
+        if num_shards is not None and num_shards < 1:
+            raise ValueError(f"`num_shards` must be at least 1, got {num_shards}")
+        self._ray = connected_ray(address)
+        self._num_shards = num_shards or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        self._cache_bytes = cache_bytes
+        self._actor = self._ray.remote(num_cpus=1)(Worker)
+        self._workers = [self.new_worker() for _ in range(self._num_shards)]
+
+    def new_worker(self) -> Any:
+        """An actor without points."""
+        return self._actor.remote()
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            self._ray.kill(worker)
+
+    def shards(self, model: BalanceModel, candidates: Int[Tensor, " n"], *, lazy: bool) -> "RayShards":
+        """The candidates, spread over the cluster."""
+        return RayShards(self._ray, self.new_worker, self._workers, model, candidates, lazy, self._cache_bytes)
+
+
+def connected_ray(address: str | None) -> Any:
+    """The module ``ray``, connected; a cluster that does not answer is an error within seconds."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("Ray", "ray") from error
+    if ray.is_initialized():
+        return ray
+    if address is not None and address != "auto":
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(f"`address` must look like host:port, or be 'auto', got {address!r}")
+        try:
+            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise ConnectionError(
+                f"no Ray cluster answers at {address}: {error}; start one with: ray start --head"
+            ) from error
+    try:
+        ray.init(address=address or "local", include_dashboard=False if address is None else None, log_to_driver=False)
+    except ConnectionError as error:
+        raise ConnectionError(f"no Ray cluster was found: {error}; start one with: ray start --head") from error
+    return ray
+
+
+class RayShards:
+    """The candidates of a greedy run on actors. A worker that dies is replaced by one that reads the same points."""
+
+    def __init__(
+        self,
+        ray: Any,
+        new_worker: Callable[[], Any],
+        workers: list[Any],
+        model: BalanceModel,
+        candidates: Tensor,
+        lazy: bool,
+        cache_bytes: int,
+    ) -> None:
+        self._ray, self._new_worker, self._workers = ray, new_worker, workers
+        self._model, self._candidates = model, candidates
+        edges = ray.put(model.edges)
+        self._arguments: list[tuple[Any, ...]] = []
+        for part in parts_of(model.predictions, len(workers)):
+            inside = ((candidates >= part.start) & (candidates < part.stop)).nonzero().flatten()
+            if len(inside):
+                rows = candidates[inside] - part.start
+                self._arguments.append((ray.put(part), edges, model.offset, rows, inside, lazy, cache_bytes))
+        self._ask(lambda index: workers[index].build.remote(*self._arguments[index]), False)
+
+    @property
+    def num_candidates(self) -> int:
+        """Positions of all shards together."""
+        return len(self._candidates)
+
+    def offers(self, step: Step, show: bool) -> Sequence[Offer]:
+        """The best point of each shard."""
+        sent = self._ray.put(step)
+        return self._ask(lambda index: self._workers[index].offer.remote(sent), show)
+
+    def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
+        """Gains of all candidates; shards are consecutive parts, so that theirs follow each other."""
+        sent = self._ray.put(survival)
+        return torch.cat(self._ask(lambda index: self._workers[index].first_gains.remote(sent), False))
+
+    def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
+        """(1 − G, G) of a point, read here."""
+        discounts, kept = self._model.factors(self._candidates[position : position + 1])
+        return discounts[0], kept[0]
+
+    def _ask(self, call: Callable[[int], Any], show: bool) -> list[Any]:
+        """The answers of all shards, in order."""
+        pending = [call(index) for index in range(len(self._arguments))]
+        answers = []
+        with progress("scoring shards", len(pending), show) as bar:
+            for index, answer in enumerate(pending):
+                answers.append(self._answer(index, answer, call))
+                bar.advance()
+        return answers
+
+    def _answer(self, index: int, pending: Any, call: Callable[[int], Any]) -> Any:
+        """The answer of one shard, from a new worker if the old one is dead."""
+        errors = self._ray.exceptions
+        lost: Exception | None = None
+        for _ in range(MAX_REBUILDS + 1):
+            try:
+                if lost is not None:
+                    self._workers[index] = self._new_worker()
+                    self._ray.get(self._workers[index].build.remote(*self._arguments[index]))
+                    pending = call(index)
+                return self._ray.get(pending)
+            except errors.RayActorError as error:
+                lost = error
+            except errors.RayTaskError as error:
+                raise error.cause from None
+        raise RuntimeError(f"shard {index} was lost {MAX_REBUILDS + 1} times; look at its machine") from lost
+
+    def close(self) -> None:
+        """Let the workers go of their points."""
+        for worker in self._workers:
+            worker.drop.remote()

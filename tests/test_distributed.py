@@ -1,0 +1,116 @@
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from batchbalance import FileFormatError, Predictions, select
+from batchbalance.distributed import RayExecutor, parts_of
+from conftest import random_probs
+
+ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture(scope="module")
+def executor():
+    """Three shards on a real cluster of two nodes on loopback."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=2)
+        cluster.wait_for_nodes()
+        ray.init(address=cluster.address, log_to_driver=False)
+        assert sum(node["Alive"] for node in ray.nodes()) == 2
+        yield RayExecutor(cluster.address, num_shards=3)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def probs():
+    part = random_probs(150, 8, 3, seed=5).astype(np.float32)
+    return np.concatenate([part, part, random_probs(150, 8, 3, seed=6).astype(np.float32)])  # ties across shards
+
+
+@pytest.mark.parametrize("strategy", ["greedy-balance", "stochastic-balance"])
+def test_shards_give_the_batch_of_one_process(executor, probs, strategy, tmp_path):
+    np.save(tmp_path / "p.npy", probs.transpose(1, 0, 2))
+    options = {"strategy": strategy, "threshold": 0.02, "exclude": [3, 160, 161], "seed": 2}
+    one = select(Predictions.from_probs(probs), 25, **options)
+    for pool in (Predictions.load(tmp_path / "p.npy", axes="snc"), Predictions.from_probs(probs)):
+        many = select(pool, 25, executor=executor, **options)
+        assert many.indices.tolist() == one.indices.tolist()
+        assert many.certificate == pytest.approx(one.certificate, rel=1e-5)
+
+
+def test_shards_fill_a_batch_like_one_process(executor):
+    votes = Predictions.from_probs(np.eye(3)[np.random.default_rng(0).integers(0, 3, size=(40, 8))])
+    one, many = (select(votes, 20, threshold=0.0, executor=where) for where in (None, executor))
+    assert one.continuation == "power"
+    assert many.indices.tolist() == one.indices.tolist()
+
+
+def test_a_killed_worker_is_replaced_and_changes_nothing(executor, probs, monkeypatch):
+    pool = Predictions.from_probs(probs)
+    expected = select(pool, 8, threshold=0.02).indices.tolist()
+    killed = []
+    shards_of = RayExecutor.shards
+
+    def shards_with_an_accident(self, *args, **options):
+        shards = shards_of(self, *args, **options)
+        factors = shards.factors
+
+        def factors_and_a_kill(position):
+            if not killed:
+                worker = shards._workers[1]
+                pid = ray.get(worker.__ray_call__.remote(lambda _: os.getpid()))
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+            return factors(position)
+
+        shards.factors = factors_and_a_kill
+        return shards
+
+    monkeypatch.setattr(RayExecutor, "shards", shards_with_an_accident)
+    assert select(pool, 8, threshold=0.02, executor=executor).indices.tolist() == expected
+    assert killed
+
+
+def test_a_mistake_on_a_worker_is_told_here(executor, probs, tmp_path):
+    path = tmp_path / "p.npy"
+    np.save(path, probs)
+    pool = Predictions.load(path)
+    path.unlink()
+    np.save(path, probs[:100])
+    with pytest.raises(FileFormatError, match=r"must hold the pool's .* on every worker"):
+        select(pool, 5, threshold=0.02, executor=executor)
+
+
+def test_parts_cover_the_pool():
+    pool = Predictions.from_probs(random_probs(7, 4, 3))
+    for num in (1, 3, 7, 9):
+        parts = parts_of(pool, num)
+        assert torch.equal(torch.cat([part.load().log_probs() for part in parts]), pool.log_probs())
+
+
+def test_other_strategies_refuse_an_executor(executor, pool):
+    with pytest.raises(ValueError, match="`executor` is not used by strategy 'bald'"):
+        select(pool, 3, strategy="bald", executor=executor)
+    with pytest.raises(ValueError, match="below 50 points only, got 60"):
+        select(pool, 60, threshold=0.02, executor=executor)
+
+
+def test_an_unreachable_cluster_is_an_error_in_seconds(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    started = time.monotonic()
+    with pytest.raises(ConnectionError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"):
+        RayExecutor("127.0.0.1:9")
+    assert time.monotonic() - started < 30
+    for address in ("nowhere", "host:port"):
+        with pytest.raises(ValueError, match="must look like host:port"):
+            RayExecutor(address)
