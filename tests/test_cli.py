@@ -77,6 +77,9 @@ def test_values_and_axes(files):
 
 BAD = [
     (["-b", 0], "at least 1, got 0"),
+    (["-b", 3, "--memory-budget", "1KiB"], "must hold one chunk"),
+    (["-b", 3, "--memory-budget", "lots"], "a text such as '2GiB', got 'lots'"),
+    (["-b", 3, "--ray", "nowhere"], "must look like host:port"),
     (["-b", 61], "60 points that are left, got 61"),
     (["-b", 3, "--strategy", "bach-balance"], "did you mean 'batch-balance'"),
     (["-b", 3, "--option", "beta"], "must look like beta=2"),

@@ -11,7 +11,8 @@ from batchbalance import Predictions, connect, information, joint_balance
 from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
 from batchbalance.equivalence import Edges
 from batchbalance.seeds import generator
-from batchbalance.selection import balance_clustering, greedy, power_sample, top_k
+from batchbalance.selection import balance_clustering, greedy, greedy_over, power_sample, top_k
+from batchbalance.shards import Shard
 from conftest import random_probs, random_weights
 
 
@@ -220,3 +221,47 @@ def test_clustering_stops_at_the_limit_of_rounds():
         assert one.tolist() == oracles.clustering(matrix, seeds.tolist(), max_rounds=1)
         differ += one.tolist() != balance_clustering(features, scores, seeds).tolist()
     assert differ
+
+
+class SeveralShards:
+    """Shards in this process that are cut at given places."""
+
+    def __init__(self, predictions, edges, cuts):
+        self.whole = objective(predictions, edges)
+        self.num_candidates = predictions.num_points
+        self.shards = []
+        for start, stop in itertools.pairwise([0, *cuts, predictions.num_points]):
+            rows = torch.arange(start, stop)
+            self.shards.append(Shard(objective(predictions, edges, rows.tolist()), rows))
+
+    def offers(self, step, show):  # noqa: ARG002
+        return [shard.offer(step) for shard in self.shards]
+
+    def factors(self, position):
+        return self.whole.factors(position)
+
+    def first_gains(self, survival):
+        return torch.cat([shard.first_gains(survival) for shard in self.shards])
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("beta", [None, 4.0])
+@pytest.mark.parametrize("cuts", [[1], [40, 100], [7, 8, 120]])
+def test_shards_are_one_pool_through_ties_and_the_tail(beta, cuts):
+    """Copies tie across shards; 0/1 votes leave shards with nothing to offer; late gains are too small for float32."""
+    part = random_probs(50, 8, 3, seed=4)
+    pools = [
+        Predictions.from_probs(np.concatenate([part, part, part]).astype(np.float32)),
+        Predictions.from_probs(np.concatenate([np.tile(np.eye(3)[0], (100, 8, 1)), part]).astype(np.float32)),
+        votes(num_points=150),
+    ]
+    for predictions in pools:
+        edges = connect(predictions, 0.0)
+        whole = greedy(objective(predictions, edges), 45, seed=1, beta=beta)
+        shards = SeveralShards(predictions, edges, cuts)
+        several = greedy_over(shards, shards.whole.survival, 45, seed=1, beta=beta)
+        assert several.positions.tolist() == whole.positions.tolist()
+        assert several.upper_bound == pytest.approx(whole.upper_bound, rel=1e-5)
+        assert several.continued_from == whole.continued_from
