@@ -2,10 +2,10 @@
 
 import sys
 
-from batchbalance.cli import experiments, report, run, select
+from batchbalance.cli import bench, experiments, report, run, select
 from batchbalance.cli.app import app, complain
 
-__all__ = ["app", "experiments", "main", "report", "run", "select"]
+__all__ = ["app", "bench", "experiments", "main", "report", "run", "select"]
 
 
 def main() -> None:
