@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from batchbalance.acquisition import uncertainty
-from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
+from batchbalance.acquisition.balance import BalanceModel, BalanceObjective, balance_scores
 from batchbalance.acquisition.bald import bald, batch_bald, epig
 from batchbalance.acquisition.diversity import badge, cluster_margin, k_center
 from batchbalance.acquisition.estimators import ENUMERATE_BELOW, ConfigurationEstimator
@@ -21,7 +21,6 @@ from batchbalance.query import select
 from batchbalance.seeds import generator
 from batchbalance.selection import balance_clustering, greedy, power_sample
 from batchbalance.strategies import ClusterBalance
-from batchbalance.strategies.balance import single_scores
 
 Size = dict[str, int]
 SAMPLED_POINTS = 4  # the sampled estimator is timed on this many points
@@ -96,7 +95,7 @@ def clustering_against_enumeration(size: Size, seed: int) -> list[Side]:
     """BALanCe-Clustering of n points from features; from overlaps by enumeration of all C² label pairs."""
     model = _model(size, seed)
     every = torch.arange(size["N"])
-    scores = single_scores(model, every)
+    scores = balance_scores(model.predictions, model.edges).double()
     seeds = power_sample(scores, size["B"], 1.0, generator=generator(seed, "benchmark centroids"))
 
     def ours() -> Tensor:
