@@ -37,6 +37,11 @@ def test_vgg11_parameter_count():
     assert count(models.vgg11()) == trunk + 2 * 513 * 512 + 513 * 10
 
 
+def test_resnet18_refuses_widths_that_crash_torch():
+    with pytest.raises(ValueError, match=r"at least 0\.125 for resnet18, got 0\.09"):
+        models.resnet18(width=0.09)
+
+
 def test_resnet18_parameter_count():
     def block(a, b, projected):
         return 9 * a * b + 9 * b * b + 4 * b + (a * b + 2 * b if projected else 0)

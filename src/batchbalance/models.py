@@ -112,9 +112,12 @@ def resnet18(
 ) -> Classifier:
     """ResNet-18 for 32×32 images (3×3 stem, no first pooling), the network of the paper's cSG-MCMC runs.
 
-    It has no dropout unless `dropout` is above 0: then one layer before the head.
+    It has no dropout unless `dropout` is above 0: then one layer before the head. `width` must be at least 0.125: with
+    fewer filters, convolutions of torch 2.13 in channels-last layout have crashed in training on the CPU.
     """
     _check(num_classes, input_shape, 3, dropout)
+    if width < 0.125:
+        raise ValueError(f"`width` must be at least 0.125 for resnet18, got {width}")
     stem = _scaled(64, width)
     layers: list[nn.Module] = [nn.Conv2d(input_shape[0], stem, 3, padding=1, bias=False), nn.BatchNorm2d(stem)]
     layers.append(nn.ReLU())
