@@ -100,7 +100,8 @@ def test_a_missing_file(tmp_path):
 def test_stopping_by_hand_keeps_the_records(path):
     code = "from batchbalance.cli import main; main()"
     runs_dir = str(path.parent / "runs")
-    command = [sys.executable, "-c", code, "run", str(path), "--runs-dir", runs_dir, "--budget", "110"]
+    much = ["--budget", "110", "--trials", "40"]  # far from its end when the first record is there
+    command = [sys.executable, "-c", code, "run", str(path), "--runs-dir", runs_dir, *much]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         while not list(path.parent.glob("runs/random-*/trial-0.jsonl")):
             assert process.poll() is None
