@@ -1,6 +1,7 @@
 """Draws that are whole networks: one architecture, S sets of weights."""
 
 import os
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -48,12 +49,13 @@ class WeightDraws(Posterior):
         return loaded
 
     @classmethod
+    @abstractmethod
     def _from_options(cls: type[Draws], model_factory: ModelFactory, options: dict[str, Any]) -> Draws:
         """An unfitted posterior with the saved options."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _options(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """The options to save."""
 
     def _keep(self, model: nn.Module, states: Sequence[State]) -> None:
         """Take the draws, all at once: a fit that is cut short leaves the posterior as it was."""
