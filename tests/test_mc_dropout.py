@@ -58,7 +58,7 @@ CHAINS = {
     "mnist": (lambda: mnist_cnn(width=0.25), (1, 28, 28)),
     "fashion": (lambda: fashion_cnn(width=0.25), (1, 28, 28)),
     "vgg": (lambda: vgg11(width=0.05), (3, 32, 32)),
-    "resnet": (lambda: resnet18(width=0.05, dropout=0.4), (3, 32, 32)),
+    "resnet": (lambda: resnet18(width=0.125, dropout=0.4), (3, 32, 32)),
     "elementwise before a pool": (
         sequential(
             nn.Conv2d(2, 6, 3), nn.Dropout(0.4), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2),
@@ -272,7 +272,7 @@ def test_token_inputs():
 def test_refusals():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         MCDropout(mnist_cnn(width=0.1), 0)
-    for model in (resnet18(width=0.05), tabular_mlp(2, (3,), dropout=0.0)):
+    for model in (resnet18(width=0.125), tabular_mlp(2, (3,), dropout=0.0)):
         with pytest.raises(ValueError, match="dropout layers with a rate above 0, got none"):
             MCDropout(model, 3)
     broken = mnist_cnn(width=0.1)
