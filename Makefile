@@ -38,7 +38,7 @@ BENCH := .venv-bench/bin/python -m pip install --quiet --disable-pip-version-che
 	-$(BENCH) --no-deps scikit-activeml makefun
 	touch $@
 
-# `make bench OPTIONS=--quick` takes about a minute.
+# `make bench OPTIONS=--quick` takes small sizes.
 bench: install .venv-bench/.installed
 	$(BIN)/batchbalance bench --peers .venv-bench --output bench.json --plot bench.png $(OPTIONS)
 

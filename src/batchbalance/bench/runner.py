@@ -38,7 +38,7 @@ def run_benchmark(
     """Time everything, in this order: cases, peers, growth, and then memory in fresh processes.
 
     Args:
-        quick: smaller sizes, about a minute in all.
+        quick: smaller sizes.
         only: names of cases, or "growth"; all if left out.
         repeats: runs of each side after one that warms up; 5, or 3 if quick. Slow sides are run less often.
         seed: of all inputs.

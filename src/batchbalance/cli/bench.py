@@ -19,7 +19,7 @@ WIDTH = 200  # a table that is cut off tells nothing; a narrower terminal wraps 
 
 @app.command("bench")
 def bench_command(
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes, about a minute in all.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="A case, or growth; repeatable. Default: all.")] = None,
     repeats: Annotated[int | None, typer.Option(help="Runs of each side. Default: 5, or 3 if quick.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of torch. Default: its own choice.")] = None,
