@@ -67,7 +67,7 @@ def test_what_the_split_leaves_open_is_the_papers(path):
     assert run.split_sizes(default) == SplitSizes((1, 2), validation=50, reference=9, small_validation=True)
     assert run.canonical["split"] == {
         **{"initial_per_class": [1, 2], "initial": 0, "validation": 200, "reference": 200, "pool": None},
-        "small_validation": True,
+        **{"small_validation": True, "test": None},
     }
 
 
@@ -115,6 +115,7 @@ def test_unknown_names_suggest_the_nearest(path, change, message):
     ("change", "message"),
     [
         ("posterior.num_draws=0", "`posterior.num_draws` must be greater than or equal to 1, got 0"),
+        ("posterior={num_draws=3, test_draws=4}", "`test_draws` must be at most the 3 draws there are, got 4"),
         ("training.patience=0", "`patience` must be a whole number of at least 1"),
         ("training.batch_size=many", "`training.batch_size` must be a valid integer"),
         ("split.validation=-1", "`validation` must be a whole number"),

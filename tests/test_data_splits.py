@@ -180,3 +180,19 @@ def test_variants_of_mnist(tmp_path: Path) -> None:
 def test_every_named_data_set_has_sizes() -> None:
     assert set(PAPER_SIZES) == set(DATASETS)
     assert PAPER_SIZES["svhn"] == SplitSizes(initial=5_000, validation=5_000, reference=2_000)
+
+
+def test_a_smaller_test_part_is_a_sample_that_follows_the_seed() -> None:
+    whole, _ = prepare("digits", seed=0)
+    smaller, _ = prepare("digits", SplitSizes(initial_per_class=2, test=50), seed=0)
+    again, _ = prepare("digits", SplitSizes(initial_per_class=2, test=50), seed=0)
+    rows = [(whole.test_x == x).flatten(1).all(dim=1).nonzero().flatten().tolist() for x in smaller.test_x]
+    assert len(smaller.test_y) == 50
+    assert all(
+        label in whole.test_y[places].tolist() for label, places in zip(smaller.test_y.tolist(), rows, strict=True)
+    )
+    assert torch.equal(smaller.test_x, again.test_x)
+    assert torch.equal(smaller.train_x, whole.train_x)
+    assert len(prepare("digits", SplitSizes(test=10_000), seed=0)[0].test_y) == len(whole.test_y)
+    with pytest.raises(ValueError, match="`test` must be a whole number of at least 1, got 0"):
+        SplitSizes(test=0)

@@ -207,3 +207,10 @@ def test_own_data_and_repeated_pools(tmp_path):
     records = run_trial(config, 0, tmp_path, Goal(budget=8))
     assert [record["num_labelled"] for record in records] == [6, 8]
     assert records[0]["num_validation"] == 9
+
+
+def test_test_draws_average_the_first_draws_and_change_no_choice(config, uninterrupted, tmp_path):
+    some = run_of("batch-balance", posterior={"num_draws": 8, "test_draws": 1})
+    records = run_trial(some, 3, tmp_path, GOAL)
+    assert [record["indices"] for record in records] == [record["indices"] for record in uninterrupted]
+    assert [record["metrics"] for record in records] != [record["metrics"] for record in uninterrupted]

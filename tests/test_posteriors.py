@@ -277,6 +277,17 @@ def test_convolutions_predict_exactly_the_same_after_loading(kind, tmp_path):
     same(loaded.predict(images), posterior.predict(images), atol=0)
 
 
+def test_the_first_draws_are_a_posterior_of_their_own():
+    posterior, _ = make("mc-dropout")
+    x, _ = data(9)
+    fewer = posterior.first(2)
+    assert fewer.draw_ids == posterior.draw_ids[:2]
+    torch.testing.assert_close(fewer.predict(x).log_probs(), posterior.predict(x).log_probs()[:, :2], rtol=0, atol=0)
+    for wrong in (0, posterior.num_draws + 1):
+        with pytest.raises(ValueError, match=f"from 1 to the {posterior.num_draws} draws there are, got {wrong}"):
+            posterior.first(wrong)
+
+
 def test_an_error_half_way_leaves_the_old_file(tmp_path):
     posterior, _ = make("mc-dropout")
     x, _ = data(9)

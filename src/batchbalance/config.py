@@ -97,11 +97,20 @@ class EdgeSettings(Section):
 
 
 class MCDropoutSettings(Section):
-    """Monte Carlo dropout."""
+    """Monte Carlo dropout; the test metrics are those of the mean of the first `test_draws` draws, or of all."""
 
     table = "[posterior]"
     kind: Literal["mc-dropout"] = "mc-dropout"
     num_draws: Whole = 100
+    test_draws: Whole | None = None
+
+    @model_validator(mode="after")
+    def _enough_draws(self) -> "MCDropoutSettings":
+        if self.test_draws is not None and self.test_draws > self.num_draws:
+            raise ValueError(
+                f"`test_draws` must be at most the {self.num_draws} draws there are, got {self.test_draws}"
+            )
+        return self
 
 
 class ChainSettings(Section):

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from batchbalance import metrics
-from batchbalance.config import RunConfig
-from batchbalance.data import Dataset, Splits, default_sizes, load, repeat_pool, split
+from batchbalance.config import MCDropoutSettings, RunConfig
+from batchbalance.data import Dataset, Splits, default_sizes, load, repeat_pool, smaller_test, split
 from batchbalance.fitting import Fitted, PosteriorFit, takes_features
 from batchbalance.learner import BLOCK, Learner
+from batchbalance.posteriors import MCDropout
 from batchbalance.predictions import Predictions
 from batchbalance.query import Selection
 from batchbalance.runs import Record, open_trial, settled
@@ -204,9 +205,12 @@ class Trial:
         if fitted is None:
             probs = torch.full((len(y), num_classes), 1 / num_classes)
         else:
+            posterior = fitted.posterior
+            if isinstance(self._config.posterior, MCDropoutSettings) and isinstance(posterior, MCDropout):
+                posterior = posterior.first(self._config.posterior.test_draws or posterior.num_draws)
             blocks = torch.split(torch.arange(len(y)), BLOCK)
             parts = (flattened(self._data.test_inputs(block), self._flat) for block in blocks)
-            probs = torch.cat([fitted.posterior.predict(part).mean_probs() for part in parts])
+            probs = torch.cat([posterior.predict(part).mean_probs() for part in parts])
         return metrics.evaluate(Predictions.from_probs(probs, "nc"), y)
 
     def _chance_error(self, num_labelled: int) -> float | None:
@@ -237,8 +241,11 @@ def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Datas
     """The data set and the split of a trial, the same for every strategy."""
     wanted = config.data
     dataset = load(wanted.name, data_dir=data_dir, seed=seed, partial=wanted.partial, label=wanted.label)
-    splits = split(dataset, config.split_sizes(default_sizes(dataset)), seed)
-    return repeat_pool(dataset, splits, wanted.copies or 1, noise=wanted.noise, seed=seed)
+    sizes = config.split_sizes(default_sizes(dataset))
+    splits = split(dataset, sizes, seed)
+    return repeat_pool(
+        smaller_test(dataset, sizes.test, seed), splits, wanted.copies or 1, noise=wanted.noise, seed=seed
+    )
 
 
 def facts(selection: Selection | None) -> Record:

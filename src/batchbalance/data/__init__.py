@@ -19,6 +19,7 @@ from batchbalance.data.splits import (
     default_sizes,
     imbalance,
     repeat_pool,
+    smaller_test,
     split,
 )
 from batchbalance.errors import UnknownNameError
@@ -36,6 +37,7 @@ __all__ = [
     "load",
     "prepare",
     "repeat_pool",
+    "smaller_test",
     "split",
 ]
 
@@ -115,7 +117,8 @@ def prepare(
         label: as in ``load``.
     """
     dataset = load(name, data_dir=data_dir, seed=seed, partial=partial, download=download, label=label)
-    splits = split(dataset, default_sizes(dataset) if sizes is None else sizes, seed)
+    sizes = default_sizes(dataset) if sizes is None else sizes
+    splits = split(dataset, sizes, seed)
     if copies is None:
         copies = REPEATED_COPIES if dataset.name == "repeated-mnist" else 1
-    return repeat_pool(dataset, splits, copies, noise=noise, seed=seed)
+    return repeat_pool(smaller_test(dataset, sizes.test, seed), splits, copies, noise=noise, seed=seed)

@@ -35,6 +35,7 @@ class SplitSizes:
         reference: inputs of the reference set, or "pool" to use the pool as reference set.
         pool: the most inputs to keep in the pool; None keeps all.
         small_validation: never use more validation labels than there are training labels.
+        test: the most inputs of the test part to measure on, drawn at random; None measures on all.
     """
 
     initial_per_class: int | tuple[int, ...] = 0
@@ -43,6 +44,7 @@ class SplitSizes:
     reference: int | Literal["pool"] = "pool"
     pool: int | None = None
     small_validation: bool = False
+    test: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.initial_per_class, tuple):
@@ -58,6 +60,8 @@ class SplitSizes:
             _check_count("reference", self.reference)
         if self.pool is not None:
             _check_count("pool", self.pool, least=1)
+        if self.test is not None:
+            _check_count("test", self.test, least=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +168,14 @@ def _draw_per_class(dataset: Dataset, per_class: int | tuple[int, ...], order: T
             )
         taken[places[:number]] = True
     return order[taken], order[~taken]
+
+
+def smaller_test(dataset: Dataset, num: int | None, seed: int) -> Dataset:
+    """At most `num` inputs of the test part, drawn at random; all if None."""
+    if num is None or num >= len(dataset.test_y):
+        return dataset
+    rows = torch.randperm(len(dataset.test_y), generator=generator(seed, "test part"))[:num].sort().values
+    return replace(dataset, test_x=dataset.test_x[rows], test_y=dataset.test_y[rows])
 
 
 def repeat_pool(

@@ -93,7 +93,10 @@ def halved_draws(comparison: Comparison) -> list[tuple[str, Comparison]]:
         return [("", comparison)]
     names = [entry if isinstance(entry, str) else entry["name"] for entry in comparison.strategies]
     joined = [issubclass(STRATEGIES[name], ConnectedStrategy) for name in names]
-    few = posterior.model_copy(update={"num_draws": max(1, posterior.num_draws // 2)})
+    half = max(1, posterior.num_draws // 2)
+    few = posterior.model_copy(
+        update={"num_draws": half, "test_draws": min(half, posterior.test_draws) if posterior.test_draws else None}
+    )
     parts = []
     for suffix, wanted, draws in (("-2k-draws", True, posterior), ("-k-draws", False, few)):
         chosen = [entry for entry, is_joined in zip(comparison.strategies, joined, strict=True) if is_joined == wanted]

@@ -62,6 +62,14 @@ class MCDropout(Posterior):
         load_weights(model, tensors, directory)
         return cls(model, options["num_draws"], options["seed"], fast=fast)
 
+    def first(self, num_draws: int) -> "MCDropout":
+        """The first `num_draws` draws alone, sharing the weights."""
+        if not 1 <= num_draws <= self.num_draws:
+            raise ValueError(f"`num_draws` must be from 1 to the {self.num_draws} draws there are, got {num_draws}")
+        fewer = copy.copy(self)
+        fewer._draw_ids = self._draw_ids[:num_draws]
+        return fewer
+
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return self._model.state_dict(), {"num_draws": self.num_draws, "seed": self._seed}
 
