@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from batchbalance.models import fashion_cnn, mnist_cnn, resnet18, tabular_mlp, vgg11
-from batchbalance.posteriors import MCDropout
+from batchbalance.posteriors import MCDropout, mixing
 from batchbalance.posteriors.sliced import Chain
 from batchbalance.seeds import generator
 
@@ -59,6 +59,20 @@ CHAINS = {
     "fashion": (lambda: fashion_cnn(width=0.25), (1, 28, 28)),
     "vgg": (lambda: vgg11(width=0.05), (3, 32, 32)),
     "resnet": (lambda: resnet18(width=0.125, dropout=0.4), (3, 32, 32)),
+    "stride, padding, and a pool that leaves a rest": (
+        sequential(
+            nn.Conv2d(2, 6, 3), nn.Dropout2d(0.4), nn.ReLU(), nn.Conv2d(6, 5, 5, stride=2, padding=(1, 2)),
+            nn.MaxPool2d(2), nn.Tanh(), nn.Dropout2d(0.3), nn.Flatten(), nn.Linear(45, 3),
+        ),
+        (2, 18, 14),
+    ),
+    "pools that overlap, wide kernels": (
+        sequential(
+            nn.Conv2d(1, 6, 3), nn.Dropout2d(0.5), nn.Conv2d(6, 4, (3, 5), dilation=(2, 1), bias=False),
+            nn.MaxPool2d(3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3),
+        ),
+        (1, 12, 12),
+    ),
     "elementwise before a pool": (
         sequential(
             nn.Conv2d(2, 6, 3), nn.Dropout(0.4), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2),
@@ -139,10 +153,8 @@ def test_the_fast_path_computes_less():
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(nn.functional, "linear", spy)
-            shared = posterior._chain.shared(x)
-            seen.clear()
-            posterior._chain.run(shared, 0)
-        return seen
+            list(*posterior._chain.runs(x, 1))
+        return seen[1:]  # the first is what all draws share
 
     model = built(
         sequential(nn.Linear(4, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 3))
@@ -150,6 +162,22 @@ def test_the_fast_path_computes_less():
     middle, last = width(MCDropout(model, 1))
     live = int(kept("2", 0, (64,), 0.5).sum()), int(kept("4", 0, (64,), 0.5).sum())
     assert (middle, last) == (live[0] * live[1], live[1] * 3)
+
+
+MIXED = ["mnist", "stride, padding, and a pool that leaves a rest", "pools that overlap, wide kernels"]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_wide_kernels_behind_the_first_dropout_are_mixed_for_all_draws_at_once(name, monkeypatch):
+    build, shape = CHAINS[name]
+    model = built(build)
+    whole = MCDropout(model, 7, seed=2)
+    assert (whole._chain._mixing is not None) == (name in MIXED)
+    x = random(5, *shape)
+    together = whole.predict(x).log_probs()
+    monkeypatch.setattr(mixing, "BLOCK_NUMBERS", 1)
+    monkeypatch.setattr(mixing, "STORED_NUMBERS", 1)
+    torch.testing.assert_close(whole.predict(x).log_probs(), together, rtol=0, atol=1e-5)
 
 
 def test_dropout_is_unbiased_and_has_its_rate():

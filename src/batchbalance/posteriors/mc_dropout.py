@@ -76,8 +76,7 @@ class MCDropout(Posterior):
     def _logits(self, batch: Tensor) -> Tensor:
         batch = self._placed(batch)
         if self._chain is not None:
-            shared = self._chain.shared(batch)
-            logits = _stacked(self._chain.run(shared, draw) for draw in range(self.num_draws))
+            logits = torch.cat([_stacked(runs) for runs in self._chain.runs(batch, self.num_draws)])
         else:
             logits = _stacked(self._forward(batch, draw) for draw in range(self.num_draws))
         self._check_alone(batch, logits)
@@ -86,9 +85,8 @@ class MCDropout(Posterior):
     def _hidden(self, batch: Tensor) -> Tensor:
         batch = self._placed(batch)
         if self._chain is not None and self._chain.last_linear is not None:
-            shared = self._chain.shared(batch)
-            runs = (self._chain.run(shared, draw, self._chain.last_linear) for draw in range(self.num_draws))
-            return sum(runs) / self.num_draws  # type: ignore[return-value]
+            blocks = self._chain.runs(batch, self.num_draws, self._chain.last_linear)
+            return torch.cat([sum(runs) / self.num_draws for runs in blocks])  # type: ignore[misc]
         total = torch.zeros(())
         with last_hidden(self._model) as seen:
             for draw in range(self.num_draws):

@@ -5,7 +5,7 @@ before the first dropout is the same for all draws and runs once. This works for
 not known here run in full, in their place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from batchbalance.models import Classifier
 from batchbalance.posteriors.masks import Mask
+from batchbalance.posteriors.mixing import Mixing
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
@@ -61,6 +62,7 @@ class Chain:
         self._shared = nn.Sequential(*layers[:first])
         self._layers = layers[first:]
         self._masks = [_mask_after(self._layers, i) for i in range(len(self._layers))]
+        self._mixing = Mixing.of(self._layers, self._masks[1] if len(self._layers) > 1 else None)
         linear = [i for i, layer in enumerate(self._layers) if isinstance(layer, nn.Linear)]
         self.last_linear = linear[-1] if linear else None
 
@@ -73,14 +75,21 @@ class Chain:
             return None
         return cls(layers)
 
-    def shared(self, batch: Tensor) -> Tensor:
-        """What all draws have in common, up to the first mask."""
-        return self._shared(batch).contiguous()  # type: ignore[no-any-return]
+    def runs(self, batch: Tensor, num_draws: int, stop: int | None = None) -> Iterator[Iterator[Tensor]]:
+        """For one block of the batch after the other: the output under each draw, or the input of layer `stop`."""
+        shared = self._shared(batch).contiguous()
+        mixing = self._mixing
+        if mixing is None:
+            yield (self._run(shared, draw, 0, stop) for draw in range(num_draws))
+            return
+        for block in torch.split(shared, mixing.num_inputs(shared, num_draws)):
+            mixed = mixing.outputs(block, num_draws)
+            yield (self._run(mixed[draw], draw, mixing.num_layers, stop) for draw in range(num_draws))
 
-    def run(self, shared: Tensor, draw: int, stop: int | None = None) -> Tensor:
-        """The output under a draw, or the input of layer `stop`."""
-        now = _Slice(shared)
-        for i, layer in enumerate(self._layers[:stop]):
+    def _run(self, x: Tensor, draw: int, first: int, stop: int | None) -> Tensor:
+        """What layers `first` to `stop` make of x under a draw."""
+        now = _Slice(x)
+        for i, layer in enumerate(self._layers[first:stop], start=first):
             if isinstance(layer, Mask):
                 now = _masked(now, layer, draw)
             elif isinstance(layer, nn.Flatten) and layer.start_dim == 1 and layer.end_dim in (-1, now.x.ndim - 1):
