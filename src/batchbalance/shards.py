@@ -22,6 +22,7 @@ NEAR_TIE = 1e-4  # relative; far above what a float32 gain is off by
 TIE_BITS = 40  # float64 values that agree to this many bits are a tie
 PROBE = 512  # candidates looked at before deciding between a lazy step and a full pass
 LAZY_SHARE = 0.25  # a lazy step that must look at more than this share of the candidates becomes a full pass
+MAX_REST = 8  # full passes before laziness is tried again, once it has failed several times in a row
 LOG_SMALLEST = math.log(1e-30)  # below this, float32 gains come near its smallest numbers and lose digits
 
 
@@ -117,6 +118,7 @@ class Shard:
         self._num_evaluations = 0
         self._open = torch.ones(len(positions), dtype=torch.bool)
         self._log_bounds: Tensor | None = None  # before the first pass
+        self._failures = self._rest = 0  # lazy steps in a row that became full passes; steps to go without trying
 
     def first_gains(self, survival: Survival, bar: Bar | None = None) -> Float[Tensor, " n"]:
         """Gains of all points given a survival, in working precision."""
@@ -171,7 +173,8 @@ class Shard:
             return bounds
         bounds[~self._open] = -torch.inf
         num_open = int(self._open.sum())
-        if not self.lazy or num_open <= 2 * PROBE:
+        if not self.lazy or num_open <= 2 * PROBE or self._rest:
+            self._rest = max(0, self._rest - 1)
             return self._evaluate_all()
         fresh = torch.zeros_like(self._open)
         block = weighed(bounds, power, noise).topk(PROBE).indices
@@ -183,6 +186,9 @@ class Shard:
             keys = weighed(bounds, power, noise)
             rivals = ((keys >= keys[fresh].max() - margin) & ~fresh & self._open).nonzero().flatten()
             if len(rivals) > LAZY_SHARE * num_open:
+                self._failures += 1
+                self._rest = min(2**self._failures, MAX_REST)
                 return self._evaluate_all()
             block = rivals[keys[rivals].topk(min(len(rivals), 4 * PROBE)).indices]
+        self._failures = 0
         return bounds
