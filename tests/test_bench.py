@@ -11,11 +11,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from batchbalance.acquisition.balance import joint_balance
 from batchbalance.bench import Line, Measured, Report, growth, measure, peers, plain, plot_growth, run_benchmark, runner
 from batchbalance.bench.growth import Growth, fitted_exponent, measure_growth
 from batchbalance.bench.inputs import random_pool
 from batchbalance.bench.measure import ChildError, Side, call_child, take_turns
 from batchbalance.cli import app
+from batchbalance.equivalence import connect
 from batchbalance.errors import MissingExtraError, UnknownNameError
 
 TINY = {"N": 60, "S": 6, "C": 3, "B": 5, "M": 20, "D": 4, "L": 5, "T": 4, "K": 8}
@@ -67,6 +69,26 @@ def test_overlaps_of_pairs_by_enumeration_are_those_of_the_closed_form():
     edges = connect(pool, 0.05)
     found = plain.pair_overlaps(pool.log_probs().double(), edges, balance_scores(pool, edges).double())
     assert float((found - information(pool, edges, range(12), range(12)).double()).abs().max()) < 1e-5
+
+
+def test_equation_6_estimates_the_closed_form():
+    pool = random_pool(9, 12, 3, seed=4)
+    edges = connect(pool, 0.05)
+    weights = edges.edge_weights.float()
+    exact = joint_balance(pool, edges, [0, 1, 2, 5])
+    estimates = torch.tensor(
+        [
+            float(
+                plain.SampledBalance(
+                    pool.log_probs(), edges.ends, weights, torch.arange(3), 400, torch.Generator().manual_seed(seed)
+                ).scores(torch.tensor([5]))
+            )
+            for seed in range(60)
+        ],
+        dtype=torch.float64,
+    )
+    assert abs(float(estimates.mean()) - exact) < 4 * float(estimates.std()) / 60**0.5 + 1e-6
+    assert float(estimates.std()) > 0
 
 
 def test_sides_take_turns_after_a_round_that_warms_up():

@@ -39,6 +39,48 @@ def batch_bald(log_probs: Tensor, batch_size: int) -> Tensor:
     return torch.tensor(chosen)
 
 
+class SampledBalance:
+    """The paper's eq. 6 in its own matrices: every pair, configuration and label of the new point is formed.
+
+    Args:
+        log_probs: (N, S, C) of the pool.
+        ends: (K, 2) pairs of draws; draws are equally likely.
+        weights: (K,) 1/K for a connected pair, else 0.
+        chosen: the batch so far.
+        num_samples: M configurations of its labels, each from one draw.
+        generator: for the configurations.
+    """
+
+    def __init__(
+        self,
+        log_probs: Tensor,
+        ends: Tensor,
+        weights: Tensor,
+        chosen: Tensor,
+        num_samples: int,
+        generator: torch.Generator,
+    ) -> None:
+        self._probs, self._ends, self._weights = log_probs.exp(), ends, weights
+        batch = self._probs[chosen]  # (b, S, C)
+        draws = torch.randint(batch.shape[1], (num_samples,), generator=generator)
+        labels = [torch.multinomial(point[draws], 1, generator=generator)[:, 0] for point in batch]
+        self._joint = torch.stack([point[:, y] for point, y in zip(batch, labels, strict=True)]).prod(dim=0)  # (S, M)
+        self._largest = batch.amax(dim=2).prod(dim=0)  # (S,)
+
+    def scores(self, indices: Tensor) -> Tensor:
+        """The estimate of Δ for the batch and each of some points."""
+        return torch.stack([self._score(self._probs[index]) for index in indices.tolist()])
+
+    def _score(self, point: Tensor) -> Tensor:
+        ratios = []
+        for end in self._ends.T:
+            joint = self._joint[end].unsqueeze(2) * point[end].unsqueeze(1)  # (K, M, C)
+            ratios.append(joint / (self._largest[end] * point[end].amax(dim=1))[:, None, None])
+        discounted = torch.einsum("k,kmc->mc", self._weights, 1 - ratios[0] * ratios[1])
+        likelihoods = self._joint.T @ point / self._joint.sum(dim=0).unsqueeze(1)  # (M, C)
+        return (discounted * likelihoods).sum() / len(likelihoods)
+
+
 def epig(log_probs: Tensor, target_log_probs: Tensor) -> Tensor:
     """All joint distributions at once, (N, T, C, C)."""
     joint = torch.einsum("nsc,tsd->ntcd", log_probs.exp(), target_log_probs.exp()) / log_probs.shape[1]
