@@ -8,12 +8,15 @@ import numpy as np
 
 from batchbalance.data.dataset import Dataset, assemble
 from batchbalance.data.published import PUBLISHED
+from batchbalance.data.splits import imbalance
 from batchbalance.errors import UnknownNameError
 from batchbalance.seeds import derived_seed
 
 PREFIX = "generated-"
+IMBALANCED = "imbalanced-"
 SHAPES: dict[str, tuple[int, ...]] = {
     "mnist": (1, 28, 28),
+    "imbalanced-mnist": (1, 28, 28),
     "fashion-mnist": (1, 28, 28),
     "emnist-balanced": (1, 28, 28),
     "emnist-bymerge": (1, 28, 28),
@@ -36,7 +39,7 @@ def load_generated(name: str, seed: int) -> Dataset:
     if name not in GENERATED:
         raise UnknownNameError("generated data set", name, GENERATED)
     stands_for = name.removeprefix(PREFIX)
-    shape, class_names = SHAPES[stands_for], PUBLISHED[stands_for].class_names
+    shape, class_names = SHAPES[stands_for], PUBLISHED[stands_for.removeprefix(IMBALANCED)].class_names
     stream = np.random.default_rng(derived_seed(seed, name))
     patterns = stream.standard_normal((len(class_names), *shape), dtype=np.float32)
     # All classes in turn, so that each has its share of both parts.
@@ -44,4 +47,5 @@ def load_generated(name: str, seed: int) -> Dataset:
     x = patterns[y] + NOISE * stream.standard_normal((len(y), *shape), dtype=np.float32)
     if len(shape) == 3:
         x = np.clip(128 + 40 * x, 0, 255).astype(np.uint8)
-    return assemble(name, (x[:NUM_TRAIN], y[:NUM_TRAIN]), (x[NUM_TRAIN:], y[NUM_TRAIN:]), class_names)
+    whole = assemble(name, (x[:NUM_TRAIN], y[:NUM_TRAIN]), (x[NUM_TRAIN:], y[NUM_TRAIN:]), class_names)
+    return imbalance(whole, seed) if stands_for.startswith(IMBALANCED) else whole
