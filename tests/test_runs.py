@@ -91,7 +91,18 @@ def test_equal_labels_are_told_apart(tmp_path):
     write_run(tmp_path / "c" / "x", RANDOM, {})
     write_run(tmp_path / "d" / "x", RANDOM, {})
     labels = [run.label for run in read_runs([tmp_path])]
-    assert labels == ["bald [edges.ratio=0.25]", "bald [edges.ratio=0.5]", "random [c/x]", "random [d/x]"]
+    assert labels == ["bald [ratio=0.25]", "bald [ratio=0.5]", "random [c/x]", "random [d/x]"]
+
+
+def test_what_most_runs_share_is_not_named(tmp_path):
+    common = {"data": {"name": "digits"}, "model": {"name": "mlp"}}
+    for name, ratio in (("a", 0.25), ("b", 0.5), ("c", 0.25)):
+        write_run(tmp_path / name, {"name": "bald" if name < "c" else "random"}, {}, edges={"ratio": ratio}, **common)
+    write_run(
+        tmp_path / "d", {"name": "bald"}, {}, edges={"ratio": 0.25}, data={"name": "mnist"}, model={"name": "mlp"}
+    )
+    labels = [run.label for run in read_runs([tmp_path])]
+    assert labels == ["bald", "bald [ratio=0.5]", "random", "bald [data.name=mnist]"]
 
 
 def test_a_directory_of_another_config_is_refused(tmp_path):

@@ -144,19 +144,34 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _told_apart(runs: list[Run]) -> list[Run]:
-    """Runs whose labels are unlike: equal ones get the settings in which they differ, or the folder's name."""
+    """Runs whose labels are unlike: equal ones get the settings in which they differ, or the folder's name.
+
+    A setting that most runs share is not named.
+    """
+    configs = [_flat(run.config) for run in runs]
     labels = []
-    for run in runs:
-        flat = _flat(run.config)
-        rivals = [_flat(other.config) for other in runs if other is not run and other.label == run.label]
-        differing = [key for key in flat if any(rival.get(key) != flat[key] for rival in rivals)]
-        named = [f"{key}={_short(flat[key])}" for key in differing[:NAMED_DIFFERENCES]]
+    for run, config in zip(runs, configs, strict=True):
+        rivals = [other for other, owner in zip(configs, runs, strict=True) if owner.label == run.label]
+        differing = [key for key in config if any(rival.get(key) != config[key] for rival in rivals)]
+        unusual = [key for key in differing if not _is_usual(key, config[key], configs)]
+        named = [f"{_short_key(key, config)}={_short(config[key])}" for key in unusual[:NAMED_DIFFERENCES]]
         labels.append(run.label + (f" [{', '.join(named)}]" if named else ""))
     counts = Counter(labels)
     return [
         replace(run, label=label if counts[label] == 1 else f"{label} [{run.path.parent.name}/{run.path.name}]")
         for run, label in zip(runs, labels, strict=True)
     ]
+
+
+def _is_usual(key: str, value: Any, configs: list[dict[str, Any]]) -> bool:
+    """Whether more than half of the runs have this value."""
+    return 2 * len([config for config in configs if config.get(key) == value]) > len(configs)
+
+
+def _short_key(key: str, config: dict[str, Any]) -> str:
+    """The last part of "edges.ratio", if no other setting ends in it."""
+    last = key.rpartition(".")[2]
+    return last if [other.rpartition(".")[2] for other in config].count(last) == 1 else key
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
