@@ -19,6 +19,7 @@ from batchbalance.seeds import generator
 from batchbalance.validation import Indices, check_indices
 
 NUM_RANDOM_BATCHES = 20
+SETTLED_SHARE = 1 - 1e-6  # a batch that is worth this much of what can be had needs no closer bound
 MAX_BOUND_FLOPS = 5e11  # a few seconds; a certificate that would cost more is left at its first, cheap bound
 SETTLED = 1e-12  # coverage this close to 1 is 1
 
@@ -101,7 +102,9 @@ def evaluate(
     null_coverage = null_path(model.predictions, indices, offset=model.offset)
     if largest == 0:
         return BatchEvaluation(0.0, path.gains, path.errors, torch.zeros_like(path.gains), 0.0, null_coverage, None)
-    bound = best_batch_bound(model, indices, candidates) if upper_bound is None else upper_bound
+    bound = upper_bound
+    if bound is None:  # no batch can be worth more than all edges
+        bound = largest if delta >= SETTLED_SHARE * largest else best_batch_bound(model, indices, candidates)
     return BatchEvaluation(
         delta=delta,
         gains=path.gains,
