@@ -283,3 +283,13 @@ def test_epig_looks_towards_the_reference_set(pool):
     assert chosen.warnings == ()
     fewer = select(pool, 3, strategy=Epig(max_targets=20), reference=reference)
     assert "20 of 50 reference points" in fewer.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["bald", "entropy", "margin", "mean-std", "variation-ratio", "power-bald", "power-balance"]
+)
+def test_single_scores_tell_how_far_they_are(name, capsys):
+    pool = Predictions.from_logits(torch.randn(30, 4, 3, generator=torch.Generator().manual_seed(0)))
+    needs = {"threshold": 0.0} if name == "power-balance" else {}
+    select(pool, 2, strategy=name, progress=True, **needs)
+    assert "scoring points: 30 of 30" in capsys.readouterr().err

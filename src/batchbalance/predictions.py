@@ -20,6 +20,7 @@ from torch import Tensor
 
 from batchbalance.errors import DrawMismatchError, FileFormatError, UnknownNameError
 from batchbalance.files import MappedFile, replacing
+from batchbalance.progress import Bar
 from batchbalance.validation import Values, as_nsc, as_tensor, check_draw_ids, check_rows, check_weights, compute_dtype
 
 Rows = slice | Tensor | Sequence[int]
@@ -139,10 +140,14 @@ class Predictions:
         # to the bit, so that saving and loading changes nothing.
         return torch.log_softmax(picked.clamp_min(0).log() if self.values == "probs" else picked, dim=-1)
 
-    def chunks(self, numbers: int = CHUNK_NUMBERS) -> Iterator[tuple[slice, Float[Tensor, "n S C"]]]:
-        """Yield (rows, log-probabilities) over all points, about `numbers` numbers at a time."""
+    def chunks(
+        self, numbers: int = CHUNK_NUMBERS, bar: Bar | None = None
+    ) -> Iterator[tuple[slice, Float[Tensor, "n S C"]]]:
+        """Yield (rows, log-probabilities) over all points, about `numbers` numbers at a time; `bar` counts points."""
         for rows in self.spans(numbers):
             yield rows, self.log_probs(rows)
+            if bar is not None:
+                bar.advance(rows.stop - rows.start)
 
     def spans(self, numbers: int = CHUNK_NUMBERS) -> list[slice]:
         """Consecutive slices that cover all points, each of about `numbers` numbers."""

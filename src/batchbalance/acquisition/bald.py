@@ -21,6 +21,7 @@ from torch import Tensor
 from batchbalance.acquisition.candidates import check_candidates
 from batchbalance.acquisition.uncertainty import above_rounding
 from batchbalance.predictions import Predictions
+from batchbalance.progress import Bar
 
 MEMORY_BUDGET = 2**28
 TIE = 1e-13  # nats; gains are differences of sums of about 1, so that closer ones differ by rounding alone
@@ -109,11 +110,11 @@ def _systematic_sample(
     return torch.bincount(drawn, minlength=len(weights)).double() / num_samples
 
 
-def bald(predictions: Predictions) -> Float[Tensor, " N"]:
+def bald(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """Mutual information between the label of a point and the draw, from 0 to log min(C, S) nats, float64."""
     weights = predictions.draw_weights.to(predictions.stored.device)
     scores = torch.empty(predictions.num_points, dtype=torch.float64, device=weights.device)
-    for rows, chunk in predictions.chunks(CACHED_NUMBERS):
+    for rows, chunk in predictions.chunks(CACHED_NUMBERS, bar):
         log_probs = chunk.double()
         probs = log_probs.exp()
         mean = torch.einsum("s,nsc->nc", weights, probs)

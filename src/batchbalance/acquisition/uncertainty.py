@@ -11,26 +11,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from batchbalance.predictions import CHUNK_NUMBERS, Predictions
+from batchbalance.progress import Bar
 
 ROUNDING = 1e-13  # a difference below this share of what was subtracted is rounding, and counts as 0
 
 
-def entropy(predictions: Predictions) -> Float[Tensor, " N"]:
+def entropy(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """Entropy of the mean prediction in nats, from 0 to log C."""
-    return _of_means(predictions, lambda means: torch.special.entr(means).sum(dim=-1))
+    return _of_means(predictions, bar, lambda means: torch.special.entr(means).sum(dim=-1))
 
 
-def least_confidence(predictions: Predictions) -> Float[Tensor, " N"]:
+def least_confidence(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """One minus the highest mean probability, from 0 to 1 − 1/C."""
-    return _of_means(predictions, lambda means: _others(means).sum(dim=-1))
+    return _of_means(predictions, bar, lambda means: _others(means).sum(dim=-1))
 
 
-def margin(predictions: Predictions) -> Float[Tensor, " N"]:
+def margin(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """One minus the lead of the most probable class over the second, from 0 to 1; 0 with a single class."""
-    return _of_means(predictions, lambda means: _others(means).sum(dim=-1) + _others(means)[:, :1].sum(dim=-1))
+    return _of_means(predictions, bar, lambda means: _others(means).sum(dim=-1) + _others(means)[:, :1].sum(dim=-1))
 
 
-def variation_ratio(predictions: Predictions, *, votes: bool = False) -> Float[Tensor, " N"]:
+def variation_ratio(predictions: Predictions, *, votes: bool = False, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """The share of the mean prediction that is not on its mode, from 0 to 1 − 1/C.
 
     Args:
@@ -38,23 +39,24 @@ def variation_ratio(predictions: Predictions, *, votes: bool = False) -> Float[T
         votes: count each draw as a vote for its most probable class (Freeman 1965) instead of as probabilities
             (Gal et al. 2017). With S draws the votes take few values and tie often. Without them this is
             ``least_confidence``.
+        bar: counts points.
     """
     if not votes:
-        return least_confidence(predictions)
+        return least_confidence(predictions, bar=bar)
     weights, num_classes = predictions.draw_weights, predictions.num_classes
     scores = _empty(predictions)
-    for rows in predictions.spans():
-        labels = predictions.hard_labels(rows)  # (n, S)
+    for rows, chunk in predictions.chunks(bar=bar):
+        labels = chunk.argmax(dim=-1)  # (n, S)
         tally = torch.zeros(len(labels), num_classes, dtype=torch.float64, device=labels.device)
         tally.scatter_add_(1, labels, weights.to(labels.device).expand(labels.shape))
         scores[rows] = _others(tally).sum(dim=-1)
     return scores
 
 
-def mean_std(predictions: Predictions) -> Float[Tensor, " N"]:
+def mean_std(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """The standard deviation of a class probability over draws, averaged over classes, from 0 to 1/2."""
     scores = _empty(predictions)
-    for rows, chunk in predictions.chunks(CHUNK_NUMBERS // 8):  # several float64 copies are alive
+    for rows, chunk in predictions.chunks(CHUNK_NUMBERS // 8, bar):  # several float64 copies are alive
         probs = chunk.double().exp()
         weights = predictions.draw_weights.to(probs.device)
         mean = torch.einsum("s,nsc->nc", weights, probs)
@@ -69,11 +71,11 @@ def above_rounding(difference: Float[Tensor, "..."], scale: Float[Tensor, "..."]
 
 
 def _of_means(
-    predictions: Predictions, score: Callable[[Float[Tensor, "n C"]], Float[Tensor, " n"]]
+    predictions: Predictions, bar: Bar | None, score: Callable[[Float[Tensor, "n C"]], Float[Tensor, " n"]]
 ) -> Float[Tensor, " N"]:
     """A score of the mean probabilities, float64, chunk by chunk; a row that is all on one class is exactly 1 there."""
     scores = _empty(predictions)
-    for rows, chunk in predictions.chunks():
+    for rows, chunk in predictions.chunks(bar=bar):
         # Nothing is subtracted from a mean, so that the precision of the predictions is enough for its sum.
         mean = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), chunk.exp()).double()
         scores[rows] = score(mean / mean.sum(dim=-1, keepdim=True))

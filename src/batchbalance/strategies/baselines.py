@@ -14,6 +14,7 @@ from batchbalance.acquisition.bald import MEMORY_BUDGET, bald, batch_bald, epig
 from batchbalance.acquisition.diversity import badge, cluster_margin, k_center
 from batchbalance.acquisition.finite import ec2, eced
 from batchbalance.equivalence import subsample
+from batchbalance.progress import Bar, progress
 from batchbalance.seeds import generator
 from batchbalance.selection import power_sample, top_k
 from batchbalance.strategies.contract import (
@@ -60,12 +61,14 @@ class ScoreStrategy(Strategy):
     """Take the points of highest score, each scored on its own."""
 
     @abstractmethod
-    def score(self, problem: Problem) -> Float[Tensor, " N"]:
-        """What each point of the pool is worth; not negative."""
+    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
+        """What each point of the pool is worth; not negative. `bar` counts points."""
 
     def choose(self, problem: Problem) -> Choice:
         """Take the highest scores."""
-        return best_scores(problem, self.score(problem))
+        with progress("scoring points", problem.predictions.num_points, problem.progress) as bar:
+            scores = self.score(problem, bar)
+        return best_scores(problem, scores)
 
 
 class Bald(ScoreStrategy):
@@ -74,9 +77,9 @@ class Bald(ScoreStrategy):
     name: ClassVar[str] = "bald"
     summary: ClassVar[str] = "top points by the information of their label about the draw"
 
-    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
         """Mutual information."""
-        return bald(problem.predictions)
+        return bald(problem.predictions, bar=bar)
 
 
 class BatchBald(Strategy):
@@ -153,7 +156,8 @@ class PowerBald(Strategy):
 
 def power_choice(problem: Problem, score: ScoreName, beta: float) -> Choice:
     """Points sampled with p ∝ score^β."""
-    scores = candidate_scores(problem, SCORES[score](problem.predictions))
+    with progress("scoring points", problem.predictions.num_points, problem.progress) as bar:
+        scores = candidate_scores(problem, SCORES[score](problem.predictions, bar=bar))
     picks = power_sample(scores, problem.batch_size, beta, generator=generator(problem.seed, "power"))
     return Choice(problem.candidates[picks], scores=scores[picks])
 
@@ -170,9 +174,9 @@ class VariationRatio(ScoreStrategy):
 
     votes: bool = False
 
-    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
         """One minus the share of the mode."""
-        return uncertainty.variation_ratio(problem.predictions, votes=self.votes)
+        return uncertainty.variation_ratio(problem.predictions, votes=self.votes, bar=bar)
 
 
 class MeanStd(ScoreStrategy):
@@ -181,9 +185,9 @@ class MeanStd(ScoreStrategy):
     name: ClassVar[str] = "mean-std"
     summary: ClassVar[str] = "top points by the spread of class probabilities over draws"
 
-    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
         """Mean over classes of the standard deviation."""
-        return uncertainty.mean_std(problem.predictions)
+        return uncertainty.mean_std(problem.predictions, bar=bar)
 
 
 class Entropy(ScoreStrategy):
@@ -192,9 +196,9 @@ class Entropy(ScoreStrategy):
     name: ClassVar[str] = "entropy"
     summary: ClassVar[str] = "top points by the entropy of the mean prediction"
 
-    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
         """Entropy."""
-        return uncertainty.entropy(problem.predictions)
+        return uncertainty.entropy(problem.predictions, bar=bar)
 
 
 class Margin(ScoreStrategy):
@@ -203,9 +207,9 @@ class Margin(ScoreStrategy):
     name: ClassVar[str] = "margin"
     summary: ClassVar[str] = "top points by how close the two most probable classes are"
 
-    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
         """One minus the margin."""
-        return uncertainty.margin(problem.predictions)
+        return uncertainty.margin(problem.predictions, bar=bar)
 
 
 class LeastConfidence(ScoreStrategy):
@@ -214,9 +218,9 @@ class LeastConfidence(ScoreStrategy):
     name: ClassVar[str] = "least-confidence"
     summary: ClassVar[str] = "top points by one minus the highest mean probability"
 
-    def score(self, problem: Problem) -> Float[Tensor, " N"]:
+    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
         """One minus the highest probability."""
-        return uncertainty.least_confidence(problem.predictions)
+        return uncertainty.least_confidence(problem.predictions, bar=bar)
 
 
 class Epig(Strategy):
