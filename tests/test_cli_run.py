@@ -82,6 +82,8 @@ def test_run_then_extend_with_a_strategy_that_fails(path):
         (["--set", "posterior.sise=2"], "did you mean 'size'"),
         (["--set", "data.name=mnits"], "did you mean 'mnist'"),
         (["--jobs", "0"], "jobs"),
+        (["--jobs", "2", "--ray", "local"], "--jobs must be left out with --ray"),
+        (["--ray", "nowhere"], "must look like host:port"),
     ],
 )
 def test_wrong_input(path, arguments, message):

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from batchbalance import FileFormatError, Predictions, select
-from batchbalance.distributed import RayExecutor, parts_of
+from batchbalance.distributed import RayExecutor
+from batchbalance.distributed.shards import parts_of
 from conftest import random_probs
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")

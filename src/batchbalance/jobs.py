@@ -10,7 +10,7 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -49,6 +49,11 @@ class News:
     step: Step | None = None
     text: str = ""
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the task has ended."""
+        return self.kind in ("done", "failed")
+
 
 def run_tasks(tasks: Sequence[Task], num_jobs: int) -> Iterator[News]:
     """Run all tasks, `num_jobs` at a time, and tell what happens. A task that fails does not stop the others."""
@@ -64,7 +69,7 @@ def run_tasks(tasks: Sequence[Task], num_jobs: int) -> Iterator[News]:
                 worker = workers[connection]  # type: ignore[index]
                 news = worker.news()
                 yield news
-                if news.kind not in ("done", "failed"):
+                if not news.is_last:
                     continue
                 if worker.is_dead or not waiting:
                     worker.stop()
@@ -115,29 +120,30 @@ class _Worker:
         self._process.join()
 
 
+def run_task(index: int, task: Task, tell: Callable[[News], None]) -> None:
+    """Run one task, here, and tell what happens; the last news is that it is done or that it failed."""
+    try:
+        torch.set_num_threads(task.config.threads)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = lambda message, *_rest, **_more: tell(News(index, "warning", text=str(message)))
+            run_trial(
+                task.config, task.seed, task.runs_dir, task.goal, data_dir=task.data_dir,
+                report=lambda step: tell(News(index, "step", step)),
+            )  # fmt: skip
+        tell(News(index, "done"))
+    except USER_ERRORS as error:
+        tell(News(index, "failed", text=str(error) or type(error).__name__))
+    except Exception:
+        tell(News(index, "failed", text=traceback.format_exc()))
+
+
 def _work(connection: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while (given := connection.recv()) is not None:
         index, task = given
-
-        def tell(kind: Any, step: Step | None = None, text: str = "", index: int = index) -> None:
-            connection.send(News(index, kind, step, text))
-
-        try:
-            torch.set_num_threads(task.config.threads)
-            with warnings.catch_warnings():
-                warnings.simplefilter("default", UserWarning)
-                warnings.showwarning = lambda message, *_rest, **_more: tell("warning", text=str(message))
-                run_trial(
-                    task.config, task.seed, task.runs_dir, task.goal, data_dir=task.data_dir,
-                    report=lambda step: tell("step", step),
-                )  # fmt: skip
-            tell("done")
-        except USER_ERRORS as error:
-            tell("failed", text=str(error) or type(error).__name__)
-        except Exception:
-            tell("failed", text=traceback.format_exc())
+        run_task(index, task, connection.send)
 
 
 def _end_with_parent() -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from batchbalance.cli.app import app, complain, err, out, reported_errors
 from batchbalance.config import read_comparison
 from batchbalance.data import load
+from batchbalance.distributed import run_tasks_on_ray
 from batchbalance.experiments import experiment
 from batchbalance.jobs import News, Task, run_tasks
 from batchbalance.journal import read_journal
@@ -48,10 +49,16 @@ def run_command(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, as posterior.num_draws=20; repeatable.")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run on a Ray cluster: its host:port, auto, or local to start one."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
 ) -> None:
     """Run an active-learning comparison, or resume it where it was stopped."""
     with reported_errors():
+        if ray is not None and jobs != 1:
+            raise ValueError(f"--jobs must be left out with --ray, where the cluster's CPUs decide, got {jobs}")
         ends = {"trials": trials, "budget": budget}
         changes = [*(changes or []), *(f"{key}={number}" for key, number in ends.items() if number is not None)]
         if is_file(config):
@@ -76,7 +83,8 @@ def run_command(
             check_data(tasks)
         started = time.perf_counter()
         try:
-            failed = follow(tasks, jobs)
+            news = run_tasks(tasks, jobs) if ray is None else run_tasks_on_ray(tasks, ray)
+            failed = follow(tasks, news)
         except KeyboardInterrupt:
             complain("stopped", "complete rounds are kept; the same command goes on from there")
             raise typer.Exit(130) from None
@@ -107,11 +115,11 @@ def show_plan(tasks: list[Task]) -> None:
         out.print(Text(f"{task.label}: {done} rounds in {folder}"), soft_wrap=True)
 
 
-def follow(tasks: list[Task], jobs: int) -> list[int]:
-    """Run the tasks and show how far they are; gives those that failed."""
+def follow(tasks: list[Task], all_news: Iterator[News]) -> list[int]:
+    """Show how far the tasks are; gives those that failed."""
     failed, warned = [], set()
     with display(tasks) as shown:
-        for news in run_tasks(tasks, jobs):
+        for news in all_news:
             label = tasks[news.task].label
             if news.kind == "failed":
                 failed.append(news.task)
@@ -135,7 +143,7 @@ class Lines:
     def take(self, news: News) -> None:
         """Show one piece of news."""
         label = self._tasks[news.task].label
-        if news.kind in ("done", "failed"):
+        if news.is_last:
             self._shares[news.task] = 1.0
             self._ended += 1
             self._write(f"{label}: {news.kind}")
@@ -166,7 +174,7 @@ class Bars:
         if news.task not in self._rows:
             self._rows[news.task] = self._progress.add_task(self._tasks[news.task].label, total=1.0, doing="")
         row = self._rows[news.task]
-        if news.kind in ("done", "failed"):
+        if news.is_last:
             self._shares[news.task] = 1.0
             self._progress.remove_task(row)
         elif news.step is not None:

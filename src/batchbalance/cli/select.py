@@ -93,7 +93,7 @@ def select_command(
             device=device,
             max_reference=max_reference,
             memory_budget=memory_budget,
-            executor=None if ray is None else RayExecutor(None if ray == "local" else ray),
+            executor=None if ray is None else RayExecutor(ray),
             progress=pool.stored.numel() >= SHOW_PROGRESS,
         )
         seconds = time.perf_counter() - started

@@ -6,7 +6,6 @@ if its worker dies, a new one reads the same points and goes on.
 """
 
 import itertools
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.acquisition.balance import BalanceModel, BalanceObjective, Survival
+from batchbalance.distributed.cluster import MAX_LOSSES, connected_ray
 from batchbalance.equivalence import Edges
-from batchbalance.errors import FileFormatError, MissingExtraError
+from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile
 from batchbalance.predictions import Predictions
 from batchbalance.progress import progress
 from batchbalance.shards import Offer, Shard, Step
 from batchbalance.validation import Values, as_nsc, as_tensor
-
-CONNECT_SECONDS = 5.0
-MAX_REBUILDS = 3  # workers that may die, one after the other, before a shard is given up
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,16 +130,21 @@ class RayExecutor:
     """Where the shards of a greedy run live.
 
     Args:
-        address: "host:port" of a running cluster, "auto" to find one here, or None to start one on this machine.
+        address: "host:port" of a running cluster; "auto" for one that runs on this machine, or the one that the
+            variable RAY_ADDRESS names; "local" to start one on this machine; "any" for "auto" if there is one, else
+            "local".
         num_shards: parts of the pool, each on an actor with one CPU; as many as the cluster has CPUs if left out.
         cache_bytes: what a worker may keep in memory to be faster.
     """
 
-    def __init__(self, address: str | None = None, *, num_shards: int | None = None, cache_bytes: int = 2**30) -> None:
+    def __init__(self, address: str = "any", *, num_shards: int | None = None, cache_bytes: int = 2**30) -> None:
         if num_shards is not None and num_shards < 1:
             raise ValueError(f"`num_shards` must be at least 1, got {num_shards}")
         self._ray = connected_ray(address)
-        self._num_shards = num_shards or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        num_cpus = int(self._ray.cluster_resources().get("CPU", 0))
+        if (num_shards or 1) > num_cpus:
+            raise ValueError(f"`num_shards` must be at most the {num_cpus} CPUs of the cluster, got {num_shards or 1}")
+        self._num_shards = num_shards or num_cpus
         self._cache_bytes = cache_bytes
         self._actor = self._ray.remote(num_cpus=1)(Worker)
         self._workers = [self.new_worker() for _ in range(self._num_shards)]
@@ -159,31 +161,6 @@ class RayExecutor:
     def shards(self, model: BalanceModel, candidates: Int[Tensor, " n"], *, lazy: bool) -> "RayShards":
         """The candidates, spread over the cluster."""
         return RayShards(self._ray, self.new_worker, self._workers, model, candidates, lazy, self._cache_bytes)
-
-
-def connected_ray(address: str | None) -> Any:
-    """The module ``ray``, connected; a cluster that does not answer is an error within seconds."""
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError("Ray", "ray") from error
-    if ray.is_initialized():
-        return ray
-    if address is not None and address != "auto":
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        if not host or not port.isdecimal():
-            raise ValueError(f"`address` must look like host:port, or be 'auto', got {address!r}")
-        try:
-            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
-        except (OSError, OverflowError) as error:
-            raise ConnectionError(
-                f"no Ray cluster answers at {address}: {error}; start one with: ray start --head"
-            ) from error
-    try:
-        ray.init(address=address or "local", include_dashboard=False if address is None else None, log_to_driver=False)
-    except ConnectionError as error:
-        raise ConnectionError(f"no Ray cluster was found: {error}; start one with: ray start --head") from error
-    return ray
 
 
 class RayShards:
@@ -244,7 +221,7 @@ class RayShards:
         """The answer of one shard, from a new worker if the old one is dead."""
         errors = self._ray.exceptions
         lost: Exception | None = None
-        for _ in range(MAX_REBUILDS + 1):
+        for _ in range(MAX_LOSSES + 1):
             try:
                 if lost is not None:
                     self._workers[index] = self._new_worker()
@@ -255,7 +232,7 @@ class RayShards:
                 lost = error
             except errors.RayTaskError as error:
                 raise error.cause from None
-        raise RuntimeError(f"shard {index} was lost {MAX_REBUILDS + 1} times; look at its machine") from lost
+        raise RuntimeError(f"shard {index} was lost {MAX_LOSSES + 1} times; look at its machine") from lost
 
     def close(self) -> None:
         """Let the workers go of their points."""
