@@ -116,6 +116,23 @@ def test_mistakes_exit_with_2_and_write_nothing(files, arguments, message):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "address"),
+    [
+        (["-b", 3, "--ray"], "any"),
+        (["--ray", "-b", 3], "any"),
+        (["--ray", "--seed", 1, "-b", 3], "any"),
+        (["--ray", "head:6379", "-b", 3], "head:6379"),
+        (["--ray=auto", "-b", 3], "auto"),
+    ],
+)
+def test_ray_may_stand_without_an_address(files, monkeypatch, arguments, address):
+    asked = []
+    monkeypatch.setattr("batchbalance.cli.select.RayExecutor", lambda where: asked.append(where))
+    assert run(files, *arguments)[0] == 0
+    assert asked == [address]
+
+
+@pytest.mark.parametrize(
     ("content", "option", "message"),
     [
         ("a\nb\n", "--ids", "each of 60 points, got 2"),

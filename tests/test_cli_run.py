@@ -93,6 +93,14 @@ def test_wrong_input(path, arguments, message):
     assert not (path.parent / "runs").exists()
 
 
+def test_ray_may_stand_without_an_address(path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("batchbalance.cli.run.run_tasks_on_ray", lambda _, where: asked.append(where) or iter([]))
+    for arguments in (["--ray"], ["--ray", "--trials", 2], ["--ray", "local"]):
+        assert run(path, *arguments)[0] == 0
+    assert asked == ["any", "any", "local"]
+
+
 def test_a_missing_file(tmp_path):
     code, _, err = run(tmp_path / "none.toml")
     assert code == 2

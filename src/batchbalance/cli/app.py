@@ -3,11 +3,12 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperCommand
 
 from batchbalance import __version__
 
@@ -17,6 +18,28 @@ app = typer.Typer(
 )  # fmt: skip
 out = Console()
 err = Console(stderr=True)
+
+
+RAY_ALONE = "any"  # what --ray means without a value
+
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS]",
+        help="Work on a Ray cluster: its host:port, auto to find it, local to start one; alone: found or started.",
+    ),
+]
+
+
+class RayCommand(TyperCommand):
+    """A command whose option --ray may stand alone: at the end, or before another option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put a value after a --ray that has none."""
+        given: list[str] = []
+        for word, following in zip(args, [*args[1:], "--"], strict=True):
+            given += [word, RAY_ALONE] if word == "--ray" and following.startswith("-") else [word]
+        return super().parse_args(ctx, given)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from batchbalance.cli.app import app, complain, err, out, reported_errors
+from batchbalance.cli.app import Ray, RayCommand, app, complain, err, out, reported_errors
 from batchbalance.config import read_comparison
 from batchbalance.data import load
 from batchbalance.distributed import run_tasks_on_ray
@@ -26,7 +26,7 @@ DOING = {"load": "loading data", "train": "training", "evaluate": "evaluating", 
          "select": "selecting"}  # fmt: skip
 
 
-@app.command("run")
+@app.command("run", cls=RayCommand)
 def run_command(
     config: Annotated[
         str, typer.Argument(help="A TOML file that describes a comparison, or a name from 'batchbalance experiments'.")
@@ -49,10 +49,7 @@ def run_command(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, as posterior.num_draws=20; repeatable.")
     ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Run on a Ray cluster: its host:port, auto, or local to start one."),
-    ] = None,
+    ray: Ray = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
 ) -> None:
     """Run an active-learning comparison, or resume it where it was stopped."""

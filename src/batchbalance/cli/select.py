@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from batchbalance.cli.app import app, complain, out, reported_errors
+from batchbalance.cli.app import Ray, RayCommand, app, complain, out, reported_errors
 from batchbalance.distributed import RayExecutor
 from batchbalance.equivalence import MAX_REFERENCE, Pairs
 from batchbalance.errors import FileFormatError, UnknownNameError
@@ -29,7 +29,7 @@ ROWS_SHOWN = 20
 SHOW_PROGRESS = 10**7  # numbers in the pool; smaller ones take a moment
 
 
-@app.command("select")
+@app.command("select", cls=RayCommand)
 def select_command(
     predictions: Annotated[Path, typer.Argument(help="Predictions of the pool: .npy, .npz or .safetensors.")],
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="How many points to choose.")],
@@ -61,10 +61,7 @@ def select_command(
     memory_budget: Annotated[
         str | None, typer.Option(help="Memory to take beside the predictions, as 2GiB; default half of what is free.")
     ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Choose on a Ray cluster: its host:port, auto, or local to start one."),
-    ] = None,
+    ray: Ray = None,
     output: Annotated[Path | None, typer.Option(help="Write the batch to this .csv or .json file.")] = None,
 ) -> None:
     """Choose the batch of points to label next."""
