@@ -75,6 +75,22 @@ def test_values_and_axes(files):
     assert (code, "chose 2 of 60" in out) == (0, True)
 
 
+def test_several_files_are_one_pool(files):
+    np.save(files / "p.npy", PROBS[:20])
+    np.save(files / "q.npy", PROBS[20:])
+    names = (files / "ids.txt").read_text().splitlines()
+    (files / "a.txt").write_text("\n".join(names[:20]))
+    (files / "b.txt").write_text("\n".join(names[20:]))
+    ids = ["--ids", files / "a.txt", "--ids", files / "b.txt"]
+    code, _, _ = run(files, files / "q.npy", "-b", 5, *ids, "--output", files / "o.json")
+    assert code == 0
+    expected = select(Predictions.from_probs(PROBS), 5).indices.tolist()
+    assert json.loads((files / "o.json").read_text())["ids"] == [names[i] for i in expected]
+    (files / "b.txt").write_text("\n".join([*names[20:59], names[3]]))
+    assert "'image-3.png' more than once" in run(files, files / "q.npy", "-b", 5, *ids)[2]
+    assert "which are one file" in run(files, files / "p.npy", "-b", 5)[2]
+
+
 BAD = [
     (["-b", 0], "at least 1, got 0"),
     (["-b", 3, "--memory-budget", "1KiB"], "must hold one chunk"),

@@ -4,11 +4,12 @@ import time
 
 import numpy as np
 import pytest
-import torch
+from torch import nn
 
 from batchbalance import FileFormatError, Predictions, select
 from batchbalance.distributed import RayExecutor
-from batchbalance.distributed.shards import parts_of
+from batchbalance.pools import load_parts
+from batchbalance.posteriors import MCDropout, predicted_pool
 from conftest import random_probs
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
@@ -82,6 +83,44 @@ def test_a_killed_worker_is_replaced_and_changes_nothing(executor, probs, monkey
     assert killed
 
 
+def test_workers_read_several_files(executor, probs, tmp_path):
+    cuts = [probs[:130].transpose(1, 0, 2), probs[130:140].transpose(1, 0, 2), probs[140:].transpose(1, 0, 2)]
+    paths = [tmp_path / f"part-{number}.npy" for number in range(3)]
+    for path, cut in zip(paths, cuts, strict=True):
+        np.save(path, cut)
+    np.savez(tmp_path / "part-1.npz", probs=cuts[1])
+    options = {"threshold": 0.02, "exclude": [3, 160, 161]}
+    one = select(Predictions.from_probs(probs), 25, **options)
+    for files in (paths, [paths[0], tmp_path / "part-1.npz", paths[2]]):
+        many = select(load_parts(files, axes="snc"), 25, executor=executor, **options)
+        assert many.indices.tolist() == one.indices.tolist()
+    pool = load_parts(paths, axes="snc")
+    os.truncate(paths[2], 1000)
+    with pytest.raises(FileFormatError, match=r"part-2.npy"):
+        select(pool, 5, executor=executor, reference=Predictions.from_probs(probs), threshold=0.02)
+
+
+def test_workers_predict_their_part_of_the_inputs(executor, tmp_path):
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 3))
+    MCDropout(model, num_draws=8).save(tmp_path / "posterior")
+    inputs = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    paths = [tmp_path / "a.npy", tmp_path / "b.npy"]
+    np.save(paths[0], inputs[:190])
+    np.save(paths[1], inputs[190:])
+    folder = tmp_path / "posterior"
+    loader = lambda: MCDropout.load(folder, model)  # noqa: E731
+    pool = predicted_pool(loader, paths)
+    reference = loader().predict(inputs[:50])
+    options = {"reference": reference, "threshold": 0.02}
+    one = select(loader().predict(inputs), 10, **options)
+    many = select(pool, 10, executor=executor, **options)
+    assert many.indices.tolist() == one.indices.tolist()
+    assert many.coverage.tolist() == pytest.approx(one.coverage.tolist(), rel=1e-5)
+    MCDropout(model, num_draws=8, seed=1).save(tmp_path / "posterior")
+    with pytest.raises(FileFormatError, match="must be the same on every worker"):
+        select(pool, 10, executor=executor, **options)
+
+
 def test_a_mistake_on_a_worker_is_told_here(executor, probs, tmp_path):
     path = tmp_path / "p.npy"
     np.save(path, probs)
@@ -90,13 +129,6 @@ def test_a_mistake_on_a_worker_is_told_here(executor, probs, tmp_path):
     np.save(path, probs[:100])
     with pytest.raises(FileFormatError, match=r"must hold the pool's .* on every worker"):
         select(pool, 5, threshold=0.02, executor=executor)
-
-
-def test_parts_cover_the_pool():
-    pool = Predictions.from_probs(random_probs(7, 4, 3))
-    for num in (1, 3, 7, 9):
-        parts = parts_of(pool, num)
-        assert torch.equal(torch.cat([part.load().log_probs() for part in parts]), pool.log_probs())
 
 
 def test_other_strategies_refuse_an_executor(executor, pool):

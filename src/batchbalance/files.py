@@ -77,3 +77,18 @@ class MappedFile:
                 f"{self.path} must stay as it is while it is read, got {size:,} bytes where there were {self.size:,}; "
                 "write it again and start over"
             )
+
+
+def mapped_array(path: Path) -> np.memmap:
+    """The array of a ``.npy`` file, memory-mapped.
+
+    Raises:
+        FileFormatError: if the file is cut short or of another kind.
+    """
+    try:
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise FileFormatError(f"{path} must be a whole .npy file, got damage or another kind: {error}") from error
+    if not isinstance(array, np.memmap):
+        raise FileFormatError(f"{path} must be a .npy file of one array, got another kind")
+    return array

@@ -122,6 +122,11 @@ class Predictions:
         return compute_dtype(self.stored.dtype)
 
     @property
+    def is_made_on_demand(self) -> bool:
+        """Whether every read computes the numbers anew."""
+        return False
+
+    @property
     def draw_weights(self) -> Float[Tensor, " S"]:
         """The draw weights, float64; 1/S each if none were given."""
         if self.weights is not None:

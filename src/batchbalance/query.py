@@ -170,6 +170,11 @@ def select(
         choice = chosen_strategy.choose(problem)
         return Selection(choice.indices, chosen_strategy, seed, scores=choice.scores, warnings=choice.notes)
 
+    if executor is not None and predictions.is_made_on_demand and threshold is None and validation_error is None:
+        raise ValueError(
+            "`threshold` or `validation_error` must be given for a pool that workers predict, got neither; without "
+            "them the whole pool would be predicted here"
+        )
     tau, source = _threshold(predictions, threshold, validation_error, ratio)
     edges = chosen_strategy.connect(predictions if reference is None else reference, tau, pairs, seed, max_reference)
     problem = replace(problem, edges=edges)

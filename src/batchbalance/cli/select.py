@@ -20,6 +20,7 @@ from batchbalance.distributed import RayExecutor
 from batchbalance.equivalence import MAX_REFERENCE, Pairs
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.files import replacing
+from batchbalance.pools import load_parts
 from batchbalance.predictions import Predictions
 from batchbalance.query import DEFAULT_RATIO, Selection, select
 from batchbalance.strategies import STRATEGIES, strategy_named
@@ -31,7 +32,10 @@ SHOW_PROGRESS = 10**7  # numbers in the pool; smaller ones take a moment
 
 @app.command("select", cls=RayCommand)
 def select_command(
-    predictions: Annotated[Path, typer.Argument(help="Predictions of the pool: .npy, .npz or .safetensors.")],
+    predictions: Annotated[
+        list[Path],
+        typer.Argument(help="Predictions of the pool: .npy, .npz or .safetensors; files are joined."),
+    ],
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="How many points to choose.")],
     strategy: Annotated[str, typer.Option(help="See 'batchbalance strategies'.")] = "batch-balance",
     option: Annotated[list[str] | None, typer.Option(help="An option of the strategy, as beta=2; repeatable.")] = None,
@@ -51,7 +55,9 @@ def select_command(
         Path | None, typer.Option(help="Features of the pool: a .npy file, points × features (or × draws × features).")
     ] = None,
     labelled_embeddings: Annotated[Path | None, typer.Option(help="Features of the labelled points, as .npy.")] = None,
-    ids: Annotated[Path | None, typer.Option(help="Names of the points, one a line.")] = None,
+    ids: Annotated[
+        list[Path] | None, typer.Option(help="Names of the points, one a line; repeatable, one file after the other.")
+    ] = None,
     exclude: Annotated[
         Path | None, typer.Option(help="Points not to choose, one a line: ids if --ids is given, else indices from 0.")
     ] = None,
@@ -70,9 +76,9 @@ def select_command(
             check_output(output)
         chosen_strategy = strategy_named(strategy, parse_options(option or []))
         kind = None if values is None else parse_values(values)
-        pool = Predictions.load(predictions, kind, axes)
+        pool = load_parts(predictions, kind, axes) if predictions[1:] else Predictions.load(predictions[0], kind, axes)
         compared = None if reference is None else Predictions.load(reference, kind, axes)
-        names = read_ids(ids, pool.num_points) if ids is not None else None
+        names = read_ids(ids, pool.num_points) if ids else None
         started = time.perf_counter()
         selection = select(
             pool,
@@ -160,16 +166,17 @@ def read_embeddings(path: Path) -> Any:
         raise FileFormatError(f"{path} is damaged, or no plain .npy array: {error}") from error
 
 
-def read_ids(path: Path, num_points: int) -> list[str]:
+def read_ids(paths: list[Path], num_points: int) -> list[str]:
     """One distinct id for each point."""
-    names = [line.strip() for line in read_lines(path)]
+    names = [line.strip() for path in paths for line in read_lines(path)]
+    files = ", ".join(map(str, paths))
     if len(names) != num_points:
-        raise FileFormatError(f"{path} must have one id for each of {num_points} points, got {len(names)}")
-    check_distinct(path, names)
+        raise FileFormatError(f"{files} must have one id for each of {num_points} points, got {len(names)}")
+    check_distinct(files, names)
     return names
 
 
-def check_distinct(path: Path, names: list[str]) -> None:
+def check_distinct(path: Path | str, names: list[str]) -> None:
     """Raise if a file names something twice."""
     if len(set(names)) < len(names):
         twice = Counter(names).most_common(1)[0][0]

@@ -5,90 +5,24 @@ index by index. A shard remembers nothing that its next step does not tell it ag
 if its worker dies, a new one reads the same points and goes on.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.acquisition.balance import BalanceModel, BalanceObjective, Survival
 from batchbalance.distributed.cluster import MAX_LOSSES, connected_ray
+from batchbalance.distributed.parts import Part, part_of
 from batchbalance.equivalence import Edges
-from batchbalance.errors import FileFormatError
-from batchbalance.files import MappedFile
-from batchbalance.predictions import Predictions
 from batchbalance.progress import progress
 from batchbalance.shards import Offer, Shard, Step
-from batchbalance.validation import Values, as_nsc, as_tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Consecutive points of a pool: numbers to send, or the file and rows where a worker finds them.
-
-    Attributes:
-        start: the first point.
-        stop: the one after the last.
-        values: what the numbers are.
-        draw_ids: names of the draws, or None.
-        weights: of the draws, or None.
-        numbers: (stop − start, S, C), or None if there is a file.
-        path: the file, or None.
-        axes: the order of the axes in the file.
-        shape: the pool's (N, S, C).
-    """
-
-    start: int
-    stop: int
-    values: Values
-    draw_ids: tuple[str, ...] | None
-    weights: Tensor | None
-    numbers: Tensor | None
-    path: Path | None
-    axes: str
-    shape: tuple[int, ...]
-
-    def load(self) -> Predictions:
-        """The predictions of these points; a file is mapped, not read."""
-        if self.numbers is not None:
-            return Predictions(self.numbers, self.values, self.draw_ids, self.weights)
-        if self.path is None:
-            raise ValueError("a part of the pool needs numbers or a file, got neither")
-        array = np.load(self.path, mmap_mode="c", allow_pickle=False)
-        stored = as_nsc(as_tensor(array), self.axes)
-        if tuple(stored.shape) != self.shape:
-            raise FileFormatError(
-                f"{self.path} must hold the pool's {self.shape} numbers on every worker, got {tuple(stored.shape)}"
-            )
-        file = MappedFile.of(array, self.path)
-        return Predictions(stored[self.start : self.stop], self.values, self.draw_ids, self.weights, file)
-
-
-def parts_of(predictions: Predictions, num_parts: int) -> list[Part]:
-    """The pool in consecutive parts of nearly equal size."""
-    n = predictions.num_points
-    ends = [n * i // num_parts for i in range(num_parts + 1)]
-    file = predictions.file
-    return [
-        Part(
-            start,
-            stop,
-            predictions.values,
-            predictions.draw_ids,
-            predictions.weights,
-            predictions.stored[start:stop].contiguous().cpu() if file is None else None,
-            None if file is None else file.path.absolute(),
-            "nsc" if file is None else file.axes,
-            tuple(predictions.stored.shape),
-        )
-        for start, stop in itertools.pairwise(ends)
-        if stop > start
-    ]
+def positions_of(num_candidates: int, num_shards: int) -> list[Int[Tensor, " n"]]:
+    """Positions of the candidates in consecutive shards of nearly equal size, none of them empty."""
+    return [part for part in torch.arange(num_candidates).tensor_split(num_shards) if len(part)]
 
 
 class Worker:
@@ -102,13 +36,13 @@ class Worker:
         part: Part,
         edges: Edges,
         offset: bool,
-        rows: Int[Tensor, " n"],
         positions: Int[Tensor, " n"],
         lazy: bool,
         cache_bytes: int,
     ) -> None:
         """Take the points of a part."""
-        model = BalanceModel(part.load(), edges, offset=offset, cache_bytes=cache_bytes)
+        predictions, rows = part.load()
+        model = BalanceModel(predictions, edges, offset=offset, cache_bytes=cache_bytes)
         self._shard = Shard(BalanceObjective(model, rows), positions, lazy=lazy)
 
     def offer(self, step: Step) -> Offer:
@@ -180,11 +114,9 @@ class RayShards:
         self._model, self._candidates = model, candidates
         edges = ray.put(model.edges)
         self._arguments: list[tuple[Any, ...]] = []
-        for part in parts_of(model.predictions, len(workers)):
-            inside = ((candidates >= part.start) & (candidates < part.stop)).nonzero().flatten()
-            if len(inside):
-                rows = candidates[inside] - part.start
-                self._arguments.append((ray.put(part), edges, model.offset, rows, inside, lazy, cache_bytes))
+        for positions in positions_of(len(candidates), len(workers)):
+            part = ray.put(part_of(model.predictions, candidates[positions]))
+            self._arguments.append((part, edges, model.offset, positions, lazy, cache_bytes))
         self._ask(lambda index: workers[index].build.remote(*self._arguments[index]), False)
 
     @property

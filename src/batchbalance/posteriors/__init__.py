@@ -5,6 +5,7 @@ from batchbalance.posteriors.csgmcmc import PRESETS, CyclicalSGMCMC, Schedule
 from batchbalance.posteriors.ensemble import Committee, DeepEnsemble
 from batchbalance.posteriors.head import BayesianHead
 from batchbalance.posteriors.mc_dropout import MCDropout
+from batchbalance.posteriors.pool import predicted_pool
 
 __all__ = [
     "PRESETS",
@@ -15,4 +16,5 @@ __all__ = [
     "MCDropout",
     "Posterior",
     "Schedule",
+    "predicted_pool",
 ]

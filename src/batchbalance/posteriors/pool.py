@@ -1,0 +1,124 @@
+"""A pool that is predicted where it is read: a saved posterior and files of inputs, instead of predictions.
+
+With an executor each worker loads the posterior and predicts its own part of the inputs, once.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from batchbalance.errors import FileFormatError
+from batchbalance.files import MappedFile, mapped_array
+from batchbalance.pools import JoinedPredictions, check_distinct_files, join, placeholder
+from batchbalance.posteriors.contract import Posterior
+from batchbalance.predictions import Predictions, Rows
+from batchbalance.validation import as_tensor
+
+Loader = Callable[[], Posterior]
+
+
+@dataclass(frozen=True, eq=False)
+class InputFile:
+    """Inputs (N, …) in a memory-mapped ``.npy`` file."""
+
+    path: Path
+    array: np.ndarray
+    file: MappedFile | None
+
+    @classmethod
+    def open(cls, path: Path) -> "InputFile":
+        """Map a file."""
+        array = mapped_array(path)
+        if array.ndim < 2 or not len(array):
+            raise FileFormatError(f"{path} must hold inputs (N, …), got shape {array.shape}")
+        return cls(path, array, MappedFile.of(array, path))
+
+    def read(self, rows: Rows) -> Tensor:
+        """Some of the inputs, in memory."""
+        if self.file is not None:
+            self.file.check()
+        index: Any = rows if isinstance(rows, slice) else torch.as_tensor(rows, dtype=torch.long).numpy()
+        return as_tensor(np.array(self.array[index]), "inputs")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PredictedFile(Predictions):
+    """Predictions of the inputs in one file, made at each read.
+
+    Attributes:
+        loader: gives the posterior, here and on workers.
+        posterior: what it gave here.
+        inputs: the file.
+        batch_size: inputs looked at at a time.
+    """
+
+    loader: Loader | None = None
+    posterior: Posterior | None = None
+    inputs: InputFile | None = None
+    batch_size: int = 512
+
+    @property
+    def is_made_on_demand(self) -> bool:
+        """Yes."""
+        return True
+
+    def log_probs(self, rows: Rows = slice(None)) -> Float[Tensor, "n S C"]:
+        """Log-probabilities of some points, (n, S, C), predicted now."""
+        if self.posterior is None or self.inputs is None:
+            raise ValueError("a predicted file needs a posterior and inputs; make it with `predicted_pool`")
+        return self.posterior.predict(self.inputs.read(rows), batch_size=self.batch_size).log_probs()
+
+    def subset(self, rows: Rows) -> Predictions:
+        """The same draws on some of the points, in memory."""
+        return Predictions(self.log_probs(rows), "log-probs", self.draw_ids, self.weights)
+
+
+def predicted_pool(
+    loader: Loader, paths: Sequence[str | os.PathLike[str]], *, batch_size: int = 512
+) -> JoinedPredictions:
+    """The predictions of a saved posterior on the inputs in some files, made where they are read.
+
+    Args:
+        loader: gives the posterior, as ``lambda: MCDropout.load(folder, model)`` does. Workers call it too, so that the
+            folder must be there on every machine.
+        paths: ``.npy`` files of inputs (N, …), in the order in which their points are numbered.
+        batch_size: inputs looked at at a time.
+
+    Raises:
+        FileFormatError: if a file is damaged or given twice, or inputs of two files differ in shape or type.
+    """
+    check_distinct_files([Path(path) for path in paths])
+    files = [InputFile.open(Path(path)) for path in paths]
+    first = files[0].array
+    for each in files:
+        if (each.array.shape[1:], each.array.dtype) != (first.shape[1:], first.dtype):
+            raise FileFormatError(
+                f"{each.path} must hold inputs of shape {first.shape[1:]} and {first.dtype} like {files[0].path}, got "
+                f"{each.array.shape[1:]} and {each.array.dtype}"
+            )
+    posterior = loader()
+    if not isinstance(posterior, Posterior):
+        raise TypeError(f"`loader` must give a posterior, got {type(posterior).__name__}")
+    shown = posterior.predict(files[0].read(slice(0, 1)))
+    return join(
+        [
+            PredictedFile(
+                placeholder(len(each.array), shown.num_draws, shown.num_classes, shown.dtype),
+                "log-probs",
+                shown.draw_ids,
+                shown.weights,
+                loader=loader,
+                posterior=posterior,
+                inputs=each,
+                batch_size=batch_size,
+            )
+            for each in files
+        ]
+    )
