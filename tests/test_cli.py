@@ -96,6 +96,7 @@ BAD = [
     (["-b", 3, "--memory-budget", "1KiB"], "must hold one chunk"),
     (["-b", 3, "--memory-budget", "lots"], "a text such as '2GiB', got 'lots'"),
     (["-b", 3, "--ray", "nowhere"], "must look like host:port"),
+    (["-b", 3, "--one-round"], "--one-round is for --ray"),
     (["-b", 61], "60 points that are left, got 61"),
     (["-b", 3, "--strategy", "bach-balance"], "did you mean 'batch-balance'"),
     (["-b", 3, "--option", "beta"], "must look like beta=2"),
@@ -143,9 +144,11 @@ def test_mistakes_exit_with_2_and_write_nothing(files, arguments, message):
 )
 def test_ray_may_stand_without_an_address(files, monkeypatch, arguments, address):
     asked = []
-    monkeypatch.setattr("batchbalance.cli.select.RayExecutor", lambda where: asked.append(where))
+    monkeypatch.setattr(
+        "batchbalance.cli.select.RayExecutor", lambda where, one_round: asked.append((where, one_round))
+    )
     assert run(files, *arguments)[0] == 0
-    assert asked == [address]
+    assert asked == [(address, False)]
 
 
 @pytest.mark.parametrize(

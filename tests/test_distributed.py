@@ -11,6 +11,7 @@ from batchbalance.distributed import RayExecutor
 from batchbalance.pools import load_parts
 from batchbalance.posteriors import MCDropout, predicted_pool
 from conftest import random_probs
+from test_one_round import InProcess
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -100,6 +101,18 @@ def test_workers_read_several_files(executor, probs, tmp_path):
         select(pool, 5, executor=executor, reference=Predictions.from_probs(probs), threshold=0.02)
 
 
+def test_one_round(executor, probs, tmp_path, monkeypatch):
+    np.save(tmp_path / "p.npy", probs)
+    expected = select(Predictions.from_probs(probs), 12, threshold=0.02, executor=InProcess(3), exclude=[3, 7], seed=4)
+    monkeypatch.setattr(executor, "_one_round", True)
+    for pool in (Predictions.load(tmp_path / "p.npy"), Predictions.from_probs(probs)):
+        found = select(pool, 12, threshold=0.02, executor=executor, exclude=[3, 7], seed=4)
+        assert found.indices.tolist() == expected.indices.tolist()
+        assert found.certificate == pytest.approx(expected.certificate, rel=1e-5)
+    with pytest.raises(ValueError, match="`one_round` must be left out for strategies that sample"):
+        select(pool, 5, strategy="stochastic-balance", threshold=0.02, executor=executor)
+
+
 def test_workers_predict_their_part_of_the_inputs(executor, tmp_path):
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 3))
     MCDropout(model, num_draws=8).save(tmp_path / "posterior")
@@ -138,12 +151,19 @@ def test_other_strategies_refuse_an_executor(executor, pool):
         select(pool, 60, threshold=0.02, executor=executor)
 
 
+def test_more_shards_than_cpus_would_wait_for_ever(executor):
+    with pytest.raises(ValueError, match="at most the 4 CPUs of the cluster, got 5"):
+        RayExecutor(num_shards=5)
+
+
 def test_an_unreachable_cluster_is_an_error_in_seconds(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     started = time.monotonic()
     with pytest.raises(ConnectionError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"):
         RayExecutor("127.0.0.1:9")
     assert time.monotonic() - started < 30
+    with pytest.raises(ValueError, match="`num_shards` must be at least 1, got 0"):
+        RayExecutor(num_shards=0)
     for address in ("nowhere", "host:port"):
         with pytest.raises(ValueError, match="must look like host:port"):
             RayExecutor(address)

@@ -12,7 +12,7 @@ SOURCE = Path(batchbalance.__file__).parent
 # A module may import from its own layer and from earlier ones.
 LAYERS = [
     {"errors", "seeds", "files", "journal", "validation", "memory", "pools", "predictions", "progress"},
-    {"equivalence", "acquisition", "selection", "shards", "strategies", "evaluation", "query", "metrics"},
+    {"equivalence", "acquisition", "selection", "shards", "strategies", "evaluation", "one_round", "query", "metrics"},
     {"models", "training", "data", "posteriors"},
     {"config", "runs", "fitting", "learner", "loop", "jobs"},
     {"distributed", "report", "bench"},

@@ -67,5 +67,5 @@ def test_mistakes(saved, tmp_path):
 
 
 class NoExecutor:
-    def shards(self, *args, **options):  # noqa: ARG002
+    def greedy(self, *args, **options):  # noqa: ARG002
         raise AssertionError("nothing may be started")

@@ -122,7 +122,7 @@ def select(
             out. Predictions from a ``.npy`` file are read in chunks, so they may be larger. Never changes the batch.
         progress: show how far it is.
         executor: spreads the points of greedy strategies over other processes or machines, as ``RayExecutor`` of
-            ``batchbalance.distributed`` does. Never changes the batch.
+            ``batchbalance.distributed`` does. Changes the batch only if it says so (`one_round`).
     """
     chosen_strategy = strategy_named(strategy) if isinstance(strategy, str) else strategy
     num, candidates = _check_request(predictions, batch_size, exclude, chosen_strategy, device)

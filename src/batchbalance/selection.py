@@ -90,10 +90,21 @@ class Shards(Protocol):
 
 @runtime_checkable
 class Executor(Protocol):
-    """Where shards live."""
+    """Where greedy runs are done, if not in this process."""
 
-    def shards(self, model: BalanceModel, candidates: Int[Tensor, " n"], *, lazy: bool) -> Shards:
-        """The candidates in parts, for ``greedy_over``."""
+    def greedy(
+        self,
+        model: BalanceModel,
+        candidates: Int[Tensor, " n"],
+        batch_size: int,
+        *,
+        seed: int,
+        beta: float | None,
+        lazy: bool,
+        continuation: Continuation,
+        progress: bool,
+    ) -> Greedy:
+        """``greedy`` on the candidates, elsewhere."""
 
 
 class OneShard:

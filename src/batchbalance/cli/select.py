@@ -68,12 +68,18 @@ def select_command(
         str | None, typer.Option(help="Memory to take beside the predictions, as 2GiB; default half of what is free.")
     ] = None,
     ray: Ray = None,
+    one_round: Annotated[
+        bool,
+        typer.Option("--one-round", help="With --ray, for slow networks: workers pick batches, which are merged."),
+    ] = False,
     output: Annotated[Path | None, typer.Option(help="Write the batch to this .csv or .json file.")] = None,
 ) -> None:
     """Choose the batch of points to label next."""
     with reported_errors():
         if output is not None:
             check_output(output)
+        if one_round and ray is None:
+            raise ValueError("--one-round is for --ray, which was not given; leave it out")
         chosen_strategy = strategy_named(strategy, parse_options(option or []))
         kind = None if values is None else parse_values(values)
         pool = load_parts(predictions, kind, axes) if predictions[1:] else Predictions.load(predictions[0], kind, axes)
@@ -96,7 +102,7 @@ def select_command(
             device=device,
             max_reference=max_reference,
             memory_budget=memory_budget,
-            executor=None if ray is None else RayExecutor(ray),
+            executor=None if ray is None else RayExecutor(ray, one_round=one_round),
             progress=pool.stored.numel() >= SHOW_PROGRESS,
         )
         seconds = time.perf_counter() - started

@@ -16,11 +16,13 @@ from batchbalance.acquisition.balance import BalanceModel, BalanceObjective, Sur
 from batchbalance.distributed.cluster import MAX_LOSSES, connected_ray
 from batchbalance.distributed.parts import Part, part_of
 from batchbalance.equivalence import Edges
+from batchbalance.one_round import ShardBatch, merged, random_parts, shard_batch
 from batchbalance.progress import progress
+from batchbalance.selection import Continuation, Greedy, greedy_over
 from batchbalance.shards import Offer, Shard, Step
 
 
-def positions_of(num_candidates: int, num_shards: int) -> list[Int[Tensor, " n"]]:
+def consecutive_parts(num_candidates: int, num_shards: int) -> list[Int[Tensor, " n"]]:
     """Positions of the candidates in consecutive shards of nearly equal size, none of them empty."""
     return [part for part in torch.arange(num_candidates).tensor_split(num_shards) if len(part)]
 
@@ -55,6 +57,11 @@ class Worker:
         gains: Tensor = self._shard.first_gains(survival)
         return gains
 
+    def batch(self, batch_size: int, seed: int) -> ShardBatch:
+        """The greedy batch of the shard alone."""
+        shard = self._shard
+        return shard_batch(shard.objective, shard.positions, batch_size, seed=seed, lazy=shard.lazy)
+
     def drop(self) -> None:
         """Let go of the points."""
         self._shard = None
@@ -69,9 +76,19 @@ class RayExecutor:
             "local".
         num_shards: parts of the pool, each on an actor with one CPU; as many as the cluster has CPUs if left out.
         cache_bytes: what a worker may keep in memory to be faster.
+        one_round: for slow networks: each worker picks a batch from random points, and the last choice is among those
+            (``batchbalance.one_round``). The batch is another one, worth at least (1 − 1/e) / 2 of the best in
+            expectation.
     """
 
-    def __init__(self, address: str = "any", *, num_shards: int | None = None, cache_bytes: int = 2**30) -> None:
+    def __init__(
+        self,
+        address: str = "any",
+        *,
+        num_shards: int | None = None,
+        cache_bytes: int = 2**30,
+        one_round: bool = False,
+    ) -> None:
         if num_shards is not None and num_shards < 1:
             raise ValueError(f"`num_shards` must be at least 1, got {num_shards}")
         self._ray = connected_ray(address)
@@ -80,6 +97,7 @@ class RayExecutor:
             raise ValueError(f"`num_shards` must be at most the {num_cpus} CPUs of the cluster, got {num_shards or 1}")
         self._num_shards = num_shards or num_cpus
         self._cache_bytes = cache_bytes
+        self._one_round = one_round
         self._actor = self._ray.remote(num_cpus=1)(Worker)
         self._workers = [self.new_worker() for _ in range(self._num_shards)]
 
@@ -92,9 +110,45 @@ class RayExecutor:
         for worker in self._workers:
             self._ray.kill(worker)
 
-    def shards(self, model: BalanceModel, candidates: Int[Tensor, " n"], *, lazy: bool) -> "RayShards":
-        """The candidates, spread over the cluster."""
-        return RayShards(self._ray, self.new_worker, self._workers, model, candidates, lazy, self._cache_bytes)
+    def greedy(
+        self,
+        model: BalanceModel,
+        candidates: Int[Tensor, " n"],
+        batch_size: int,
+        *,
+        seed: int,
+        beta: float | None,
+        lazy: bool,
+        continuation: Continuation,
+        progress: bool,
+    ) -> Greedy:
+        """``selection.greedy`` on the candidates, spread over the cluster."""
+        if self._one_round and beta is not None:
+            raise ValueError("`one_round` must be left out for strategies that sample their picks, got a power β")
+        shards = self.shards(model, candidates, seed, lazy)
+        try:
+            if self._one_round:
+                batches = shards.batches(batch_size, seed, progress)
+                return merged(
+                    model, candidates, batches, batch_size,
+                    seed=seed, lazy=lazy, continuation=continuation, progress=progress,
+                )  # fmt: skip
+            survival = Survival(model.draw_weights, model.edge_weights)
+            return greedy_over(
+                shards, survival, batch_size, seed=seed, beta=beta, continuation=continuation, progress=progress
+            )
+        finally:
+            shards.close()
+
+    def shards(self, model: BalanceModel, candidates: Int[Tensor, " n"], seed: int, lazy: bool) -> "RayShards":
+        """The candidates on the workers, in consecutive shards or in random ones."""
+        num = len(candidates)
+        positions = (
+            random_parts(num, self._num_shards, seed) if self._one_round else consecutive_parts(num, self._num_shards)
+        )
+        return RayShards(
+            self._ray, self.new_worker, self._workers, model, candidates, positions, lazy, self._cache_bytes
+        )
 
 
 class RayShards:
@@ -107,6 +161,7 @@ class RayShards:
         workers: list[Any],
         model: BalanceModel,
         candidates: Tensor,
+        parts: Sequence[Tensor],
         lazy: bool,
         cache_bytes: int,
     ) -> None:
@@ -114,7 +169,7 @@ class RayShards:
         self._model, self._candidates = model, candidates
         edges = ray.put(model.edges)
         self._arguments: list[tuple[Any, ...]] = []
-        for positions in positions_of(len(candidates), len(workers)):
+        for positions in parts:
             part = ray.put(part_of(model.predictions, candidates[positions]))
             self._arguments.append((part, edges, model.offset, positions, lazy, cache_bytes))
         self._ask(lambda index: workers[index].build.remote(*self._arguments[index]), False)
@@ -133,6 +188,10 @@ class RayShards:
         """Gains of all candidates; shards are consecutive parts, so that theirs follow each other."""
         sent = self._ray.put(survival)
         return torch.cat(self._ask(lambda index: self._workers[index].first_gains.remote(sent), False))
+
+    def batches(self, batch_size: int, seed: int, show: bool) -> list[ShardBatch]:
+        """The greedy batch of each shard alone."""
+        return self._ask(lambda index: self._workers[index].batch.remote(batch_size, seed), show)
 
     def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
         """(1 − G, G) of a point, read here."""

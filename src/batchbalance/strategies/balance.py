@@ -7,7 +7,7 @@ from jaxtyping import Float
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from batchbalance.acquisition.balance import BalanceModel, BalanceObjective, Survival
+from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
 from batchbalance.acquisition.estimators import (
     MAX_CONFIGURATIONS,
     ConfigurationEstimator,
@@ -20,10 +20,8 @@ from batchbalance.progress import progress
 from batchbalance.seeds import generator
 from batchbalance.selection import (
     Continuation,
-    OneShard,
-    Shards,
     balance_clustering,
-    greedy_over,
+    greedy,
     power_sample,
     top_k,
 )
@@ -170,21 +168,26 @@ def _greedy_choice(
     problem: Problem, model: BalanceModel, beta: float | None, continuation: Continuation, lazy: bool
 ) -> Choice:
     if problem.executor is None:
-        shards: Shards = OneShard(BalanceObjective(model, problem.candidates), lazy=lazy)
-    else:
-        shards = problem.executor.shards(model, problem.candidates, lazy=lazy)
-    try:
-        run = greedy_over(
-            shards,
-            Survival(model.draw_weights, model.edge_weights),
+        run = greedy(
+            BalanceObjective(model, problem.candidates),
             problem.batch_size,
             seed=problem.seed,
             beta=beta,
+            lazy=lazy,
             continuation=continuation,
             progress=problem.progress,
         )
-    finally:
-        shards.close()
+    else:
+        run = problem.executor.greedy(
+            model,
+            problem.candidates,
+            problem.batch_size,
+            seed=problem.seed,
+            beta=beta,
+            lazy=lazy,
+            continuation=continuation,
+            progress=problem.progress,
+        )
     notes: tuple[str, ...] = ()
     if run.continued_from is not None and run.continuation != "tail":
         notes = (
