@@ -70,7 +70,7 @@ def test_a_killed_worker_is_replaced_and_changes_nothing(executor, probs, monkey
 
         def factors_and_a_kill(position):
             if not killed:
-                worker = shards._workers[1]
+                worker = shards._workers.actors[1]
                 pid = ray.get(worker.__ray_call__.remote(lambda _: os.getpid()))
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
@@ -99,6 +99,26 @@ def test_workers_read_several_files(executor, probs, tmp_path):
     os.truncate(paths[2], 1000)
     with pytest.raises(FileFormatError, match=r"part-2.npy"):
         select(pool, 5, executor=executor, reference=Predictions.from_probs(probs), threshold=0.02)
+
+
+def test_workers_check_the_files_that_they_read(executor, probs, tmp_path, monkeypatch):
+    path = tmp_path / "p.npy"
+    np.save(path, probs)
+    here = select(Predictions.load(path), 10)
+    monkeypatch.setattr(Predictions, "check", None)  # nothing is checked here
+    there = select(executor.load([path]), 10, executor=executor)
+    assert there.indices.tolist() == here.indices.tolist()
+    assert there.threshold == pytest.approx(here.threshold, rel=1e-6)
+    with pytest.warns(UserWarning, match="look like probabilities"):
+        assert executor.load([path], "logits").values == "logits"
+    off = np.log(probs)
+    off[440] += 5e-5
+    np.save(path, off)
+    assert executor.load([path], "log-probs").values == "logits"  # to be normalised when read
+    probs[431, 2, 1] = np.nan
+    np.save(path, probs)
+    with pytest.raises(FileFormatError, match=r"NaN or \+inf \(first at point 431, draw 2, class 1\)"):
+        executor.load([path])
 
 
 def test_one_round(executor, probs, tmp_path, monkeypatch):

@@ -43,10 +43,11 @@ def test_the_cluster_changes_no_number_and_failures_stay_alone(tmp_path, monkeyp
 
 
 def test_a_task_whose_worker_is_killed_goes_on_from_its_journal(tmp_path):
+    goal = Goal(budget=110)  # far from its end when its worker is killed
     config = run_of("random", **FOREST)
     killed, rounds = [], []
     news = []
-    for each in run_tasks_on_ray([Task(config, 0, tmp_path / "killed", GOAL)], "local"):
+    for each in run_tasks_on_ray([Task(config, 0, tmp_path / "killed", goal)], "local"):
         news.append(each)
         if each.step is not None and each.step.round == 1 and not killed:
             journal = tmp_path / "killed" / config.folder_name / "trial-0.jsonl"
@@ -59,7 +60,7 @@ def test_a_task_whose_worker_is_killed_goes_on_from_its_journal(tmp_path):
     assert [each.kind for each in news if each.kind != "step"] == ["warning", "done"]
     assert "its worker was lost" in next(each.text for each in news if each.kind == "warning")
     (run,) = read_runs([tmp_path / "killed"])
-    assert timeless(run.trials[0]) == timeless(run_trial(config, 0, tmp_path / "alone", GOAL))
+    assert timeless(run.trials[0]) == timeless(run_trial(config, 0, tmp_path / "alone", goal))
 
 
 def holders(path):

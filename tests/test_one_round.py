@@ -10,6 +10,7 @@ from batchbalance import Predictions, select
 from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
 from batchbalance.one_round import ShardBatch, merged, random_parts, shard_batch
 from batchbalance.pools import join
+from batchbalance.query import unsureness
 from batchbalance.selection import greedy
 from conftest import random_probs
 
@@ -19,6 +20,9 @@ class InProcess:
 
     def __init__(self, num_shards):
         self.num_shards = num_shards
+
+    def unsureness(self, predictions):
+        return unsureness(predictions)
 
     def greedy(self, model, candidates, batch_size, *, seed, beta, lazy, continuation, progress):
         assert beta is None

@@ -69,3 +69,5 @@ def test_mistakes(saved, tmp_path):
 class NoExecutor:
     def greedy(self, *args, **options):  # noqa: ARG002
         raise AssertionError("nothing may be started")
+
+    unsureness = greedy

@@ -35,7 +35,7 @@ class ShardBatch:
     num_evaluations: int
 
 
-def random_parts(num_candidates: int, num_parts: int, seed: int) -> list[Int[Tensor, " n"]]:
+def random_parts(num_candidates: int, num_parts: int, seed: int) -> list[Int[Tensor, " _"]]:
     """Positions of the candidates in ascending order, each in a part drawn at random; empty parts are left out."""
     owners = torch.randint(num_parts, (num_candidates,), generator=generator(seed, "one-round"))
     parts = [(owners == part).nonzero().flatten() for part in range(num_parts)]

@@ -7,7 +7,7 @@ piece after piece.
 import bisect
 import itertools
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,6 +143,7 @@ def load_parts(
     axes: str = "nsc",
     *,
     ids: Sequence[Sequence[Hashable]] | None = None,
+    check: Callable[[Predictions], float] | None = None,
 ) -> Predictions:
     """Read a pool that lies in several files, each as ``Predictions.load`` does.
 
@@ -151,6 +152,7 @@ def load_parts(
         values: as in ``Predictions.load``.
         axes: as in ``Predictions.load``.
         ids: for each file, the names of its points; no two points may share one.
+        check: as in ``Predictions.load``.
 
     Raises:
         ValueError: if there is no file, or two points have the same id.
@@ -158,7 +160,9 @@ def load_parts(
         DrawMismatchError: if draws, weights or classes differ.
     """
     check_distinct_files([Path(path) for path in paths])
-    pieces = [Predictions.load(path, values, axes) for path in paths]
+    pieces = [Predictions.load(path, values, axes, check=check) for path in paths]
+    if len(pieces) == 1 and ids is None:
+        return pieces[0]
     return join(pieces, ids=ids, names=[str(path) for path in paths])
 
 

@@ -7,7 +7,7 @@ draw 7 on the reference set are the same network; draw ids let the library check
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -84,6 +84,7 @@ class Predictions:
         draw_ids: Sequence[str | int] | None,
         weights: Any,
         file: MappedFile | None = None,
+        check: Callable[["Predictions"], float] | None = None,
     ) -> "Predictions":
         """Validate chunk by chunk but keep the numbers as they are, to be converted at each read."""
         if values not in get_args(Values):
@@ -91,7 +92,7 @@ class Predictions:
         stored = as_nsc(as_tensor(x), axes)
         num_draws = stored.shape[1]
         wrapped = cls(stored, values, check_draw_ids(draw_ids, num_draws), check_weights(weights, num_draws), file)
-        off = check_rows(stored, values, wrapped._readable_spans())
+        off = wrapped.check() if check is None else check(wrapped)
         # Log-probabilities that are off by more than rounding need what logits need: to be normalised when read.
         return replace(wrapped, values="logits") if values == "log-probs" and off > ROUNDING else wrapped
 
@@ -158,11 +159,19 @@ class Predictions:
         """Consecutive slices that cover all points, each of about `numbers` numbers."""
         return spans_of(self.num_points, numbers // (self.num_draws * self.num_classes))
 
-    def _readable_spans(self) -> Iterator[slice]:
-        for rows in self.spans():
+    def check(self, rows: slice = slice(None)) -> float:
+        """How far the stored sums of some points are from 1; raises ValueError unless they are distributions.
+
+        Predictions are checked when they are made; this is for doing it elsewhere.
+        """
+        return check_rows(self.stored, self.values, self._readable_spans(rows))
+
+    def _readable_spans(self, rows: slice) -> Iterator[slice]:
+        start, stop, _ = rows.indices(self.num_points)
+        for span in spans_of(stop - start, CHUNK_NUMBERS // (self.num_draws * self.num_classes)):
             if self.file is not None:
                 self.file.check()
-            yield rows
+            yield slice(start + span.start, start + span.stop)
 
     def mean_probs(self) -> Float[Tensor, "N C"]:
         """The weighted mean over draws of the class probabilities, (N, C)."""
@@ -202,6 +211,7 @@ class Predictions:
         *,
         draw_ids: Sequence[str | int] | None = None,
         weights: Any = None,
+        check: Callable[["Predictions"], float] | None = None,
     ) -> "Predictions":
         """Read a ``.npy``, ``.npz`` or ``.safetensors`` file; nothing is ever unpickled.
 
@@ -216,6 +226,7 @@ class Predictions:
             axes: the order of the axes in the file.
             draw_ids: as in ``from_probs``; overrides the file's own.
             weights: as in ``from_probs``; overrides the file's own.
+            check: does the work of ``Predictions.check``, on other machines say; it is done here if left out.
         """
         path = Path(path)
         array, named_values, file_ids, file_weights = _read(path, values)
@@ -229,6 +240,7 @@ class Predictions:
                 file_ids if draw_ids is None else draw_ids,
                 file_weights if weights is None else weights,
                 MappedFile.of(array, path, axes) if isinstance(array, np.memmap) else None,
+                check,
             )
         except FileFormatError:
             raise

@@ -12,7 +12,7 @@ from batchbalance.acquisition.balance import BalanceModel
 from batchbalance.equivalence import MAX_REFERENCE, Edges, Pairs, annealed_threshold, check_unit, subsample
 from batchbalance.evaluation import BatchEvaluation, evaluate, remaining_candidates
 from batchbalance.memory import FREE_SHARE, check_budget, free_memory, parse_bytes, streaming_bytes
-from batchbalance.predictions import Predictions
+from batchbalance.predictions import CHUNK_NUMBERS, Predictions, spans_of
 from batchbalance.selection import Continuation, Executor
 from batchbalance.strategies import Choice, ConnectedStrategy, Problem, Random, Strategy, strategy_named
 from batchbalance.strategies.balance import BalanceStrategy
@@ -172,10 +172,10 @@ def select(
 
     if executor is not None and predictions.is_made_on_demand and threshold is None and validation_error is None:
         raise ValueError(
-            "`threshold` or `validation_error` must be given for a pool that workers predict, got neither; without "
-            "them the whole pool would be predicted here"
+            "`threshold` or `validation_error` must be given for a pool that workers predict, got neither: to estimate "
+            "them, all of it would be predicted twice"
         )
-    tau, source = _threshold(predictions, threshold, validation_error, ratio)
+    tau, source = _threshold(predictions, threshold, validation_error, ratio, executor)
     edges = chosen_strategy.connect(predictions if reference is None else reference, tau, pairs, seed, max_reference)
     problem = replace(problem, edges=edges)
     if memory_budget is not None:
@@ -276,6 +276,7 @@ def _threshold(
     threshold: SupportsFloat | None,
     validation_error: SupportsFloat | None,
     ratio: SupportsFloat,
+    executor: Executor | None,
 ) -> tuple[float, str]:
     """τ and how it came about."""
     if threshold is not None:
@@ -283,17 +284,21 @@ def _threshold(
     if validation_error is not None:
         tau = annealed_threshold(validation_error, ratio)
         return tau, f"{float(ratio):g} × validation error {float(validation_error):.4g}"
-    estimate = min(1.0, max(0.0, unsureness(predictions) / predictions.num_points))
+    total = unsureness(predictions) if executor is None else executor.unsureness(predictions)
+    estimate = min(1.0, max(0.0, total / predictions.num_points))
     source = (
         f"{float(ratio):g} × estimated error {estimate:.4g}, the mean of 1 − (largest mean probability) over the pool"
     )
     return annealed_threshold(estimate, ratio), source
 
 
-def unsureness(predictions: Predictions) -> float:
+def unsureness(predictions: Predictions, rows: Int[Tensor, " n"] | None = None) -> float:
     """The sum over points of 1 − (largest mean probability): how many errors the mean prediction expects to make."""
     total = 0.0
-    for _, chunk in predictions.chunks():
+    numbers = predictions.num_draws * predictions.num_classes
+    num = predictions.num_points if rows is None else len(rows)
+    for span in spans_of(num, CHUNK_NUMBERS // numbers):
+        chunk = predictions.log_probs(span if rows is None else rows[span])
         means = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), chunk.exp())
         total += float((1 - means.amax(dim=1)).double().sum())
     return total

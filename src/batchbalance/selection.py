@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.acquisition.balance import BalanceModel, Survival
-from batchbalance.predictions import CHUNK_NUMBERS, spans_of
+from batchbalance.predictions import CHUNK_NUMBERS, Predictions, spans_of
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import generator, gumbel
 from batchbalance.shards import Objective, Offer, Shard, Step, quantised, weighed
@@ -105,6 +105,9 @@ class Executor(Protocol):
         progress: bool,
     ) -> Greedy:
         """``greedy`` on the candidates, elsewhere."""
+
+    def unsureness(self, predictions: Predictions) -> float:
+        """``query.unsureness``, elsewhere."""
 
 
 class OneShard:

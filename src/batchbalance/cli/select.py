@@ -82,7 +82,8 @@ def select_command(
             raise ValueError("--one-round is for --ray, which was not given; leave it out")
         chosen_strategy = strategy_named(strategy, parse_options(option or []))
         kind = None if values is None else parse_values(values)
-        pool = load_parts(predictions, kind, axes) if predictions[1:] else Predictions.load(predictions[0], kind, axes)
+        executor = None if ray is None else RayExecutor(ray, one_round=one_round)
+        pool = (load_parts if executor is None else executor.load)(predictions, kind, axes)
         compared = None if reference is None else Predictions.load(reference, kind, axes)
         names = read_ids(ids, pool.num_points) if ids else None
         started = time.perf_counter()
@@ -102,7 +103,7 @@ def select_command(
             device=device,
             max_reference=max_reference,
             memory_budget=memory_budget,
-            executor=None if ray is None else RayExecutor(ray, one_round=one_round),
+            executor=executor,
             progress=pool.stored.numel() >= SHOW_PROGRESS,
         )
         seconds = time.perf_counter() - started

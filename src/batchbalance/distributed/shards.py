@@ -5,66 +5,25 @@ index by index. A shard remembers nothing that its next step does not tell it ag
 if its worker dies, a new one reads the same points and goes on.
 """
 
-from collections.abc import Callable, Sequence
+import os
+import warnings
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.acquisition.balance import BalanceModel, BalanceObjective, Survival
-from batchbalance.distributed.cluster import MAX_LOSSES, connected_ray
-from batchbalance.distributed.parts import Part, part_of
-from batchbalance.equivalence import Edges
-from batchbalance.one_round import ShardBatch, merged, random_parts, shard_batch
-from batchbalance.progress import progress
+from batchbalance.acquisition.balance import BalanceModel, Survival
+from batchbalance.distributed.cluster import connected_ray
+from batchbalance.distributed.parts import part_of
+from batchbalance.distributed.workers import Workers
+from batchbalance.one_round import ShardBatch, merged, random_parts
+from batchbalance.pools import load_parts
+from batchbalance.predictions import Predictions
 from batchbalance.selection import Continuation, Greedy, greedy_over
-from batchbalance.shards import Offer, Shard, Step
-
-
-def consecutive_parts(num_candidates: int, num_shards: int) -> list[Int[Tensor, " n"]]:
-    """Positions of the candidates in consecutive shards of nearly equal size, none of them empty."""
-    return [part for part in torch.arange(num_candidates).tensor_split(num_shards) if len(part)]
-
-
-class Worker:
-    """What an actor runs: one shard at a time."""
-
-    def __init__(self) -> None:
-        self._shard: Any = None
-
-    def build(
-        self,
-        part: Part,
-        edges: Edges,
-        offset: bool,
-        positions: Int[Tensor, " n"],
-        lazy: bool,
-        cache_bytes: int,
-    ) -> None:
-        """Take the points of a part."""
-        predictions, rows = part.load()
-        model = BalanceModel(predictions, edges, offset=offset, cache_bytes=cache_bytes)
-        self._shard = Shard(BalanceObjective(model, rows), positions, lazy=lazy)
-
-    def offer(self, step: Step) -> Offer:
-        """The best point of the shard."""
-        offer: Offer = self._shard.offer(step)
-        return offer
-
-    def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
-        """Gains of all points of the shard."""
-        gains: Tensor = self._shard.first_gains(survival)
-        return gains
-
-    def batch(self, batch_size: int, seed: int) -> ShardBatch:
-        """The greedy batch of the shard alone."""
-        shard = self._shard
-        return shard_batch(shard.objective, shard.positions, batch_size, seed=seed, lazy=shard.lazy)
-
-    def drop(self) -> None:
-        """Let go of the points."""
-        self._shard = None
+from batchbalance.shards import Offer, Step
+from batchbalance.validation import Values
 
 
 class RayExecutor:
@@ -91,24 +50,45 @@ class RayExecutor:
     ) -> None:
         if num_shards is not None and num_shards < 1:
             raise ValueError(f"`num_shards` must be at least 1, got {num_shards}")
-        self._ray = connected_ray(address)
-        num_cpus = int(self._ray.cluster_resources().get("CPU", 0))
+        ray = connected_ray(address)
+        num_cpus = int(ray.cluster_resources().get("CPU", 0))
         if (num_shards or 1) > num_cpus:
             raise ValueError(f"`num_shards` must be at most the {num_cpus} CPUs of the cluster, got {num_shards or 1}")
-        self._num_shards = num_shards or num_cpus
+        self._workers = Workers(ray, num_shards or num_cpus)
         self._cache_bytes = cache_bytes
         self._one_round = one_round
-        self._actor = self._ray.remote(num_cpus=1)(Worker)
-        self._workers = [self.new_worker() for _ in range(self._num_shards)]
-
-    def new_worker(self) -> Any:
-        """An actor without points."""
-        return self._actor.remote()
 
     def close(self) -> None:
         """End the workers."""
-        for worker in self._workers:
-            self._ray.kill(worker)
+        self._workers.close()
+
+    def load(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        values: Values | None = None,
+        axes: str = "nsc",
+        *,
+        ids: Sequence[Sequence[Hashable]] | None = None,
+    ) -> Predictions:
+        """``pools.load_parts``, with the numbers of ``.npy`` files checked by the workers."""
+        return load_parts(paths, values, axes, ids=ids, check=self._check)
+
+    def _check(self, predictions: Predictions) -> float:
+        """The work of ``Predictions.check``."""
+        if predictions.file is None:
+            return predictions.check()
+        found = self._workers.ask("check", self._parts(predictions))
+        for message in set.intersection(*(set(messages) for _, messages in found)):
+            warnings.warn(message, stacklevel=2)
+        return max(float(furthest) for furthest, _ in found)
+
+    def unsureness(self, predictions: Predictions) -> float:
+        """``query.unsureness``, on the workers."""
+        return float(sum(self._workers.ask("unsureness", self._parts(predictions))))
+
+    def _parts(self, predictions: Predictions) -> list[tuple[Any, ...]]:
+        parts = consecutive_parts(predictions.num_points, len(self._workers))
+        return [(part_of(predictions, rows),) for rows in parts]
 
     def greedy(
         self,
@@ -142,37 +122,45 @@ class RayExecutor:
 
     def shards(self, model: BalanceModel, candidates: Int[Tensor, " n"], seed: int, lazy: bool) -> "RayShards":
         """The candidates on the workers, in consecutive shards or in random ones."""
-        num = len(candidates)
-        positions = (
-            random_parts(num, self._num_shards, seed) if self._one_round else consecutive_parts(num, self._num_shards)
-        )
-        return RayShards(
-            self._ray, self.new_worker, self._workers, model, candidates, positions, lazy, self._cache_bytes
-        )
+        num, num_shards = len(candidates), len(self._workers)
+        parts = random_parts(num, num_shards, seed) if self._one_round else consecutive_parts(num, num_shards)
+        return RayShards(self._workers, model, candidates, parts, lazy, self._cache_bytes)
+
+
+def consecutive_parts(num: int, num_parts: int) -> list[Int[Tensor, " _"]]:
+    """The numbers from 0 to `num` − 1 in consecutive parts of nearly equal size, none of them empty."""
+    return [part for part in torch.arange(num).tensor_split(num_parts) if len(part)]
 
 
 class RayShards:
-    """The candidates of a greedy run on actors. A worker that dies is replaced by one that reads the same points."""
+    """The candidates of a greedy run on actors. A worker that dies is replaced by one that reads the same points.
+
+    Args:
+        workers: where the shards live.
+        model: the closed form for the whole pool.
+        candidates: the points that may be chosen.
+        parts: for each shard, the positions of its candidates, ascending.
+        lazy: as in ``shards.Shard``.
+        cache_bytes: what a worker may keep in memory.
+    """
 
     def __init__(
         self,
-        ray: Any,
-        new_worker: Callable[[], Any],
-        workers: list[Any],
+        workers: Workers,
         model: BalanceModel,
-        candidates: Tensor,
-        parts: Sequence[Tensor],
+        candidates: Int[Tensor, " n"],
+        parts: Sequence[Int[Tensor, " _"]],
         lazy: bool,
         cache_bytes: int,
     ) -> None:
-        self._ray, self._new_worker, self._workers = ray, new_worker, workers
-        self._model, self._candidates = model, candidates
-        edges = ray.put(model.edges)
-        self._arguments: list[tuple[Any, ...]] = []
-        for positions in parts:
-            part = ray.put(part_of(model.predictions, candidates[positions]))
-            self._arguments.append((part, edges, model.offset, positions, lazy, cache_bytes))
-        self._ask(lambda index: workers[index].build.remote(*self._arguments[index]), False)
+        self._workers, self._model, self._candidates = workers, model, candidates
+        put = workers.ray.put
+        edges = put(model.edges)
+        self._builds = [
+            (put(part_of(model.predictions, candidates[part])), edges, model.offset, part, lazy, cache_bytes)
+            for part in parts
+        ]
+        workers.ask("build", self._builds)
 
     @property
     def num_candidates(self) -> int:
@@ -181,51 +169,25 @@ class RayShards:
 
     def offers(self, step: Step, show: bool) -> Sequence[Offer]:
         """The best point of each shard."""
-        sent = self._ray.put(step)
-        return self._ask(lambda index: self._workers[index].offer.remote(sent), show)
+        return self._ask("offer", self._workers.ray.put(step), show=show)
 
     def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
         """Gains of all candidates; shards are consecutive parts, so that theirs follow each other."""
-        sent = self._ray.put(survival)
-        return torch.cat(self._ask(lambda index: self._workers[index].first_gains.remote(sent), False))
+        return torch.cat(self._ask("first_gains", self._workers.ray.put(survival)))
 
     def batches(self, batch_size: int, seed: int, show: bool) -> list[ShardBatch]:
         """The greedy batch of each shard alone."""
-        return self._ask(lambda index: self._workers[index].batch.remote(batch_size, seed), show)
+        return self._ask("batch", batch_size, seed, show=show)
 
     def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
         """(1 − G, G) of a point, read here."""
         discounts, kept = self._model.factors(self._candidates[position : position + 1])
         return discounts[0], kept[0]
 
-    def _ask(self, call: Callable[[int], Any], show: bool) -> list[Any]:
-        """The answers of all shards, in order."""
-        pending = [call(index) for index in range(len(self._arguments))]
-        answers = []
-        with progress("scoring shards", len(pending), show) as bar:
-            for index, answer in enumerate(pending):
-                answers.append(self._answer(index, answer, call))
-                bar.advance()
-        return answers
-
-    def _answer(self, index: int, pending: Any, call: Callable[[int], Any]) -> Any:
-        """The answer of one shard, from a new worker if the old one is dead."""
-        errors = self._ray.exceptions
-        lost: Exception | None = None
-        for _ in range(MAX_LOSSES + 1):
-            try:
-                if lost is not None:
-                    self._workers[index] = self._new_worker()
-                    self._ray.get(self._workers[index].build.remote(*self._arguments[index]))
-                    pending = call(index)
-                return self._ray.get(pending)
-            except errors.RayActorError as error:
-                lost = error
-            except errors.RayTaskError as error:
-                raise error.cause from None
-        raise RuntimeError(f"shard {index} was lost {MAX_LOSSES + 1} times; look at its machine") from lost
+    def _ask(self, method: str, *arguments: Any, show: bool = False) -> list[Any]:
+        return self._workers.ask(method, [arguments] * len(self._builds), self._builds, show=show)
 
     def close(self) -> None:
         """Let the workers go of their points."""
-        for worker in self._workers:
-            worker.drop.remote()
+        for actor in self._workers.actors:
+            actor.drop.remote()
