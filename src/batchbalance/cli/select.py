@@ -20,7 +20,7 @@ from batchbalance.distributed import RayExecutor
 from batchbalance.equivalence import MAX_REFERENCE, Pairs
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.files import replacing
-from batchbalance.pools import load_parts
+from batchbalance.pools import check_distinct_files, load_parts
 from batchbalance.predictions import Predictions
 from batchbalance.query import DEFAULT_RATIO, Selection, select
 from batchbalance.strategies import STRATEGIES, strategy_named
@@ -82,6 +82,7 @@ def select_command(
             raise ValueError("--one-round is for --ray, which was not given; leave it out")
         chosen_strategy = strategy_named(strategy, parse_options(option or []))
         kind = None if values is None else parse_values(values)
+        check_distinct_files(predictions)
         executor = None if ray is None else RayExecutor(ray, one_round=one_round)
         pool = (load_parts if executor is None else executor.load)(predictions, kind, axes)
         compared = None if reference is None else Predictions.load(reference, kind, axes)

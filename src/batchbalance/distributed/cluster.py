@@ -37,7 +37,8 @@ def connected_ray(address: str) -> Any:
         _init(ray, "auto" if address == "any" else address)
     except ConnectionError as error:
         if address != "any":
-            raise ConnectionError(f"no Ray cluster was found: {error}; start one with: ray start --head") from error
+            where = "runs on this machine" if address == "auto" else f"answers at {address}"
+            raise ConnectionError(f"no Ray cluster {where}; start one with: ray start --head") from error
         _init(ray, "local")
     return ray
 
