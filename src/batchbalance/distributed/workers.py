@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from jaxtyping import Float, Int
@@ -15,6 +16,8 @@ from batchbalance.one_round import ShardBatch, shard_batch
 from batchbalance.progress import progress
 from batchbalance.query import unsureness
 from batchbalance.shards import Offer, Shard, Step
+
+START_SECONDS = 60.0  # after which workers that wait for a CPU are worth a warning
 
 
 class Worker:
@@ -76,6 +79,13 @@ class Workers:
         self.ray = ray
         self._actor = ray.remote(num_cpus=1)(Worker)
         self.actors = [self._actor.remote() for _ in range(num)]
+        started, _ = ray.wait([a.__ray_ready__.remote() for a in self.actors], num_returns=num, timeout=START_SECONDS)
+        if len(started) < num:
+            warnings.warn(
+                f"{len(started)} of {num} workers have started after {START_SECONDS:.0f} s, the others wait for CPUs; "
+                "to go on at once, give fewer `num_shards`, or end what else runs on the cluster",
+                stacklevel=3,
+            )
 
     def __len__(self) -> int:
         return len(self.actors)
@@ -97,12 +107,18 @@ class Workers:
             show: show progress.
         """
         pending = [getattr(actor, method).remote(*given) for actor, given in zip(self.actors, arguments, strict=False)]
-        answers = []
-        with progress("scoring shards", len(pending), show) as bar:
-            for index, answer in enumerate(pending):
-                build = None if builds is None else builds[index]
-                answers.append(self._answer(index, answer, method, arguments[index], build))
-                bar.advance()
+        answers: list[Any] = []
+        try:
+            with progress("scoring shards", len(pending), show) as bar:
+                for index, answer in enumerate(pending):
+                    build = None if builds is None else builds[index]
+                    answers.append(self._answer(index, answer, method, arguments[index], build))
+                    bar.advance()
+        except Exception:
+            for other in pending[len(answers) + 1 :]:  # Ray would print the errors that nobody looks at
+                with suppress(Exception):
+                    self.ray.get(other)
+            raise
         return answers
 
     def _answer(
@@ -122,7 +138,9 @@ class Workers:
                 lost = error
             except errors.RayTaskError as error:
                 raise error.cause from None
-        raise RuntimeError(f"worker {index} was lost {MAX_LOSSES + 1} times; look at its machine") from lost
+        raise ConnectionError(
+            f"worker {index} of the Ray cluster was lost {MAX_LOSSES + 1} times; look at its machine: {lost}"
+        ) from lost
 
     def close(self) -> None:
         """End the actors."""
