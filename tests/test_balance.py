@@ -171,7 +171,27 @@ def test_agreeing_noisy_draws_discount_22_percent_a_point_without_offset():
 
 def test_swapping_the_draws_of_a_pair_changes_nothing(pool, pool_edges):
     flipped = Edges(pool_edges.pairs.flip(1), pool_edges.connected, 12, "disjoint", pool_edges.threshold, 200, 200)
-    assert torch.equal(balance_scores(pool, pool_edges), balance_scores(pool, flipped))
+    torch.testing.assert_close(balance_scores(pool, pool_edges), balance_scores(pool, flipped), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("pairs", ["disjoint", 9, "all"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_stored_probabilities_give_what_their_logarithms_give(dtype, pairs, offset):
+    probs = torch.tensor(random_probs(40, 7, 4, seed=6), dtype=dtype)
+    stored, logs = Predictions(probs, "probs"), Predictions.from_probs(probs)
+    edges = connect(logs, 0.0, pairs)
+    a, b = (BalanceObjective(BalanceModel(p, edges, offset=offset), torch.arange(40)) for p in (stored, logs))
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-10
+    for position in (3, 17, 5):
+        torch.testing.assert_close(a.gains(), b.gains(), rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(
+            a.exact_gains(torch.arange(40)), b.exact_gains(torch.arange(40)), rtol=tolerance, atol=tolerance
+        )
+        a.add(position)
+        b.add(position)
+    scores = balance_scores(stored, edges, offset=offset)
+    torch.testing.assert_close(scores, balance_scores(logs, edges, offset=offset), rtol=tolerance, atol=tolerance)
 
 
 def test_edges_of_other_draws_are_refused(pool, pool_edges):

@@ -136,15 +136,25 @@ class Predictions:
 
     def log_probs(self, rows: Rows = slice(None)) -> Float[Tensor, "n S C"]:
         """Log-probabilities of some points, (n, S, C), in ``dtype``."""
-        if self.file is not None:
-            self.file.check()
-        picked = self.stored[rows if isinstance(rows, slice) else torch.as_tensor(rows, dtype=torch.long)]
+        picked = self._picked(rows)
         if self.values == "log-probs" and picked.dtype == self.dtype:
             return picked
         picked = picked.to(self.dtype)
         # 16-bit numbers and probabilities are normalised here; log-probabilities in 32 or 64 bit are kept
         # to the bit, so that saving and loading changes nothing.
         return torch.log_softmax(picked.clamp_min(0).log() if self.values == "probs" else picked, dim=-1)
+
+    def probs(self, rows: Rows = slice(None)) -> Float[Tensor, "n S C"]:
+        """Probabilities of some points, (n, S, C), in ``dtype``; stored probabilities need no logarithm on the way."""
+        if self.values != "probs":
+            return self.log_probs(rows).exp()
+        probs = self._picked(rows).to(self.dtype).clamp_min(0)
+        return probs / probs.sum(dim=-1, keepdim=True)
+
+    def _picked(self, rows: Rows) -> Tensor:
+        if self.file is not None:
+            self.file.check()
+        return self.stored[rows if isinstance(rows, slice) else torch.as_tensor(rows, dtype=torch.long)]
 
     def chunks(
         self, numbers: int = CHUNK_NUMBERS, bar: Bar | None = None

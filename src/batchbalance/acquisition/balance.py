@@ -43,7 +43,7 @@ def log_ratios(log_probs: Float[Tensor, "n C S"], offset: bool) -> Float[Tensor,
 
 @dataclass(frozen=True)
 class PointTerms:
-    """What a set of points contributes: `probs` (n, C, S) and `deficits` 1 − Q (n, C, E)."""
+    """What points contribute: `probs` (n, C, S), draws in the model's order, and `deficits` 1 − Q (n, C, E)."""
 
     probs: Float[Tensor, "n C S"]
     deficits: Float[Tensor, "n C E"]
@@ -81,6 +81,12 @@ class BalanceModel:
         self.draw_weights = predictions.draw_weights.to(self.device)
         self.edge_weights = edges.edge_weights.to(self.device)
         self._ends = edges.ends.to(self.device)
+        # Of disjoint pairs, the first ends come first and the others after them: two slices instead of two gathers.
+        self.order = torch.arange(predictions.num_draws, device=self.device)
+        ends = self._ends.T.flatten()
+        self._in_slices = len(ends.unique()) == len(ends)
+        if self._in_slices:
+            self.order = torch.cat([ends, self.order[~torch.isin(self.order, ends)]])
 
     @property
     def bytes_per_point(self) -> int:
@@ -90,37 +96,56 @@ class BalanceModel:
 
     def log_probs(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Float[Tensor, "n C S"]:
         """Log-probabilities of some points on the device, draws last."""
+        return self._read(rows, dtype).transpose(1, 2).contiguous()
+
+    def _read(self, rows: slice | Tensor, dtype: torch.dtype | None) -> Float[Tensor, "n S C"]:
         log_probs = self.predictions.log_probs(rows).to(self.device, dtype or self.predictions.dtype)
-        if dtype == torch.float64:
-            # Rows in float32 sum to 1 up to rounding only; what is exact must be exact about distributions.
-            log_probs = torch.log_softmax(log_probs, dim=2)
-        return log_probs.transpose(1, 2).contiguous()
+        # Rows in float32 sum to 1 up to rounding only; what is exact must be exact about distributions.
+        return torch.log_softmax(log_probs, dim=2) if dtype == torch.float64 else log_probs
 
     def terms(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> PointTerms:
         """Probabilities and edge deficits of some points."""
-        log_probs = self.log_probs(rows, dtype)
-        deficits = -torch.expm1(log_ratios(log_probs, self.offset))
-        return PointTerms(log_probs.exp(), self._edge_deficits(deficits))
+        probs, deficits = self._distributions(rows, dtype)
+        return PointTerms(probs, self._edge_deficits(deficits))
+
+    def _distributions(
+        self, rows: slice | Tensor, dtype: torch.dtype | None
+    ) -> tuple[Float[Tensor, "n C S"], Float[Tensor, "n C S"]]:
+        """Probabilities and deficits μ = 1 − λ of some points, draws in `order`."""
+        if self.predictions.values == "probs" and not self.offset and dtype in (None, self.predictions.dtype):
+            probs = self._laid_out(self.predictions.probs(rows).to(self.device))
+            largest = probs.amax(dim=1, keepdim=True)
+            return probs, (largest - probs) / largest
+        log_probs = self._laid_out(self._read(rows, dtype))
+        return log_probs.exp(), -torch.expm1(log_ratios(log_probs, self.offset))
+
+    def _laid_out(self, numbers: Float[Tensor, "n S C"]) -> Float[Tensor, "n C S"]:
+        return numbers.index_select(1, self.order).transpose(1, 2).contiguous()
 
     def _edge_deficits(self, deficits: Float[Tensor, "n C S"]) -> Float[Tensor, "n C E"]:
-        first = deficits.index_select(2, self._ends[:, 0])
-        second = deficits.index_select(2, self._ends[:, 1])
+        num = len(self._ends)
+        if self._in_slices:
+            first, second = deficits[:, :, :num], deficits[:, :, num : 2 * num]
+        else:
+            first, second = (deficits.index_select(2, ends) for ends in self._ends.T)
         return first + second - first * second
 
     def scores(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
         """Δ of each single point."""
-        log_probs = self.log_probs(rows, dtype)
-        deficits = -torch.expm1(log_ratios(log_probs, self.offset))
-        mean_probs = log_probs.exp() @ self.draw_weights.to(log_probs.dtype)  # (n, C)
+        probs, deficits = self._distributions(rows, dtype)
+        mean_probs = probs @ self.draw_weights[self.order].to(probs.dtype)  # (n, C)
         if len(self._ends) <= DENSE_EDGES_PER_DRAW * self.predictions.num_draws:
-            weights = self.edge_weights.to(log_probs.dtype)
+            weights = self.edge_weights.to(probs.dtype)
             discounted = (self._edge_deficits(deficits) * weights).sum(dim=2)
         else:
             discounted = self._dense_discounts(deficits)
         return (mean_probs * discounted).sum(dim=1)
 
     def _dense_discounts(self, deficits: Float[Tensor, "n C S"]) -> Float[Tensor, "n C"]:
-        """Σ_k v_k (1 − Q_k) with one (S, S) matrix product: Σ_ab V_ab (μ_a + μ_b − μ_a μ_b) / 2."""
+        """Σ_k v_k (1 − Q_k) with one (S, S) matrix product: Σ_ab V_ab (μ_a + μ_b − μ_a μ_b) / 2.
+
+        There are more edges than disjoint pairs, so that draws are in their own order.
+        """
         num_draws = self.predictions.num_draws
         matrix = torch.zeros(num_draws, num_draws, dtype=torch.float64, device=self.device)
         matrix[self._ends[:, 0], self._ends[:, 1]] = self.edge_weights
@@ -140,7 +165,7 @@ class BalanceModel:
     def features(self, rows: slice | Tensor) -> Float[Tensor, "n F"]:
         """φ_x = √(w_j v_k) (1 − G_x[j, k]), flattened to F = S·E: for x ≠ y, I(x, y) = ⟨φ_x, φ_y⟩."""
         terms = self.terms(rows)
-        root = torch.outer(self.draw_weights, self.edge_weights).sqrt().to(terms.probs.dtype)
+        root = torch.outer(self.draw_weights[self.order], self.edge_weights).sqrt().to(terms.probs.dtype)
         return ((terms.probs.transpose(1, 2) @ terms.deficits) * root).flatten(start_dim=1)
 
     def spans(self, num_points: int) -> list[slice]:
@@ -250,7 +275,7 @@ class BalanceObjective:
         return out
 
     def _gains(self, num: int, terms_of: Callable[[slice], PointTerms], bar: Bar | None) -> Float[Tensor, " p"]:
-        survival = self.survival.scaled.to(self.model.predictions.dtype)
+        survival = self.survival.scaled[self.model.order].to(self.model.predictions.dtype)
         out = torch.empty(num, dtype=torch.float64)
         for span in self.model.spans(num):
             terms = terms_of(span)
@@ -266,7 +291,12 @@ class BalanceObjective:
         out = torch.empty(len(positions), dtype=torch.float64)
         for span in self.model.spans(len(positions)):
             terms = self.model.terms(self.candidates[positions[span]], torch.float64)
-            out[span] = ((terms.probs @ self.survival.scaled) * terms.deficits).flatten(start_dim=1).sum(dim=1).cpu()
+            out[span] = (
+                ((terms.probs @ self.survival.scaled[self.model.order]) * terms.deficits)
+                .flatten(start_dim=1)
+                .sum(dim=1)
+                .cpu()
+            )
         return out
 
     def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:

@@ -15,6 +15,7 @@ from batchbalance.bench.measure import Side, take_turns
 from batchbalance.equivalence import connect
 from batchbalance.errors import MissingExtraError
 from batchbalance.files import replacing
+from batchbalance.memory import FREE_SHARE, free_memory
 from batchbalance.selection import greedy
 
 BASE = {"N": 10_000, "S": 40, "C": 10, "B": 10}
@@ -97,7 +98,8 @@ def measure_growth(
 
 def _greedy_seconds(size: dict[str, int], seed: int, repeats: int) -> float:
     pool = random_pool(size["N"], size["S"], size["C"], seed)
-    model = BalanceModel(pool, connect(pool, 0.05, seed=seed))
+    cache_bytes = int(FREE_SHARE * free_memory())  # as in `select`
+    model = BalanceModel(pool, connect(pool, 0.05, seed=seed), cache_bytes=cache_bytes)
     every = torch.arange(size["N"])
     side = Side("greedy", lambda: greedy(BalanceObjective(model, every), size["B"]))
     return take_turns([side], repeats, side_seconds=GROWTH_SECONDS)[0].median
