@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from batchbalance.posteriors.masks import Mask
 
 LEAST_SAVING = 3.0  # products of the cut-down convolution for each one here, from which on this is faster
+LEAST_DRAWS = 64  # below, preparing the channels costs more than it saves
 BLOCK_NUMBERS = 2**22  # numbers of all draws that are made at a time
 STORED_NUMBERS = 2**24  # numbers of all draws that are held at a time, after the pool
 
@@ -66,7 +67,7 @@ class Mixing:
         pooled = self._pooled(shared)
         places = self._tile**2
         outputs = shared.new_empty(num_draws, len(shared), prod(pooled))
-        size = max(1, BLOCK_NUMBERS // (num_draws * places * prod(pooled)))
+        size = max(1, BLOCK_NUMBERS // (max(num_draws, len(weights.T)) * places * prod(pooled)))
         room = shared.new_empty(num_draws, min(size, len(shared)) * places * prod(pooled))
         for inputs, into in zip(torch.split(shared, size), torch.split(outputs, size, dim=1), strict=True):
             columns = self._columns(inputs, pooled)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from batchbalance.models import Classifier
 from batchbalance.posteriors.masks import Mask
-from batchbalance.posteriors.mixing import Mixing
+from batchbalance.posteriors.mixing import LEAST_DRAWS, Mixing
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
@@ -79,7 +79,7 @@ class Chain:
         """For one block of the batch after the other: the output under each draw, or the input of layer `stop`."""
         shared = self._shared(batch).contiguous()
         mixing = self._mixing
-        if mixing is None:
+        if mixing is None or num_draws < LEAST_DRAWS:
             yield (self._run(shared, draw, 0, stop) for draw in range(num_draws))
             return
         for block in torch.split(shared, mixing.num_inputs(shared, num_draws)):
