@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -250,3 +251,20 @@ def test_embeddings_reach_the_strategies_that_need_them(files):
         assert message in err
     code, _, err = run(files, "-b", 3, "--strategy", "badge")
     assert (code, "`embeddings` must be given" in err) == (2, True)
+
+
+def test_an_interrupt_leaves_nothing_behind_and_the_old_output_as_it_was(tmp_path):
+    np.save(tmp_path / "pool.npy", random_probs(60_000, 20, 10, seed=0).astype(np.float32))
+    (tmp_path / "batch.csv").write_text("older")
+    command = [sys.executable, "-c", "from batchbalance.cli import main; main()", "select", "pool.npy", "-b", "500"]
+    more = ["--threshold", "0.05", "--strategy", "greedy-balance", "--memory-budget", "200MiB", "--output", "batch.csv"]
+    with subprocess.Popen([*command, *more], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        assert "points" in running.stderr.readline()  # the work has begun
+        running.send_signal(signal.SIGINT)
+        told = running.stderr.read()
+    assert running.returncode == 130
+    assert "Traceback" not in told
+    assert "nothing was written" in told
+    assert (tmp_path / "batch.csv").read_text() == "older"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["batch.csv", "pool.npy"]

@@ -277,6 +277,16 @@ def test_convolutions_predict_exactly_the_same_after_loading(kind, tmp_path):
     same(loaded.predict(images), posterior.predict(images), atol=0)
 
 
+def test_a_file_of_predictions_that_shrinks_is_an_error(tmp_path):
+    posterior, _ = make("mc-dropout")
+    predictions = posterior.predict(data(9)[0], path=tmp_path / "p.npy")
+    assert predictions.log_probs(slice(8, 9)).shape == (1, 6, 3)
+    with (tmp_path / "p.npy").open("rb+") as file:
+        file.truncate(200)
+    with pytest.raises(FileFormatError, match="must stay as it is while it is read"):
+        predictions.log_probs(slice(8, 9))
+
+
 def test_the_first_draws_are_a_posterior_of_their_own():
     posterior, _ = make("mc-dropout")
     x, _ = data(9)

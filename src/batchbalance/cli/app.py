@@ -50,6 +50,9 @@ def reported_errors() -> Iterator[None]:
         warnings.showwarning = lambda message, *_rest, **_more: complain("warning", message)
         try:
             yield
+        except KeyboardInterrupt:
+            complain("stopped", "nothing was written")
+            raise typer.Exit(130) from None
         except (ValueError, TypeError, OSError, ImportError, MemoryError, OverflowError) as error:
             complain("error", str(error) or type(error).__name__)
             raise typer.Exit(2) from error

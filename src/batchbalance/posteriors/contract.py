@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, default_collate
 
 from batchbalance.errors import FileFormatError
-from batchbalance.files import replacing
+from batchbalance.files import MappedFile, mapped_array, replacing
 from batchbalance.predictions import Predictions
 from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
@@ -95,8 +95,9 @@ class Posterior(ABC):
                 raise ValueError("`inputs` must have a length to be streamed into a file; leave `path` out")
             with replacing(path) as temporary, temporary.open("wb") as file:
                 _write_npy(file, chunks, total)
-        mapped = torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
-        return Predictions(mapped, "log-probs", ids, self.weights)
+        array = mapped_array(Path(path))
+        mapped = MappedFile.of(array, Path(path))
+        return Predictions(torch.from_numpy(array), "log-probs", ids, self.weights, mapped)
 
     def embed(self, inputs: Inputs, *, batch_size: int = 512, progress: bool = False) -> Tensor:
         """The last hidden layer (the input of the last linear layer), mean over draws, (N, D)."""
