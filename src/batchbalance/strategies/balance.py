@@ -1,5 +1,6 @@
 """The BALanCe family: one acquisition function Δ, several ways to turn it into a batch (section 3)."""
 
+from functools import partial
 from typing import Annotated, ClassVar, SupportsIndex
 
 import torch
@@ -168,26 +169,17 @@ def _greedy_choice(
     problem: Problem, model: BalanceModel, beta: float | None, continuation: Continuation, lazy: bool
 ) -> Choice:
     if problem.executor is None:
-        run = greedy(
-            BalanceObjective(model, problem.candidates),
-            problem.batch_size,
-            seed=problem.seed,
-            beta=beta,
-            lazy=lazy,
-            continuation=continuation,
-            progress=problem.progress,
-        )
+        run_greedy = partial(greedy, BalanceObjective(model, problem.candidates))
     else:
-        run = problem.executor.greedy(
-            model,
-            problem.candidates,
-            problem.batch_size,
-            seed=problem.seed,
-            beta=beta,
-            lazy=lazy,
-            continuation=continuation,
-            progress=problem.progress,
-        )
+        run_greedy = partial(problem.executor.greedy, model, problem.candidates)
+    run = run_greedy(
+        problem.batch_size,
+        seed=problem.seed,
+        beta=beta,
+        lazy=lazy,
+        continuation=continuation,
+        progress=problem.progress,
+    )
     notes: tuple[str, ...] = ()
     if run.continued_from is not None and run.continuation != "tail":
         notes = (
