@@ -15,7 +15,7 @@ from batchbalance.posteriors.masks import Mask
 
 LEAST_SAVING = 3.0  # products of the cut-down convolution for each one here, from which on this is faster
 LEAST_DRAWS = 64  # below, preparing the channels costs more than it saves
-BLOCK_NUMBERS = 2**22  # numbers of all draws that are made at a time
+BLOCK_NUMBERS = 2**20  # numbers of all draws that are made at a time: as many as a core's cache holds
 STORED_NUMBERS = 2**24  # numbers of all draws that are held at a time, after the pool
 
 
@@ -72,7 +72,11 @@ class Mixing:
         for inputs, into in zip(torch.split(shared, size), torch.split(outputs, size, dim=1), strict=True):
             columns = self._columns(inputs, pooled)
             mixed = torch.mm(weights, columns, out=room[:, : columns.shape[1]])
-            torch.amax(mixed.view(num_draws, len(inputs), places, -1), dim=2, out=into)
+            first, *others = mixed.view(num_draws, len(inputs), places, -1).unbind(2)
+            for other in others:
+                first = torch.maximum(first, other, out=into)
+            if not others:
+                into.copy_(first)
         outputs = outputs.view(num_draws, len(shared), *pooled)
         bias = self._convolution.bias
         return outputs if bias is None else outputs.add_(bias[:, None, None])
