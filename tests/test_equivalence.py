@@ -39,6 +39,13 @@ def test_named_pairs(pairs, expected):
     assert (chosen.tolist(), design) == (expected, pairs)
 
 
+def test_another_order_of_draws_makes_other_pairs():
+    order = torch.tensor([4, 0, 6, 2, 5, 1, 3])
+    edges = connect(REFERENCE, 0.4, order=order)
+    assert edges.pairs.tolist() == [[4, 2], [0, 5], [6, 1], [4, 3]]
+    assert edges.connected.tolist() == [oracles.hamming(PROBS, a, b) > 14 for a, b in edges.pairs.tolist()]
+
+
 def test_random_pairs_are_distinct_and_seeded():
     first, design = choose_pairs(9, 20, seed=4)
     assert design == "random"

@@ -147,6 +147,7 @@ def connect(
     seed: int = 0,
     *,
     max_reference: int | None = MAX_REFERENCE,
+    order: Int[Tensor, " S"] | None = None,
 ) -> Edges:
     """Join the draws that differ on more than a share `threshold` of the reference set.
 
@@ -157,9 +158,11 @@ def connect(
             number takes that many distinct random pairs, "all" takes every pair.
         seed: for random pairs and for subsampling the reference set.
         max_reference: a larger reference set is subsampled to this size; None keeps all of it.
+        order: the draws in another order than their own, so that other pairs come about.
     """
     tau = check_unit("threshold", threshold)
     chosen, design = choose_pairs(reference.num_draws, pairs, seed)
+    chosen = chosen if order is None else order[chosen]
     rows = subsampled_rows(reference, max_reference, seed)
     if len(chosen) > reference.num_draws:  # a matrix product is cheaper than comparing pair by pair
         distances = hamming_distances(reference, rows=rows)[chosen[:, 0], chosen[:, 1]]

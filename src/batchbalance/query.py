@@ -2,6 +2,7 @@
 
 import operator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
@@ -9,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.acquisition.balance import BalanceModel
-from batchbalance.equivalence import MAX_REFERENCE, Edges, Pairs, annealed_threshold, check_unit, subsample
+from batchbalance.equivalence import MAX_REFERENCE, Edges, Pairs, annealed_threshold, check_unit, connect, subsample
 from batchbalance.evaluation import BatchEvaluation, evaluate, remaining_candidates
 from batchbalance.memory import FREE_SHARE, check_budget, free_memory, parse_bytes, streaming_bytes
 from batchbalance.predictions import CHUNK_NUMBERS, Predictions, spans_of
@@ -176,8 +177,10 @@ def select(
             "them, all of it would be predicted twice"
         )
     tau, source = _threshold(predictions, threshold, validation_error, ratio, executor)
-    edges = chosen_strategy.connect(predictions if reference is None else reference, tau, pairs, seed, max_reference)
-    problem = replace(problem, edges=edges)
+    compared_on = predictions if reference is None else reference
+    edges = chosen_strategy.connect(compared_on, tau, pairs, seed, max_reference)
+    reconnect = partial(connect, compared_on, tau, pairs, seed, max_reference=max_reference)
+    problem = replace(problem, edges=edges, reconnect=reconnect)
     if memory_budget is not None:
         check_budget(budget, predictions, chosen_strategy.name, chosen_strategy.memory_needed(problem))
     choice = _choose(chosen_strategy, problem)

@@ -147,6 +147,7 @@ def greedy(
     beta: float | None = None,
     lazy: bool = True,
     continuation: Continuation = "tail",
+    stop_below: float = 0.0,
     progress: bool = False,
 ) -> Greedy:
     """``greedy_over`` for candidates in this process; the survival of the objective is changed.
@@ -155,7 +156,14 @@ def greedy(
     """
     shards = OneShard(objective, lazy=lazy)
     return greedy_over(
-        shards, objective.survival, batch_size, seed=seed, beta=beta, continuation=continuation, progress=progress
+        shards,
+        objective.survival,
+        batch_size,
+        seed=seed,
+        beta=beta,
+        continuation=continuation,
+        stop_below=stop_below,
+        progress=progress,
     )
 
 
@@ -167,6 +175,7 @@ def greedy_over(
     seed: int = 0,
     beta: float | None = None,
     continuation: Continuation = "tail",
+    stop_below: float = 0.0,
     progress: bool = False,
 ) -> Greedy:
     """Pick the point of largest gain, `batch_size` times; the result is within 1 − 1/e of the best batch.
@@ -179,6 +188,7 @@ def greedy_over(
         beta: if given, each pick is sampled with p ∝ gain^β instead of the largest.
         continuation: what to do once what survives is below float64 meaning: "tail" goes on by the rescaled gains
             (and by "power" once those are exactly 0), "power" samples p ∝ first gain, "random" samples uniformly.
+        stop_below: give fewer points than B once a smaller share than this survives.
         progress: show how far it is.
     """
     run = _GreedyRun(shards, survival, batch_size, seed, beta)
@@ -186,7 +196,7 @@ def greedy_over(
     applied: Continuation | None = None
     best = run.best_position(progress)
     with shown_progress("choosing points", batch_size, progress) as bar:
-        while len(run.chosen) < batch_size:
+        while len(run.chosen) < batch_size and not (run.chosen and run.share_left < stop_below):
             if applied is None and run.log_remaining < math.log(NOTHING_LEFT):
                 applied, continued_from = continuation, len(run.chosen)
             if run.chosen:
@@ -219,6 +229,11 @@ class _GreedyRun:
         self.gains: list[float] = []
         self.num_evaluations = 0
         self.upper_bound = math.inf
+
+    @property
+    def share_left(self) -> float:
+        """The share of the largest value that is still to be gained."""
+        return math.exp(self.log_remaining)
 
     @property
     def log_remaining(self) -> float:

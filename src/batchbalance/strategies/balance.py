@@ -1,5 +1,6 @@
 """The BALanCe family: one acquisition function Δ, several ways to turn it into a batch (section 3)."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, SupportsIndex
 
@@ -128,6 +129,8 @@ class GreedyBalance(BalanceStrategy):
 
     Attributes:
         continuation: what to do once what survives is below float64 meaning: "tail", "power" or "random".
+        restart: once a smaller share than this of what is to be gained is left, pair the draws anew and go on as if
+            nothing had been gained, so that no pick rests on the few pairs that happen to survive longest.
         lazy: skip evaluations that cannot matter; never changes the batch.
     """
 
@@ -137,11 +140,45 @@ class GreedyBalance(BalanceStrategy):
     runs_on_executors: ClassVar[bool] = True
 
     continuation: Continuation = "tail"
+    restart: Annotated[float, Field(gt=0, lt=1)] | None = None
     lazy: bool = True
 
     def choose(self, problem: Problem) -> Choice:
         """Maximise the joint Δ one point at a time."""
-        return _greedy_choice(problem, self.joint_model(problem), None, self.continuation, self.lazy)
+        model = self.joint_model(problem)
+        if self.restart is not None:
+            return self._choose_in_parts(problem, model, self.restart)
+        return _greedy_choice(problem, model, None, self.continuation, self.lazy)
+
+    def _choose_in_parts(self, problem: Problem, model: BalanceModel, restart: float) -> Choice:
+        """One greedy run after the other, each on other pairs of draws."""
+        if problem.executor is not None:
+            raise ValueError(f"`executor` is not used by {self.name!r} with option `restart`; leave one of them out")
+        if problem.reconnect is None:
+            raise ValueError(f"{self.name!r} with option `restart` needs a way to pair draws anew; call `select`")
+        orders = generator(problem.seed, "restart")
+        left, upper_bound = problem, None
+        indices, gains = problem.candidates[:0], torch.empty(0, dtype=torch.float64)
+        while left.batch_size and self.edges(left).total_weight > 0:
+            run = greedy(
+                BalanceObjective(model, left.candidates),
+                left.batch_size,
+                seed=problem.seed,
+                lazy=self.lazy,
+                continuation=self.continuation,
+                stop_below=restart,
+                progress=problem.progress,
+            )
+            upper_bound = run.upper_bound if upper_bound is None else upper_bound
+            indices, gains = torch.cat([indices, left.candidates[run.positions]]), torch.cat([gains, run.gains])
+            left = replace(
+                left,
+                candidates=problem.candidates[~torch.isin(problem.candidates, indices)],
+                batch_size=problem.batch_size - len(indices),
+                edges=problem.reconnect(order=torch.randperm(problem.predictions.num_draws, generator=orders)),
+            )
+            model = self.model(left)
+        return replace(filled(problem, indices, gains), upper_bound=upper_bound)
 
 
 class StochasticBalance(BalanceStrategy):

@@ -1,6 +1,7 @@
 """What a strategy is: a small frozen object with its options, which turns a problem into a choice."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, SupportsIndex
 
@@ -30,6 +31,7 @@ class Problem:
         seed: for the random parts.
         device: where to compute.
         edges: pairs of draws to tell apart, for strategies that use them.
+        reconnect: ``connect`` as it made `edges`, for another `order` of the draws.
         reference: predictions of the same draws on the reference set; None stands for the pool itself.
         embeddings: (N, D) features of the pool, or (N, S, D) those of every draw.
         labelled_embeddings: (L, D) or (L, S, D) features of the points that have labels.
@@ -44,6 +46,7 @@ class Problem:
     seed: int
     device: str | None
     edges: Edges | None = None
+    reconnect: Callable[..., Edges] | None = None
     reference: Predictions | None = None
     embeddings: Tensor | None = None
     labelled_embeddings: Tensor | None = None
