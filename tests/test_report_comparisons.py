@@ -145,7 +145,7 @@ def test_unequal_seeds_pair_the_shared_ones(tmp_path):
     runs = [made_run(tmp_path, "random", seeds=range(6)), made_run(tmp_path, "bald", seeds=[1, 4, 5, 8])]
     report = compare(runs)
     assert list(report.comparisons[0].differences) == [1, 4, 5]
-    assert any("bald and random share 3 of 6 seeds" in note for note in notes(report))
+    assert "Paired with random on the 3 of 6 seeds that both have: bald." in notes(report)
     assert report.wins["random", "bald"][1] == 3
 
 

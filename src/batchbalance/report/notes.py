@@ -48,11 +48,14 @@ def _counts(report: Report) -> Iterator[str]:
 
 def _tests(report: Report) -> Iterator[str]:
     trials = {s.label: len(s.curves[report.metric]) for s in report.summaries}
+    unequal: dict[str, list[str]] = {}
     for comparison in report.comparisons:
         most = max(trials[comparison.label], trials[report.control or ""])
         if comparison.num_shared < most:
-            shared = f"share {comparison.num_shared} of {most} seeds"
-            yield f"{comparison.label} and {report.control} {shared}; only those are paired."
+            shared = f"Paired with {report.control} on the {comparison.num_shared} of {most} seeds that both have"
+            unequal.setdefault(shared, []).append(comparison.label)
+    yield from (f"{shared}: {', '.join(labels)}." for shared, labels in unequal.items())
+    for comparison in report.comparisons:
         if len(comparison.differences) < comparison.num_shared:
             dropped = f"{comparison.num_shared - len(comparison.differences)} of {comparison.num_shared} shared trials"
             yield f"{comparison.label}: {dropped} do not cover the labels compared."
