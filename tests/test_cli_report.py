@@ -31,12 +31,21 @@ def test_options_reach_the_report(tmp_path):
     assert "# digits: 2 strategies compared by NLL" in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
+def test_only_the_runs_asked_for_are_shown(tmp_path):
+    write_runs(tmp_path / "runs", labels=("random", "bald", "entropy"))
+    code, out, _ = run(tmp_path / "runs", "--output", tmp_path, "--only", "entropy", "--only", "random")
+    assert (code, "bald" in out) == (0, False)
+    assert "# digits: 2 strategies compared" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "## Against random" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--at", "fifty"], "--at must be label counts as 50,100, got 'fifty'"),
         (["--at", ""], "--at must be"),
         (["--metric", "acuracy"], "did you mean 'accuracy'"),
+        (["--only", "rondom"], "unknown run 'rondom'; did you mean 'random'"),
         (["--control", "rondom"], "did you mean 'random'"),
         (["--target", "90"], "from 0 to 1"),
     ],

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from batchbalance.errors import FileFormatError
+from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.files import replacing
 from batchbalance.journal import Journal, read_journal, sync_folder
 from batchbalance.strategies import STRATEGIES
@@ -56,6 +56,15 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     folders = [folder for path in paths for folder in _run_folders(Path(path))]
     runs = [_read_run(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     return _told_apart(runs)
+
+
+def only_labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:
+    """The runs of these labels, in their order; UnknownNameError for a label that no run has."""
+    by_label = {run.label: run for run in runs}
+    for label in labels:
+        if label not in by_label:
+            raise UnknownNameError("run", label, by_label)
+    return [by_label[label] for label in dict.fromkeys(labels)]
 
 
 def open_trial(folder: Path, config: dict[str, Any], seed: int) -> Journal:

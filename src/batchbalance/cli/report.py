@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold some.")],
     output: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("report"),
+    only: Annotated[
+        list[str] | None, typer.Option(help="The label of a run to show, as in the table; repeat it for more.")
+    ] = None,
     control: Annotated[
         str | None, typer.Option(help="The label of the run to compare with; default the run of random.")
     ] = None,
@@ -32,11 +35,16 @@ def report_command(
         # Only here, so that the other commands start without them.
         from batchbalance.report import compare, notes, overview, write_report
         from batchbalance.report.figures import require_matplotlib
-        from batchbalance.runs import read_runs
+        from batchbalance.runs import only_labelled, read_runs
 
         require_matplotlib()
+        found = read_runs(runs)
         report = compare(
-            read_runs(runs), metric=metric, control=control, at=None if at is None else parse_counts(at), target=target
+            only_labelled(found, only) if only else found,
+            metric=metric,
+            control=control,
+            at=None if at is None else parse_counts(at),
+            target=target,
         )
         page = write_report(report, output, progress=sys.stderr.isatty())
         show(overview(report))
