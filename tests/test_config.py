@@ -51,6 +51,15 @@ def test_the_canonical_form_is_complete_and_a_fixed_point(path):
     assert canonical["split"]["validation"] == PAPER_SIZES["digits"].validation
 
 
+def test_an_option_that_is_not_set_is_left_out(path):
+    restarting, plain = read_comparison(
+        path, ['strategies=[{name="greedy-balance", restart=0.1}, "greedy-balance"]']
+    ).runs()
+    assert restarting.canonical["strategy"]["restart"] == 0.1
+    assert "restart" not in plain.canonical["strategy"]
+    assert restarting.folder_name != plain.folder_name
+
+
 def test_the_hash_sees_what_changes_a_number_and_nothing_else(path):
     before = names(path)
     for same in ("trials=9", "budget=500", "target_error=0.1", "model.width=1", "model.dropout=0.5", "threads=1"):

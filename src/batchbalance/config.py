@@ -270,8 +270,12 @@ class RunConfig(Settings):
 
     @property
     def canonical(self) -> dict[str, Any]:
-        """What is written into the run directory. Edge settings that the strategy does not use are the defaults."""
-        content = {**self._canonical(), "strategy": self.strategy}
+        """What is written into the run directory. Edge settings that the strategy does not use are the defaults.
+
+        Options of the strategy that are None are left out, so that one added later leaves older runs what they are.
+        """
+        options = {key: value for key, value in self.strategy.items() if value is not None}
+        content = {**self._canonical(), "strategy": options}
         used = _edge_settings_used(self.chosen_strategy)
         content["edges"] = {
             key: value if key in used else EdgeSettings.model_fields[key].default
