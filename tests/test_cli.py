@@ -97,6 +97,7 @@ BAD = [
     (["-b", 3, "--memory-budget", "1KiB"], "must hold one chunk"),
     (["-b", 3, "--memory-budget", "lots"], "a text such as '2GiB', got 'lots'"),
     (["-b", 3, "--ray", "nowhere"], "must look like host:port"),
+    (["-b", 3, "--ray", "--strategy", "bald"], "--ray is not used by strategy 'bald'; leave it out"),
     (["-b", 3, "--one-round"], "--one-round is for --ray"),
     (["-b", 61], "60 points that are left, got 61"),
     (["-b", 3, "--strategy", "bach-balance"], "did you mean 'batch-balance'"),

@@ -81,6 +81,8 @@ def select_command(
         if one_round and ray is None:
             raise ValueError("--one-round is for --ray, which was not given; leave it out")
         chosen_strategy = strategy_named(strategy, parse_options(option or []))
+        if ray is not None and not chosen_strategy.runs_on_executors:
+            raise ValueError(f"--ray is not used by strategy {strategy!r}; leave it out")
         kind = None if values is None else parse_values(values)
         check_distinct_files(predictions)
         executor = None if ray is None else RayExecutor(ray, one_round=one_round)
