@@ -60,6 +60,15 @@ def test_an_option_that_is_not_set_is_left_out(path):
     assert restarting.folder_name != plain.folder_name
 
 
+def test_a_run_is_found_by_its_hash_whatever_its_label(path, tmp_path):
+    run = read_comparison(path).runs()[1]
+    assert run.folder(tmp_path / "absent") == tmp_path / "absent" / run.folder_name
+    older = tmp_path / run.folder_name.replace("power-balance-beta=2", "power-balance")  # as if 2 had been the default
+    older.mkdir()
+    assert run.folder(tmp_path) == older
+    assert read_comparison(path).runs()[0].folder(tmp_path) != older
+
+
 def test_the_hash_sees_what_changes_a_number_and_nothing_else(path):
     before = names(path)
     for same in ("trials=9", "budget=500", "target_error=0.1", "model.width=1", "model.dropout=0.5", "threads=1"):

@@ -291,8 +291,15 @@ class RunConfig(Settings):
     @property
     def folder_name(self) -> str:
         """The label and a hash of all settings."""
-        digest = hashlib.sha256(json.dumps(self.canonical, sort_keys=True).encode()).hexdigest()[:10]
-        return f"{re.sub(r'[^a-z0-9.=_-]+', '-', self.label.lower()).strip('-')}-{digest}"
+        return f"{re.sub(r'[^a-z0-9.=_-]+', '-', self.label.lower()).strip('-')}-{self._digest}"
+
+    def folder(self, runs_dir: Path) -> Path:
+        """The run directory: the one with this hash, even if other defaults gave it another label, or a new one."""
+        return next(iter(sorted(runs_dir.glob(f"*-{self._digest}"))), runs_dir / self.folder_name)
+
+    @property
+    def _digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.canonical, sort_keys=True).encode()).hexdigest()[:10]
 
     def split_sizes(self, default: SplitSizes) -> SplitSizes:
         """The sizes of the split; what the config leaves open is as in `default`."""

@@ -78,7 +78,7 @@ def run_trial(
         BlockingIOError: if another process runs this trial.
         OSError: if a record cannot be written; the earlier ones are intact.
     """
-    with open_trial(runs_dir / config.folder_name, config.canonical, seed) as journal:
+    with open_trial(config.folder(runs_dir), config.canonical, seed) as journal:
         records = settled(journal, journal.path, seed)
         last = records[-1] if records and not records[-1]["indices"] else None
         if last is not None and not goal.goes_on(last, config.batch_size):

@@ -106,7 +106,7 @@ def check_data(tasks: list[Task]) -> None:
 def show_plan(tasks: list[Task]) -> None:
     """One line for each trial, with what is there already."""
     for task in tasks:
-        folder = task.runs_dir / task.config.folder_name
+        folder = task.config.folder(task.runs_dir)
         path = trial_path(folder, task.seed)
         done = len(settled(read_journal(path), path, task.seed)) if path.is_file() else 0
         out.print(Text(f"{task.label}: {done} rounds in {folder}"), soft_wrap=True)
