@@ -128,9 +128,10 @@ class GreedyBalance(BalanceStrategy):
     """Exact greedy on the joint Δ, at any batch size.
 
     Attributes:
-        continuation: what to do once what survives is below float64 meaning: "tail", "power" or "random".
+        continuation: what to do once what survives is below float64 meaning: "tail" goes on with what is left, "power"
+            samples by the points' own Δ, which learns better (docs/results.md), "random" takes any.
         restart: once a smaller share than this of what is to be gained is left, pair the draws anew and go on as if
-            nothing had been gained, so that no pick rests on the few pairs that happen to survive longest.
+            nothing had been gained. It did not pay (docs/results.md).
         lazy: skip evaluations that cannot matter; never changes the batch.
     """
 
@@ -139,7 +140,7 @@ class GreedyBalance(BalanceStrategy):
 
     runs_on_executors: ClassVar[bool] = True
 
-    continuation: Continuation = "tail"
+    continuation: Continuation = "power"
     restart: Annotated[float, Field(gt=0, lt=1)] | None = None
     lazy: bool = True
 
@@ -195,7 +196,7 @@ class StochasticBalance(BalanceStrategy):
     runs_on_executors: ClassVar[bool] = True
 
     beta: Coldness = 8.0
-    continuation: Continuation = "tail"
+    continuation: Continuation = "power"
 
     def choose(self, problem: Problem) -> Choice:
         """Sample one point at a time."""
@@ -314,7 +315,7 @@ class BatchBalance(BalanceStrategy):
     runs_on_executors: ClassVar[bool] = True
 
     large_batch: PositiveInt = LARGE_BATCH
-    continuation: Continuation = "tail"
+    continuation: Continuation = "power"
     beta: Coldness = 1.0
     subset: Subset = 2.0
 
