@@ -69,6 +69,7 @@ def test_long_labels_are_wrapped_and_dollars_are_no_formula(tmp_path):
     figure = draw_differences(report)
     figure.canvas.draw()
     assert all(figure.bbox.containsx(x) for x in figure.axes[0].get_tightbbox().intervalx)
+    assert figure.axes[0].get_yticklabels()[0].get_text().startswith("batch-balance\n(offset=True)\n[data.name=digits")
 
 
 def test_one_trial_and_a_metric_that_one_run_lacks(tmp_path):

@@ -50,7 +50,7 @@ def figures(report: Report) -> dict[str, Draw]:
 def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
     """The median of a metric over trials against training labels, with a band from quartile to quartile."""
     shown = [(i, s) for i, s in enumerate(report.summaries) if s.curves.get(metric)]
-    labels = [textwrap.fill(summary.label, LEGEND_CHARACTERS) for _, summary in shown]
+    labels = [_wrapped(summary.label, LEGEND_CHARACTERS) for _, summary in shown]
     longest = max(len(line) for label in labels for line in label.splitlines())
     columns = max(1, min(3, len(shown), 60 // (longest + 7)))
     rows = -(-sum(label.count("\n") + 1 for label in labels) // columns)
@@ -77,7 +77,7 @@ def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
 def draw_differences(report: Report, dark: bool = False) -> Any:
     """For each run its differences to the control, one dot a seed, and their mean with its interval."""
     shown = [c for c in report.comparisons if c.differences]
-    labels = [textwrap.fill(c.label, TICK_CHARACTERS) for c in shown]
+    labels = [_wrapped(c.label, TICK_CHARACTERS) for c in shown]
     figure, axes, ink = _paper(1.1 + sum(0.38 + 0.18 * label.count("\n") for label in labels), dark)
     index_of = {summary.label: i for i, summary in enumerate(report.summaries)}
     for row, comparison in enumerate(shown):
@@ -96,6 +96,12 @@ def draw_differences(report: Report, dark: bool = False) -> Any:
     control = textwrap.shorten(f"{report.control}", TICK_CHARACTERS, placeholder=" …")
     axes.set_xlabel(f"mean {metric_name(report.metric)} minus {control}'s\n{better}", parse_math=False)
     return figure
+
+
+def _wrapped(label: str, width: int) -> str:
+    """A label in lines; options start a line of their own if they do not fit."""
+    lines = textwrap.fill(label.replace("(", " (", 1), width, break_on_hyphens=False)
+    return label if len(label) <= width else lines.replace(" (", "(")
 
 
 def look(index: int, ink: str) -> tuple[str, Any, str]:
