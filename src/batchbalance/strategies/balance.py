@@ -136,7 +136,7 @@ class GreedyBalance(BalanceStrategy):
     """
 
     name: ClassVar[str] = "greedy-balance"
-    summary: ClassVar[str] = "exact greedy on the joint Δ at any batch size, lazy, every pick informed"
+    summary: ClassVar[str] = "exact greedy on the joint Δ, lazy; sampled by Δ once nothing is left to gain"
 
     runs_on_executors: ClassVar[bool] = True
 
