@@ -258,8 +258,9 @@ def test_an_interrupt_leaves_nothing_behind_and_the_old_output_as_it_was(tmp_pat
     np.save(tmp_path / "pool.npy", random_probs(60_000, 20, 10, seed=0).astype(np.float32))
     (tmp_path / "batch.csv").write_text("older")
     command = [sys.executable, "-c", "from batchbalance.cli import main; main()", "select", "pool.npy", "-b", "500"]
-    more = ["--threshold", "0.05", "--strategy", "greedy-balance", "--memory-budget", "200MiB", "--output", "batch.csv"]
-    with subprocess.Popen([*command, *more], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+    more = ["--threshold", "0.05", "--memory-budget", "200MiB", "--output", "batch.csv"]
+    long = ["--strategy", "greedy-balance", "--option", "continuation=tail"]  # a pass for each of the 500 picks
+    with subprocess.Popen([*command, *more, *long], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         assert "points" in running.stderr.readline()  # the work has begun
         running.send_signal(signal.SIGINT)
