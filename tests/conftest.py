@@ -1,3 +1,5 @@
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,11 @@ from batchbalance import Predictions, connect
 
 settings.register_profile("repo", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("repo")
+
+
+def interruptible():
+    """For `preexec_fn`: what a background job of a shell starts ignores interrupts otherwise."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def random_probs(num_points, num_draws, num_classes, seed=0, spread=2.0, zeros=0.0):

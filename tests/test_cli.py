@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from batchbalance import Predictions, select
 from batchbalance.cli import app
-from conftest import random_probs
+from conftest import interruptible, random_probs
 
 PROBS = random_probs(60, 8, 3, seed=1).astype(np.float32)
 
@@ -260,7 +260,9 @@ def test_an_interrupt_leaves_nothing_behind_and_the_old_output_as_it_was(tmp_pat
     command = [sys.executable, "-c", "from batchbalance.cli import main; main()", "select", "pool.npy", "-b", "500"]
     more = ["--threshold", "0.05", "--memory-budget", "200MiB", "--output", "batch.csv"]
     long = ["--strategy", "greedy-balance", "--option", "continuation=tail"]  # a pass for each of the 500 picks
-    with subprocess.Popen([*command, *more, *long], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        [*command, *more, *long], cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
+    ) as running:
         assert running.stderr is not None
         assert "points" in running.stderr.readline()  # the work has begun
         running.send_signal(signal.SIGINT)

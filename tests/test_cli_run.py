@@ -19,6 +19,7 @@ from batchbalance.config import read_comparison
 from batchbalance.jobs import News, Task
 from batchbalance.loop import Goal, Step
 from batchbalance.runs import read_runs
+from conftest import interruptible
 from small_runs import run_of
 
 ROOT = Path(__file__).parents[1]
@@ -112,7 +113,9 @@ def test_stopping_by_hand_keeps_the_records(path):
     runs_dir = str(path.parent / "runs")
     much = ["--budget", "110", "--trials", "40"]  # far from its end when the first record is there
     command = [sys.executable, "-c", code, "run", str(path), "--runs-dir", runs_dir, *much]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=interruptible
+    ) as process:
         while not list(path.parent.glob("runs/random-*/trial-0.jsonl")):
             assert process.poll() is None
             time.sleep(0.05)
