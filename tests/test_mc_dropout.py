@@ -73,6 +73,13 @@ CHAINS = {
         ),
         (1, 12, 12),
     ),
+    "wide kernels, a draw may drop all that they give": (
+        sequential(
+            nn.Conv2d(1, 6, 3), nn.Dropout2d(0.3), nn.Conv2d(6, 2, 3, padding="valid"), nn.Tanh(), nn.Dropout2d(0.8),
+            nn.Flatten(), nn.Linear(32, 3),
+        ),
+        (1, 8, 8),
+    ),
     "elementwise before a pool": (
         sequential(
             nn.Conv2d(2, 6, 3), nn.Dropout(0.4), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2),
@@ -165,7 +172,12 @@ def test_the_fast_path_computes_less():
     assert (middle, last) == (live[0] * live[1], live[1] * 3)
 
 
-MIXED = ["mnist", "stride, padding, and a pool that leaves a rest", "pools that overlap, wide kernels"]
+MIXED = [
+    "mnist",
+    "stride, padding, and a pool that leaves a rest",
+    "pools that overlap, wide kernels",
+    "wide kernels, a draw may drop all that they give",
+]
 
 
 @pytest.mark.parametrize("name", CHAINS)

@@ -20,7 +20,7 @@ ModelFactory = Callable[[], nn.Module]
 Labelled = tuple[Tensor, Tensor]
 
 OPTIMIZERS = ("adam", "sgd")
-EVALUATION_BATCH = 512
+EVALUATION_BATCH = 128  # more no longer fits a core's cache
 
 
 @dataclass(frozen=True)

@@ -80,15 +80,15 @@ class Chain:
         shared = self._shared(batch).contiguous()
         mixing = self._mixing
         if mixing is None or num_draws < LEAST_DRAWS:
-            yield (self._run(shared, draw, 0, stop) for draw in range(num_draws))
+            yield (self._run(_Slice(shared), draw, 0, stop) for draw in range(num_draws))
             return
         for block in torch.split(shared, mixing.num_inputs(shared, num_draws)):
             mixed = mixing.outputs(block, num_draws)
-            yield (self._run(mixed[draw], draw, mixing.num_layers, stop) for draw in range(num_draws))
+            slices = (_Slice(x, live, mixing.num_channels, zero=live is None) for x, live in mixed)
+            yield (self._run(now, draw, mixing.num_layers, stop) for draw, now in enumerate(slices))
 
-    def _run(self, x: Tensor, draw: int, first: int, stop: int | None) -> Tensor:
-        """What layers `first` to `stop` make of x under a draw."""
-        now = _Slice(x)
+    def _run(self, now: _Slice, draw: int, first: int, stop: int | None) -> Tensor:
+        """What layers `first` to `stop` make of a slice under a draw."""
         for i, layer in enumerate(self._layers[first:stop], start=first):
             if isinstance(layer, Mask):
                 now = _masked(now, layer, draw)
