@@ -277,7 +277,7 @@ def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
 
 def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     if recipe.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay)
+        return torch.optim.Adam(model.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
     return torch.optim.SGD(
         model.parameters(), recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
     )
