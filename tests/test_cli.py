@@ -41,6 +41,23 @@ def test_select_prints_what_the_library_finds(files):
     assert "settled" not in out
 
 
+@pytest.mark.parametrize(
+    ("continuation", "rest"),
+    [
+        ("power", "is sampled by the points' own Δ"),
+        ("random", "is random"),
+        ("tail", "follows the last surviving pairs"),
+    ],
+)
+def test_a_batch_with_nothing_left_to_gain_says_once_how_it_was_filled_up(files, continuation, rest):
+    sure = PROBS.astype(np.float64) ** 30
+    np.save(files / "p.npy", sure / sure.sum(axis=-1, keepdims=True))
+    code, out, err = run(files, "-b", 50, "--strategy", "greedy-balance", "--option", f"continuation={continuation}")
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("continued")]
+    assert line.endswith(f"on nothing was left to gain: the rest {rest} ({continuation})")
+
+
 def test_all_options_reach_the_library(files):
     (files / "skip.txt").write_text("image-3.png\nimage-4.png\n")
     code, _, err = run(

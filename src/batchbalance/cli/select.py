@@ -28,6 +28,11 @@ from batchbalance.validation import Values
 
 ROWS_SHOWN = 20
 SHOW_PROGRESS = 10**7  # numbers in the pool; smaller ones take a moment
+FILLED_UP = {  # how a batch goes on once nothing is left to gain
+    "tail": "follows the last surviving pairs",
+    "power": "is sampled by the points' own Δ",
+    "random": "is random",
+}
 
 
 @app.command("select", cls=RayCommand)
@@ -281,5 +286,5 @@ def facts(selection: Selection) -> Iterator[str]:
     )
     yield f"threshold    {selection.threshold:.4g} ({selection.threshold_source})"
     if selection.continued_from is not None:
-        start = selection.continued_from + 1
-        yield f"continued    from pick {start} on by {selection.continuation!r}: too little was left to gain"
+        start, rest = selection.continued_from + 1, FILLED_UP[selection.continuation or "tail"]
+        yield f"continued    from pick {start} on nothing was left to gain: the rest {rest} ({selection.continuation})"

@@ -218,19 +218,12 @@ def _greedy_choice(
         continuation=continuation,
         progress=problem.progress,
     )
-    notes: tuple[str, ...] = ()
-    if run.continued_from is not None and run.continuation != "tail":
-        notes = (
-            f"nothing was left to gain from pick {run.continued_from + 1} on; the rest is "
-            + ("sampled by the points' own Δ" if run.continuation == "power" else "random"),
-        )
     return Choice(
         problem.candidates[run.positions],
         scores=run.gains,
         upper_bound=run.upper_bound,
         continued_from=run.continued_from,
         continuation=run.continuation,
-        notes=notes,
     )
 
 
