@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchbalance.jobs import Task, run_tasks
+from batchbalance.jobs import KEPT_MEMORY, Task, keeping_memory, run_tasks
 from batchbalance.loop import Goal, run_trial
 from batchbalance.runs import open_trial, read_runs
 from small_runs import FOREST, run_of, timeless
@@ -30,6 +30,17 @@ def test_jobs_change_no_number_and_failures_stay_alone(tmp_path):
         for seed in seeds:
             alone = run_trial(config, seed, tmp_path / "alone", GOAL)
             assert timeless(runs[label].trials[seed]) == timeless(alone)
+
+
+def test_workers_keep_freed_memory_unless_the_user_says_otherwise(monkeypatch):
+    tell = "import os; print(*(os.environ[name] for name in os.environ if name.startswith('MALLOC_')))"
+    first, second = KEPT_MEMORY
+    monkeypatch.setenv(first, "4096")
+    monkeypatch.delenv(second, raising=False)
+    with keeping_memory():
+        told = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True).stdout
+    assert set(told.split()) == {"4096", KEPT_MEMORY[second]}
+    assert (os.environ[first], second in os.environ) == ("4096", False)
 
 
 def test_a_worker_that_dies_is_reported_and_replaced(tmp_path):
