@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 import torch
 
+from batchbalance import Predictions, select
 from batchbalance.data import default_sizes, load, split
-from batchbalance.loop import Goal, run_trial
+from batchbalance.loop import Goal, facts, run_trial
 from batchbalance.runs import read_runs, trial_path
+from conftest import random_probs
 from small_runs import FOREST, run_of, timeless
 
 GOAL = Goal(budget=25)
 FIELDS = [
     *["round", "trial", "num_labelled", "num_validation", "metrics", "validation_error", "indices", "labels_per_class"],
-    *["threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "coverage", "null_coverage", "warnings"],
+    *["threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from"],
+    *["coverage", "null_coverage", "warnings"],
     *["seconds", "peak_memory"],
 ]
 
@@ -29,6 +32,15 @@ def config():
 def uninterrupted(config, tmp_path_factory):
     torch.set_num_threads(1)
     return run_trial(config, 3, tmp_path_factory.mktemp("runs"), GOAL)
+
+
+def test_a_record_says_from_which_pick_on_a_batch_was_filled_up():
+    sure = random_probs(60, 8, 3, seed=1) ** 30
+    pool = Predictions.from_probs(sure / sure.sum(axis=-1, keepdims=True))
+    chosen = select(pool, 50, strategy="greedy-balance")
+    assert chosen.continued_from is not None
+    assert facts(chosen)["continued_from"] == chosen.continued_from
+    assert facts(select(pool, 1, strategy="greedy-balance"))["continued_from"] is None
 
 
 def test_records_say_what_happened(config, uninterrupted):
@@ -82,7 +94,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
 from small_runs import run_of
-from batchbalance.loop import Goal, run_trial
+from batchbalance.loop import Goal, facts, run_trial
 torch.set_num_threads(1)
 tell = lambda step: print(step.phase, flush=True)
 run_trial(run_of("batch-balance"), 3, Path(sys.argv[2]), Goal(budget=60), report=tell)

@@ -251,7 +251,7 @@ def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Datas
 def facts(selection: Selection | None) -> Record:
     """What a record keeps of a selection; None where the strategy has no such number."""
     known = {} if selection is None else selection.as_dict()
-    plain = ("threshold", "num_edges", "num_pairs", "random_coverage", "certificate")
+    plain = ("threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from")
     return {
         **{name: known.get(name) for name in plain},
         **{name: known[name][-1] if known.get(name) else None for name in ("coverage", "null_coverage")},
