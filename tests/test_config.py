@@ -33,7 +33,7 @@ def names(path, *changes):
 
 def test_one_run_for_each_strategy(path):
     runs = read_comparison(path).runs()
-    assert [run.label for run in runs] == ["random", "power-balance(beta=2)", "batch-balance"]
+    assert [run.label for run in runs] == ["random", "power-balance(beta=2)", "batch-balance [ratio=0.5]"]
     assert [run.edges.ratio for run in runs] == [0.25, 0.25, 0.5]
     assert runs[1].chosen_strategy.beta == 2
     assert runs[1].folder_name.startswith("power-balance-beta=2-")

@@ -27,7 +27,7 @@ from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.models import network
 from batchbalance.posteriors import PRESETS, Schedule
 from batchbalance.query import DEFAULT_PAIRS, DEFAULT_RATIO
-from batchbalance.runs import strategy_label
+from batchbalance.runs import changed_settings, strategy_label
 from batchbalance.strategies import Strategy, strategy_named
 from batchbalance.training import Recipe
 
@@ -285,8 +285,9 @@ class RunConfig(Settings):
 
     @property
     def label(self) -> str:
-        """The strategy and its options that are not defaults."""
-        return strategy_label(self.strategy)
+        """The strategy and what is not a default of its options and of [edges], as "batch-balance [ratio=0.5]"."""
+        edges = changed_settings(self.canonical["edges"], EdgeSettings.model_fields)
+        return strategy_label(self.strategy) + (f" [{', '.join(edges)}]" if edges else "")
 
     @property
     def folder_name(self) -> str:

@@ -10,7 +10,7 @@ on that many labels, then the batch it chose (`indices`, empty in the last round
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,13 @@ def strategy_label(strategy: dict[str, Any]) -> str:
     name: str = strategy["name"]
     options = {key: value for key, value in strategy.items() if key != "name"}
     fields = STRATEGIES[name].model_fields if name in STRATEGIES else {}
-    changed = [f"{key}={_short(value)}" for key, value in options.items() if _differs(fields.get(key), value)]
+    changed = changed_settings(options, fields)
     return name + (f"({', '.join(changed)})" if changed else "")
+
+
+def changed_settings(settings: dict[str, Any], fields: Mapping[str, Any]) -> list[str]:
+    """Those that are not the defaults of a model's `fields`, as "beta=2"."""
+    return [f"{key}={_short(value)}" for key, value in settings.items() if _differs(fields.get(key), value)]
 
 
 def _run_folders(path: Path) -> list[Path]:
