@@ -94,7 +94,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
 from small_runs import run_of
-from batchbalance.loop import Goal, facts, run_trial
+from batchbalance.loop import Goal, run_trial
 torch.set_num_threads(1)
 tell = lambda step: print(step.phase, flush=True)
 run_trial(run_of("batch-balance"), 3, Path(sys.argv[2]), Goal(budget=60), report=tell)
