@@ -139,6 +139,7 @@ def test_unknown_names_suggest_the_nearest(path, change, message):
         ("split.validation=-1", "`validation` must be a whole number"),
         ("edges.pairs=some", "`edges.pairs` must be 'disjoint' or 'all'"),
         ("edges={ratio=0.5, threshold=0.1}", "must not be given together"),
+        ("strategies=[{name='batch-balance', ratio=0.5, threshold=0.1}]", "must not be given together"),
         ("candidates=5", "`candidates` must be at least the batch size 10, got 5"),
         ("strategies=[]", "`strategies`"),
         ("strategies=[3]", "a strategy must be its name"),

@@ -338,12 +338,10 @@ class Comparison(Settings):
     def _run(self, shared: dict[str, Any], entry: Any) -> RunConfig:
         own = {key: entry[key] for key in EdgeSettings.model_fields if key in entry} if isinstance(entry, dict) else {}
         strategy = {key: value for key, value in entry.items() if key not in own} if own else entry
-        edges = {**self.edges.model_dump(exclude_unset=True), **own}
-        if "ratio" in own:
-            edges.pop("threshold", None)
-        if "threshold" in own:
-            edges.pop("ratio", None)
-        run = RunConfig(**{**shared, "edges": EdgeSettings(**edges), "strategy": strategy})
+        edges = self.edges.model_dump(exclude_unset=True)
+        if "ratio" in own or "threshold" in own:  # one of them replaces whichever all strategies share
+            edges = {key: value for key, value in edges.items() if key not in ("ratio", "threshold")}
+        run = RunConfig(**{**shared, "edges": EdgeSettings(**{**edges, **own}), "strategy": strategy})
         unused = next((key for key in own if key not in _edge_settings_used(run.chosen_strategy)), None)
         if unused is not None:
             raise ValueError(f"`{unused}` is not used by strategy {run.strategy['name']!r}; leave it out")
