@@ -40,7 +40,7 @@ BENCH := .venv-bench/bin/python -m pip install --quiet --disable-pip-version-che
 
 # `make bench OPTIONS=--quick` takes small sizes.
 bench: install .venv-bench/.installed
-	$(BIN)/batchbalance bench --peers .venv-bench --output bench.json $(if $(findstring --only,$(OPTIONS)),,--plot bench.png) $(OPTIONS)
+	$(BIN)/python -m benchmarks --peers .venv-bench --output bench.json $(if $(findstring --only,$(OPTIONS)),,--plot bench.png) $(OPTIONS)
 
 clean:
 	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache

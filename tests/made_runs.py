@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from batchbalance.runs import Run
+from batchbalance.lab.records import Run
 
 RATES = {"random": 0.010, "bald": 0.008, "batch-bald": 0.013, "batch-balance": 0.016, "power-balance": 0.014}
 

@@ -1,6 +1,7 @@
 """A comparison small enough to be run many times."""
 
-from batchbalance.config import Comparison, parsed
+from batchbalance.lab.config import Comparison
+from batchbalance.sections import parsed
 
 SETTINGS = {
     "data": {"name": "digits"},

@@ -116,7 +116,7 @@ BAD = [
     (["-b", 3, "--ray", "nowhere"], "must look like host:port"),
     (["-b", 3, "--ray", "--strategy", "bald"], "--ray is not used by strategy 'bald'; leave it out"),
     (["-b", 3, "--one-round"], "--one-round is for --ray"),
-    (["-b", 61], "60 points that are left, got 61"),
+    (["-b", 61], "at most 60, the points that are left, got 61"),
     (["-b", 3, "--strategy", "bach-balance"], "did you mean 'batch-balance'"),
     (["-b", 3, "--option", "beta"], "must look like beta=2"),
     (["-b", 3, "--option", "bta=2"], "did you mean 'beta'"),

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from batchbalance.cli import app
 from batchbalance.cli.run import Bars, Lines
-from batchbalance.config import read_comparison
-from batchbalance.jobs import News, Task
-from batchbalance.loop import Goal, Step
-from batchbalance.runs import read_runs
+from batchbalance.lab.config import read_comparison
+from batchbalance.lab.processes import News, Task
+from batchbalance.lab.records import read_runs
+from batchbalance.lab.trial import Goal, Step
 from conftest import interruptible
 from small_runs import run_of
 

@@ -8,10 +8,11 @@ import torch
 from sklearn.ensemble import RandomForestClassifier
 
 from batchbalance import STRATEGIES, FileFormatError, PowerBalance, UnknownNameError, select
-from batchbalance.config import CommitteeSettings, EdgeSettings
-from batchbalance.fitting import Fitted, PosteriorFit
+from batchbalance.balance.edges import EdgeSettings
 from batchbalance.learner import Learner
 from batchbalance.posteriors import Committee
+from batchbalance.posteriors.fitting import Fitted, PosteriorFit
+from batchbalance.posteriors.settings import CommitteeSettings
 from batchbalance.seeds import derived_seed
 
 NAMES = [f"img-{i}" for i in range(60)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from batchbalance.models import fashion_cnn, mnist_cnn, resnet18, tabular_mlp, vgg11
+from batchbalance.networks import fashion_cnn, mnist_cnn, resnet18, tabular_mlp, vgg11
 from batchbalance.posteriors import MCDropout, mixing
 from batchbalance.posteriors.sliced import Chain
 from batchbalance.seeds import generator

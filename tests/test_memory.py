@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from batchbalance import FileFormatError, Predictions, select
-from batchbalance.memory import as_text, free_memory, parse_bytes, streaming_bytes
+from batchbalance.checks import check_bytes
+from batchbalance.memory import as_text, free_memory, streaming_bytes
 from conftest import random_probs
 
 
@@ -15,13 +16,13 @@ from conftest import random_probs
     [(7, 7), ("7", 7), ("2GiB", 2**31), ("512 MiB", 2**29), ("1.5kb", 1500), ("3 TB", 3 * 10**12)],
 )
 def test_sizes_are_read(given, expected):
-    assert parse_bytes(given) == expected
+    assert check_bytes("memory_budget", given) == expected
 
 
 @pytest.mark.parametrize("given", [0, -1, True, "", "GiB", "2 GiBs", "-2GiB", "1e9", "0.1b", "²"])
 def test_other_sizes_are_refused(given):
     with pytest.raises(ValueError, match="`memory_budget` must be a positive number of bytes"):
-        parse_bytes(given)
+        check_bytes("memory_budget", given)
 
 
 def test_sizes_are_written_and_never_too_small():
@@ -36,8 +37,8 @@ STREAMING = ["greedy-balance", "stochastic-balance", "power-balance", "balance",
 @pytest.mark.parametrize("strategy", STREAMING)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_small_budget_gives_the_same_batch(strategy, dtype, tmp_path, monkeypatch):
-    monkeypatch.setattr("batchbalance.shards.PROBE", 16)
-    monkeypatch.setattr("batchbalance.acquisition.balance.CHUNK_BYTES", 5000)
+    monkeypatch.setattr("batchbalance.balance.greedy.PROBE", 16)
+    monkeypatch.setattr("batchbalance.balance.closed_form.CHUNK_BYTES", 5000)
     probs = random_probs(500, 8, 3, seed=3, spread=6).astype(dtype)
     np.save(tmp_path / "p.npy", probs)
     mapped = Predictions.load(tmp_path / "p.npy")

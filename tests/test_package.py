@@ -9,16 +9,15 @@ import batchbalance
 
 SOURCE = Path(batchbalance.__file__).parent
 
-# A module may import from its own layer and from earlier ones.
-LAYERS = [
-    {"errors", "seeds", "files", "journal", "validation", "memory", "pools", "predictions", "progress"},
-    {"equivalence", "acquisition", "selection", "shards", "strategies", "evaluation", "one_round", "query", "metrics"},
-    {"models", "training", "data", "posteriors"},
-    {"config", "runs", "fitting", "learner", "loop", "jobs"},
-    {"distributed", "report", "bench"},
-    {"experiments", "analyses"},
-    {"cli"},
-]
+# The rooms of the house, from the ground up. A module lives in the last room here whose name begins its own, and may
+# import from its own room and from those before it.
+ROOMS = [
+    "errors", "checks", "sections", "seeds", "files", "progress", "journal", "predictions", "memory", "ranking",
+    "bounds", "scores", "balance", "batches", "strategies", "selection", "networks", "training", "posteriors", "learner",
+    "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes", "lab.report", "lab.paper",
+    "cluster", "cli",
+]  # fmt: skip
+LIBRARY = ROOMS[: ROOMS.index("lab.data")]
 
 PUBLIC = {
     "Badge", "Balance", "Bald", "BatchBalance", "BatchBalanceError", "BatchBald", "BatchEvaluation", "ClusterBalance",
@@ -50,18 +49,49 @@ def test_importing_is_inert():
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def layer_of(module):
-    return next(i for i, names in enumerate(LAYERS) if module in names)
+def room_of(module):
+    """The room of a module such as "lab.report.pages"; every module has exactly one."""
+    found = [room for room in ROOMS if module == room or module.startswith(f"{room}.")]
+    assert len(found) == 1, f"{module} must live in exactly one room, got {found}"
+    return found[0]
+
+
+def modules():
+    """(name within the package, syntax tree) of every module; `lab` itself holds rooms and is none."""
+    for path in SOURCE.rglob("*.py"):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        if name not in ("__init__", "lab"):
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree):
+    """The modules of this package that a module imports anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "batchbalance":
+            inner = node.module.removeprefix("batchbalance").removeprefix(".")
+            for each in node.names:
+                below = f"{inner}.{each.name}".removeprefix(".")
+                is_module = (SOURCE / Path(*below.split("."))).with_suffix(".py").is_file() or (
+                    SOURCE / Path(*below.split("."))
+                ).is_dir()
+                if is_module or inner:
+                    yield below if is_module else inner
 
 
 def test_imports_point_one_way():
-    for path in SOURCE.rglob("*.py"):
-        module = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-        if module == "__init__":
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("batchbalance."):
-                assert layer_of(node.module.split(".")[1]) <= layer_of(module), f"{path.name} imports {node.module}"
+    for name, tree in modules():
+        for other in imported(tree):
+            assert ROOMS.index(room_of(other)) <= ROOMS.index(room_of(name)), f"{name} imports {other}"
+
+
+def test_every_room_is_there():
+    assert {room_of(name) for name, _ in modules()} == set(ROOMS)
+
+
+def test_the_library_never_imports_the_lab():
+    for name, tree in modules():
+        if room_of(name) in LIBRARY:
+            assert all(room_of(other) in LIBRARY for other in imported(tree)), name
 
 
 def test_nothing_is_printed_or_unpickled():

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from batchbalance.errors import DrawMismatchError, FileFormatError
-from batchbalance.models import mnist_cnn, tabular_mlp
+from batchbalance.networks import mnist_cnn, tabular_mlp
 from batchbalance.posteriors import BayesianHead, Committee, CyclicalSGMCMC, DeepEnsemble, MCDropout, Posterior
 from batchbalance.training import Recipe
 

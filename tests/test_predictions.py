@@ -176,7 +176,7 @@ def test_npy_is_memory_mapped_and_never_written_to(tmp_path):
     np.save(path, PROBS.transpose(1, 0, 2).astype(np.float32))
     before = path.read_bytes()
     loaded = Predictions.load(path, "probs", "snc")
-    assert loaded.values == "probs"
+    assert loaded.source.values == "probs"
     assert torch.allclose(loaded.log_probs(slice(2, 4)).exp().double(), torch.from_numpy(PROBS[2:4]), atol=1e-6)
     assert torch.allclose(loaded.log_probs([4, 0])[1].exp().double(), torch.from_numpy(PROBS[0]), atol=1e-6)
     assert path.read_bytes() == before

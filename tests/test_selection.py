@@ -1,268 +1,146 @@
-import itertools
+import json
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-import oracles
-from batchbalance import Predictions, connect, information, joint_balance
-from batchbalance.acquisition.balance import BalanceModel, BalanceObjective
-from batchbalance.equivalence import Edges
-from batchbalance.seeds import generator
-from batchbalance.selection import balance_clustering, greedy, greedy_over, power_sample, top_k
-from batchbalance.shards import Shard
+from batchbalance import (
+    DrawMismatchError,
+    GreedyBalance,
+    Predictions,
+    connect,
+    evaluate_batch,
+    joint_balance,
+    select,
+)
 from conftest import random_probs, random_weights
 
 
-def objective(predictions, edges, rows=None, **options):
-    rows = torch.arange(predictions.num_points) if rows is None else torch.tensor(rows)
-    return BalanceObjective(BalanceModel(predictions, edges), rows, **options)
+def test_the_selection_tells_how_it_came_about(pool):
+    chosen = select(pool, 3, validation_error=0.2)
+    assert (chosen.threshold, chosen.threshold_source) == (0.05, "0.25 × validation error 0.2")
+    edges = connect(pool, 0.05)
+    assert (chosen.num_edges, chosen.num_pairs, chosen.num_reference) == (edges.num_edges, 6, 200)
+    assert float(chosen.gains.sum()) == pytest.approx(joint_balance(pool, edges, chosen.indices), abs=1e-12)
+    assert bool((chosen.gain_errors > 0).all())
+    assert select(pool, 3, threshold=0.1).threshold_source == "given"
 
 
-def test_top_k_breaks_ties_by_the_lowest_index():
-    scores = torch.tensor([1.0, 3.0, 2.0, 3.0 + 1e-15, 3.0, 0.0], dtype=torch.float64)
-    assert top_k(scores, 4).tolist() == [1, 3, 4, 2]
+def test_the_error_is_estimated_from_the_pool_and_said_so(pool):
+    chosen = select(pool, 3, ratio=0.5)
+    mean = pool.log_probs().exp().mean(dim=1)
+    assert chosen.threshold == pytest.approx(0.5 * float((1 - mean.amax(dim=1)).mean()))
+    assert "estimated error" in chosen.threshold_source
 
 
-def test_power_sampling_follows_the_power_law():
-    scores = torch.tensor([1.0, 2.0, 4.0, 0.0])
-    firsts = np.zeros(4)
-    seconds = np.zeros(4)
-    repeats = 4000
-    for seed in range(repeats):
-        first, second = power_sample(scores, 2, 2.0, generator=generator(seed, "test")).tolist()
-        firsts[first] += 1
-        seconds[second] += 1
-    p = np.array([1, 4, 16, 0]) / 21
-    # P(second = i) = Σ_{j ≠ i} p_j p_i / (1 − p_j)
-    q = np.array([sum(p[j] * p[i] / (1 - p[j]) for j in range(3) if j != i) for i in range(4)])
-    for counts, expected in ((firsts, p), (seconds, q)):
-        error = np.sqrt(expected * (1 - expected) / repeats)
-        assert (np.abs(counts / repeats - expected) <= 4 * error).all()
+def test_a_reference_set_decides_the_edges(pool):
+    reference = Predictions.from_probs(random_probs(50, 12, 4, seed=9))
+    chosen = select(pool, 3, reference=reference, threshold=0.5)
+    assert chosen.num_edges == connect(reference, 0.5).num_edges
+    assert chosen.num_reference == 50
 
 
-def test_power_sampling_takes_zeros_last_and_at_random():
-    scores = torch.tensor([0.0, 0.0, 1.0, 0.0])
-    orders = {tuple(power_sample(scores, 4, 1.0, generator=generator(seed, "z")).tolist()) for seed in range(40)}
-    assert all(order[0] == 2 for order in orders)
-    assert len(orders) == 6
+def test_weights_of_the_pool_hold_for_the_reference_set(pool):
+    weights = random_weights(12)
+    weighted = pool.with_weights(torch.from_numpy(weights))
+    reference = Predictions.from_probs(random_probs(50, 12, 4, seed=9))
+    chosen = select(weighted, 2, reference=reference, threshold=0.1)
+    edges = connect(reference.with_weights(weighted.weights), 0.1)
+    assert float(chosen.gains.sum()) == pytest.approx(joint_balance(weighted, edges, chosen.indices), abs=1e-12)
+    with pytest.raises(DrawMismatchError, match="same draw weights"):
+        select(pool, 2, reference=reference.with_weights(weighted.weights), threshold=0.1)
 
 
-@given(st.integers(0, 1000), st.booleans(), st.sampled_from([0.0, 0.5]))
-def test_greedy_is_brute_force_greedy(seed, weighted, zeros):
-    probs = random_probs(9, 6, 3, seed=seed, zeros=zeros)
-    weights = random_weights(6, seed) if weighted else None
-    predictions = Predictions.from_probs(probs, weights=weights)
-    edges = connect(predictions, 0.0)
-
-    def value(batch):
-        draw_weights = predictions.draw_weights.tolist()
-        return oracles.delta(probs, edges.ends.tolist(), edges.edge_weights.tolist(), draw_weights, batch)
-
-    run = greedy(objective(predictions, edges), 3)
-    informed = 3 if run.continued_from is None else run.continued_from  # after that, nothing is left to gain
-    assert run.positions[:informed].tolist() == oracles.greedy(value, range(9), informed)
-    assert float(run.gains.sum()) == pytest.approx(value(run.positions.tolist()), abs=1e-10)
-    best = max(value([*run.positions[:informed].tolist(), x]) for x in range(9))
-    assert informed == 3 or best == pytest.approx(value(run.positions[:informed].tolist()), abs=1e-13)
+def test_subsampling_is_reported(pool):
+    chosen = select(pool, 2, threshold=0.05, max_reference=50)
+    assert chosen.num_reference == 50
+    assert "50 of 200 reference points" in chosen.warnings[0]
 
 
-def exhaustive_best(predictions, edges, size):
-    return max(
-        joint_balance(predictions, edges, list(batch))
-        for batch in itertools.combinations(range(predictions.num_points), size)
-    )
+def test_memory_mapped_predictions_give_the_same_batch(tmp_path):
+    probs = random_probs(150, 10, 3, seed=3).astype(np.float32)
+    np.save(tmp_path / "p.npy", probs)
+    mapped = Predictions.load(tmp_path / "p.npy", "probs")
+    for strategy in ("greedy-balance", "power-balance", "cluster-balance"):
+        first, second = (select(p, 8, strategy=strategy) for p in (mapped, Predictions.from_probs(probs)))
+        assert first.indices.tolist() == second.indices.tolist()
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_greedy_value_and_bound_against_the_best_batch(seed):
-    predictions = Predictions.from_probs(random_probs(9, 6, 3, seed=seed, spread=1 + seed / 2))
-    edges = connect(predictions, 0.0)
-    assert edges.num_edges
-    best = exhaustive_best(predictions, edges, 3)
-    run = greedy(objective(predictions, edges), 3)
-    value = float(run.gains.sum())
-    assert value >= (1 - 1 / np.e) * best
-    assert run.upper_bound >= best
-    assert run.upper_bound < 3 * best
+def test_a_selection_is_plain_json(pool):
+    for strategy in ("batch-balance", "random"):
+        plain = json.loads(json.dumps(select(pool, 2, strategy=strategy).as_dict(), allow_nan=False))
+        assert plain["strategy"]["name"] == strategy
+        assert len(plain["indices"]) == 2
 
 
-@pytest.mark.parametrize("beta", [None, 4.0])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_lazy_is_plain_and_chunked_is_whole(beta, dtype, monkeypatch):
-    monkeypatch.setattr("batchbalance.shards.PROBE", 8)
-    predictions = Predictions.from_probs(random_probs(400, 10, 4, seed=7, spread=15).astype(dtype))
-    edges = connect(predictions, 0.002)
-    options = {"seed": 3, "beta": beta}
-    plain = greedy(objective(predictions, edges), 30, lazy=False, **options)
-    lazy = greedy(objective(predictions, edges), 30, lazy=True, **options)
-    monkeypatch.setattr("batchbalance.acquisition.balance.CHUNK_BYTES", 3000)
-    chunked = greedy(objective(predictions, edges, cache_bytes=0), 30, **options)
-    assert plain.positions.tolist() == lazy.positions.tolist() == chunked.positions.tolist()
-    assert lazy.num_evaluations < plain.num_evaluations
-    assert lazy.upper_bound >= float(plain.gains.sum())
-    monkeypatch.setattr("batchbalance.shards.LAZY_SHARE", 1.0)
-    for room in (1, 37, 399):  # a cache that holds some of the points
-        part = objective(predictions, edges, cache_bytes=room * BalanceModel(predictions, edges).bytes_per_point)
-        assert greedy(part, 30, **options).positions.tolist() == plain.positions.tolist()
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"batch_size": 0}, "at least 1, got 0"),
+        ({"batch_size": -3}, "at least 1, got -3"),
+        ({"batch_size": 201}, "at most 200, the points that are left, got 201"),
+        ({"batch_size": 199, "exclude": [1, 2]}, "at most 198"),
+        ({"exclude": [5, 5]}, "5 more than once"),
+        ({"exclude": [200]}, "from 0 to 199, got 200"),
+        ({"threshold": 1.5}, "`threshold` must be a number from 0 to 1, got 1.5"),
+        ({"validation_error": -0.1}, "`validation_error` must be"),
+        ({"ratio": 2.0}, "`ratio` must be"),
+        ({"threshold": 0.1, "validation_error": 0.1}, "together with `validation_error`"),
+        ({"threshold": 0.1, "ratio": 0.5}, "together with `ratio`"),
+        ({"strategy": "random", "threshold": 0.1}, "`threshold` is not used by strategy 'random'"),
+        ({"strategy": "random", "pairs": "all"}, "`pairs` is not used"),
+        ({"strategy": "random", "max_reference": 3}, "`max_reference` is not used"),
+        ({"strategy": "partition-balance", "pairs": 4}, "`pairs` is not used"),
+        ({"strategy": "gredy-balance"}, "did you mean 'greedy-balance'"),
+        ({"device": "warp"}, "`device` must be one that torch can use"),
+        ({"seed": -1}, "at least 0"),
+    ],
+)
+def test_bad_requests_are_refused(pool, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        select(pool, **{"batch_size": 3, **kwargs})
 
 
-def test_float32_picks_are_float64_picks_on_a_confident_pool():
-    rng = np.random.default_rng(5)
-    logits = 12 * rng.normal(size=(600, 1, 5)) + 2 * rng.normal(size=(600, 20, 5)) + rng.normal(size=(1, 20, 5))
-    exact = Predictions.from_logits(logits)
-    rounded = Predictions.from_log_probs(exact.log_probs().float())
-    edges = connect(exact, 0.01)
-    runs = [greedy(objective(p, edges), 50) for p in (exact, rounded)]
-    assert runs[0].positions.tolist() == runs[1].positions.tolist()
-    assert float(runs[0].gains[-1]) < 1e-12  # deep in the tail, where a plain float32 sum has long lost everything
+def test_other_draws_or_classes_are_refused(pool):
+    for probs, message in [(random_probs(5, 11, 4), "12 draws, got 11"), (random_probs(5, 12, 3), "4 classes, got 3")]:
+        with pytest.raises(DrawMismatchError, match=message):
+            select(pool, 2, reference=Predictions.from_probs(probs))
 
 
-@pytest.mark.parametrize("num_informative", [80, 480, 580])
-@pytest.mark.parametrize("beta", [None, 4.0, 0.0])
-def test_lazy_is_plain_where_most_points_gain_nothing(num_informative, beta):
-    """One-hot rows that all draws share gain nothing; they must never bring a chosen point back."""
-    probs = np.tile(np.eye(3)[0], (1500, 8, 1))
-    probs[:: 1500 // num_informative][:num_informative] = random_probs(num_informative, 8, 3, seed=2)
-    predictions = Predictions.from_probs(probs.astype(np.float32))
-    edges = connect(predictions, 0.0)
-    lazy, plain = (greedy(objective(predictions, edges), 40, beta=beta, lazy=lazy) for lazy in (True, False))
-    assert len(set(lazy.positions.tolist())) == 40
-    assert lazy.positions.tolist() == plain.positions.tolist()
+def test_numbers_of_numpy_and_torch_are_numbers(pool):
+    plain = select(pool, 3, validation_error=0.25, pairs=4, exclude=[1, 2])
+    other = select(pool, np.int64(3), validation_error=torch.tensor(0.25), pairs=np.int64(4), exclude={2, 1})
+    assert other.indices.tolist() == plain.indices.tolist()
+    assert select(pool, 3, threshold=np.float32(0.125)).threshold == 0.125
 
 
-def test_float32_follows_float64_below_its_smallest_numbers():
-    """An edge that no point touches pins the scale, so that the gains that matter fall to 1e-45 and below."""
-    rng = np.random.default_rng(0)
-    logits = 2.0 * rng.normal(size=(300, 4, 3))
-    logits[:, [0, 2]] = [200.0, 0.0, 0.0]
-    exact = Predictions.from_logits(logits)
-    rounded = Predictions.from_log_probs(exact.log_probs().float())
-    edges = Edges(torch.tensor([[0, 2], [1, 3]]), torch.ones(2, dtype=torch.bool), 4, "disjoint", 0.0, 1, 1)
-    runs = [greedy(objective(p, edges), 60) for p in (exact, rounded)]
-    assert runs[0].positions.tolist() == runs[1].positions.tolist()
-    assert 0 < float(runs[0].gains[-1]) < 1e-40
+def test_weights_that_differ_in_the_last_digit_are_the_same():
+    for seed in range(60):
+        weights = torch.from_numpy(random_weights(8, seed)) * (1 + 1e-15)
+        weighted = Predictions.from_probs(random_probs(9, 8, 3), weights=weights)
+        weighted.check_same_draws(weighted.with_weights(weighted.weights))
+        select(weighted, 2, reference=Predictions.from_probs(random_probs(9, 8, 3)), threshold=0.0)
 
 
-def test_duplicates_tie_to_the_lowest_index():
-    probs = random_probs(30, 8, 3, seed=3)
-    predictions = Predictions.from_probs(np.concatenate([probs, probs, probs]).astype(np.float32))
-    run = greedy(objective(predictions, connect(predictions, 0.0)), 1)
-    assert run.positions[0] < 30
+def test_the_edges_serve_to_evaluate_another_batch(pool):
+    chosen = select(pool, 3, threshold=0.05)
+    assert evaluate_batch(pool, chosen.edges, chosen.indices).delta == pytest.approx(float(chosen.gains.sum()))
 
 
-def test_stochastic_greedy_samples_the_first_pick_by_power():
-    predictions = Predictions.from_probs(random_probs(5, 6, 3, seed=2))
-    edges = connect(predictions, 0.0)
-    gains = np.array([joint_balance(predictions, edges, [x]) for x in range(5)])
-    p = gains**2 / (gains**2).sum()
-    counts = np.zeros(5)
-    for seed in range(2000):
-        counts[int(greedy(objective(predictions, edges), 1, seed=seed, beta=2.0).positions[0])] += 1
-    assert (np.abs(counts / 2000 - p) <= 4 * np.sqrt(p * (1 - p) / 2000)).all()
+def test_edges_of_weight_zero_are_named():
+    weighted = Predictions.from_probs(random_probs(30, 4, 3), weights=[0.5, 0.5, 0, 0])
+    chosen = select(weighted, 3, threshold=0.0)
+    assert "2 edges join draws of weight 0" in chosen.warnings[0]
 
 
-def votes(num_points=40, seed=0):
-    """0/1 votes of 8 draws: survival becomes exactly zero after a few picks."""
-    rng = np.random.default_rng(seed)
-    return Predictions.from_probs(np.eye(3)[rng.integers(0, 3, size=(num_points, 8))])
+def test_one_draw_is_refused_where_pairs_are_needed(pool):
+    single = Predictions.from_probs(random_probs(9, 1, 3))
+    with pytest.raises(ValueError, match="at least 2 draws"):
+        select(single, 2)
+    assert len(select(single, 2, strategy="random").indices) == 2
 
 
-@pytest.mark.parametrize("continuation", ["tail", "power", "random"])
-def test_hard_votes_continue_once_nothing_survives(continuation):
-    predictions = votes()
-    run = greedy(objective(predictions, connect(predictions, 0.0)), 20, continuation=continuation)
-    assert run.continued_from is not None
-    assert 0 < run.continued_from < 10
-    assert run.continuation == ("random" if continuation == "random" else "power")
-    assert float(run.gains[: run.continued_from].min()) > 0
-    assert len(set(run.positions.tolist())) == 20
-    assert float(run.gains[run.continued_from :].sum()) == pytest.approx(0, abs=1e-15)
-
-
-def test_tail_goes_on_where_others_stop(monkeypatch):
-    predictions = Predictions.from_probs(random_probs(300, 12, 4, seed=9, spread=1))
-    edges = connect(predictions, 0.0)
-    tail = greedy(objective(predictions, edges), 60)
-    assert (tail.continuation, tail.continued_from is not None) == ("tail", True)
-    assert bool((tail.gains > 0).all())
-    assert bool((tail.gains[1:] <= tail.gains[:-1] * (1 + 1e-9)).all())
-    power = greedy(objective(predictions, edges), 60, continuation="power")
-    start = power.continued_from
-    assert start == tail.continued_from
-    assert power.positions[:start].tolist() == tail.positions[:start].tolist()
-    assert power.positions[start:].tolist() != tail.positions[start:].tolist()
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_clustering_is_a_plain_loop_of_algorithm_3(seed):
-    probs = random_probs(40, 8, 3, seed=seed)
-    predictions = Predictions.from_probs(np.concatenate([probs, probs[:5]]))  # with duplicates
-    edges = connect(predictions, 0.0)
-    matrix = information(predictions, edges, range(45), range(45)).tolist()
-    model = BalanceModel(predictions, edges)
-    seeds = power_sample(model.scores(slice(None)), 6, 1.0, generator=generator(seed, "seeds"))
-    found = balance_clustering(model.features(slice(None)), model.scores(slice(None)), seeds)
-    assert found.tolist() == oracles.clustering(matrix, seeds.tolist())
-    assert len(set(found.tolist())) == 6
-
-
-def test_clustering_stops_at_the_limit_of_rounds():
-    predictions = Predictions.from_probs(random_probs(60, 8, 3, seed=1))
-    edges = connect(predictions, 0.0)
-    model = BalanceModel(predictions, edges)
-    matrix = information(predictions, edges, range(60), range(60)).tolist()
-    features, scores = model.features(slice(None)), model.scores(slice(None))
-    differ = 0
-    for seed in range(12):
-        seeds = power_sample(scores, 12, 0.0, generator=generator(seed, "seeds"))
-        one = balance_clustering(features, scores, seeds, max_rounds=1)
-        assert one.tolist() == oracles.clustering(matrix, seeds.tolist(), max_rounds=1)
-        differ += one.tolist() != balance_clustering(features, scores, seeds).tolist()
-    assert differ
-
-
-class SeveralShards:
-    """Shards in this process that are cut at given places."""
-
-    def __init__(self, predictions, edges, cuts):
-        self.whole = objective(predictions, edges)
-        self.num_candidates = predictions.num_points
-        self.shards = []
-        for start, stop in itertools.pairwise([0, *cuts, predictions.num_points]):
-            rows = torch.arange(start, stop)
-            self.shards.append(Shard(objective(predictions, edges, rows.tolist()), rows))
-
-    def offers(self, step, show):  # noqa: ARG002
-        return [shard.offer(step) for shard in self.shards]
-
-    def factors(self, position):
-        return self.whole.factors(position)
-
-    def first_gains(self, survival):
-        return torch.cat([shard.first_gains(survival) for shard in self.shards])
-
-    def close(self):
-        pass
-
-
-@pytest.mark.parametrize("beta", [None, 4.0])
-@pytest.mark.parametrize("cuts", [[1], [40, 100], [7, 8, 120]])
-def test_shards_are_one_pool_through_ties_and_the_tail(beta, cuts):
-    """Copies tie across shards; 0/1 votes leave shards with nothing to offer; late gains are too small for float32."""
-    part = random_probs(50, 8, 3, seed=4)
-    pools = [
-        Predictions.from_probs(np.concatenate([part, part, part]).astype(np.float32)),
-        Predictions.from_probs(np.concatenate([np.tile(np.eye(3)[0], (100, 8, 1)), part]).astype(np.float32)),
-        votes(num_points=150),
-    ]
-    for predictions in pools:
-        edges = connect(predictions, 0.0)
-        whole = greedy(objective(predictions, edges), 45, seed=1, beta=beta)
-        shards = SeveralShards(predictions, edges, cuts)
-        several = greedy_over(shards, shards.whole.survival, 45, seed=1, beta=beta)
-        assert several.positions.tolist() == whole.positions.tolist()
-        assert several.upper_bound == pytest.approx(whole.upper_bound, rel=1e-5)
-        assert several.continued_from == whole.continued_from
+def test_a_strategy_object_carries_its_options(pool):
+    chosen = select(pool, 120, strategy=GreedyBalance(continuation="random"), threshold=0.05)
+    assert chosen.continuation == "random"
+    assert chosen.continued_from is not None

@@ -1,17 +1,13 @@
 """One contract over every registered strategy."""
 
-from unittest.mock import Mock
-
 import numpy as np
 import pytest
 import torch
 
-import oracles
 from batchbalance import (
     STRATEGIES,
     Badge,
     Epig,
-    GreedyBalance,
     PowerBalance,
     PowerSampling,
     Predictions,
@@ -20,11 +16,9 @@ from batchbalance import (
     UnknownNameError,
     select,
 )
-from batchbalance.acquisition.bald import epig
-from batchbalance.seeds import generator
-from batchbalance.selection import Executor
+from batchbalance.scores import epig
 from batchbalance.strategies import ConnectedStrategy, strategy_named
-from batchbalance.strategies.balance import BalanceStrategy
+from batchbalance.strategies.connected import BalanceStrategy
 from conftest import random_probs, random_weights
 
 NAMES = sorted(STRATEGIES)
@@ -53,13 +47,13 @@ def choose(predictions, batch_size=3, *, strategy, **kwargs):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_has_the_right_shape_and_is_deterministic(name, pool):
-    before = pool.stored.clone()
+    before = pool.log_probs().clone()
     first, second = (choose(pool, 4, strategy=name, seed=5) for _ in range(2))
     assert first.indices.tolist() == second.indices.tolist()
     assert first.indices.dtype == torch.int64
     assert len(set(first.indices.tolist())) == 4
     assert all(0 <= i < 200 for i in first.indices.tolist())
-    assert torch.equal(pool.stored, before)
+    assert torch.equal(pool.log_probs(), before)
     if first.gains is not None:
         assert first.coverage[-1] == pytest.approx(float(first.gains.sum()) * first.num_pairs / first.num_edges)
         assert 0 < first.certificate <= 1
@@ -171,56 +165,6 @@ def test_large_batches_are_clustered(pool):
     assert small.indices.tolist() == choose(pool, 49, strategy="greedy-balance").indices.tolist()
     large = choose(pool, 50, strategy="batch-balance")
     assert large.indices.tolist() == choose(pool, 50, strategy="cluster-balance").indices.tolist()
-
-
-def test_restarted_greedy_is_greedy_on_one_pairing_after_the_other():
-    probs = random_probs(9, 6, 2, seed=8, spread=2)
-    predictions = Predictions.from_probs(probs)
-    batch = select(predictions, 5, strategy=GreedyBalance(restart=0.15), threshold=0.0, seed=3).indices.tolist()
-    orders = generator(3, "restart")
-    order, expected, parts = list(range(6)), [], []
-    while len(expected) < 5:
-        pairs = [(order[i], order[i + 3]) for i in range(3)]
-        edges = [pair for pair in pairs if oracles.hamming(probs, *pair) > 0]
-        weights = [1 / len(edges)] * len(edges)
-        part = []
-        while len(expected) < 5 and (not part or 1 - oracles.delta(probs, edges, weights, [1 / 6] * 6, part) >= 0.15):
-            left = [x for x in range(9) if x not in expected]
-            values = {x: oracles.delta(probs, edges, weights, [1 / 6] * 6, [*part, x]) for x in left}
-            part.append(max(left, key=values.__getitem__))
-            expected.append(part[-1])
-        parts.append(len(part))
-        order = torch.randperm(6, generator=orders).tolist()
-    assert batch == expected
-    assert 1 < len(parts) < 5  # it restarted, and not after every pick
-
-
-def test_a_restart_that_is_never_reached_changes_nothing(pool):
-    plain = select(pool, 6, strategy="greedy-balance", threshold=0.05)
-    restarted = select(pool, 6, strategy=GreedyBalance(restart=1e-300), threshold=0.05)
-    assert restarted.indices.tolist() == plain.indices.tolist()
-    assert restarted.certificate == plain.certificate
-    often = select(pool, 6, strategy=GreedyBalance(restart=0.999), threshold=0.05)
-    assert often.indices[0] == plain.indices[0]
-    assert often.indices.tolist() != plain.indices.tolist()
-    assert len(set(often.indices.tolist())) == 6
-
-
-def test_a_restart_without_edges_leaves_the_rest_to_chance():
-    probs = np.full((40, 4, 2), 0.5)
-    probs[:, :2] = [0.9, 0.1]  # draws 0 and 1 agree, and so do 2 and 3: some pairings have no edge
-    probs[:, 2:] = [0.1, 0.9]
-    predictions = Predictions.from_probs(probs)
-    sizes = {
-        int((select(predictions, 3, strategy=GreedyBalance(restart=0.9), threshold=0.5, seed=seed).scores > 0).sum())
-        for seed in range(12)
-    }
-    assert sizes == {1, 2, 3}
-
-
-def test_a_restart_is_not_spread_over_processes(pool):
-    with pytest.raises(ValueError, match="with option `restart`; leave one of them out"):
-        select(pool, 2, strategy=GreedyBalance(restart=0.5), threshold=0.05, executor=Mock(spec=Executor))
 
 
 def test_the_offset_reaches_every_strategy(pool):

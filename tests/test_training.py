@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from batchbalance.models import mnist_cnn, tabular_mlp, vgg11
+from batchbalance.networks import mnist_cnn, tabular_mlp, vgg11
 from batchbalance.training import Recipe, class_weights, evaluate, fit, split_rows
 
 

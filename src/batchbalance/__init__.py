@@ -1,8 +1,9 @@
 """batchbalance: which unlabelled examples should be labelled next?"""
 
-from batchbalance.acquisition.balance import balance_scores, information, joint_balance
-from batchbalance.acquisition.finite import HypothesisTable
-from batchbalance.equivalence import Edges, annealed_threshold, connect, hamming_distances
+from batchbalance.balance.closed_form import balance_scores, information, joint_balance
+from batchbalance.balance.edges import Edges, annealed_threshold, connect, hamming_distances
+from batchbalance.balance.evaluation import BatchEvaluation, evaluate_batch
+from batchbalance.balance.finite import HypothesisTable
 from batchbalance.errors import (
     BatchBalanceError,
     DrawMismatchError,
@@ -10,9 +11,8 @@ from batchbalance.errors import (
     MissingExtraError,
     UnknownNameError,
 )
-from batchbalance.evaluation import BatchEvaluation, evaluate_batch
 from batchbalance.predictions import Predictions
-from batchbalance.query import Selection, select
+from batchbalance.selection import Selection, select
 from batchbalance.strategies import (
     STRATEGIES,
     Badge,

@@ -1,36 +1,20 @@
-"""How much memory a selection may take: what users write, what is free, and what a streaming pass needs."""
+"""How much memory a selection may take: what is free, and what a streaming pass needs."""
 
-import os
-import re
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from batchbalance.predictions import CHUNK_NUMBERS, Predictions
 
-UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-         "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
 FREE_SHARE = 0.5  # of what is free, if no budget is given
 POINT_BYTES = 100  # bounds, orders and masks that are kept for every point
 CHUNK_COPIES = 4  # float64 arrays of one chunk that are alive at a time
 
 
-def parse_bytes(budget: int | str) -> int:
-    """A number of bytes from a whole number or from a text such as "2GiB", "512 MiB" or "1.5GB"."""
-    complaint = f"`memory_budget` must be a positive number of bytes, or a text such as '2GiB', got {budget!r}"
-    if isinstance(budget, bool) or not isinstance(budget, int | str):
-        raise ValueError(complaint)
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(budget).lower())
-    if found is None or found[2] not in UNITS:
-        raise ValueError(complaint)
-    num_bytes = int(float(found[1]) * UNITS[found[2]])
-    if num_bytes < 1:
-        raise ValueError(complaint)
-    return num_bytes
-
-
 def as_text(num_bytes: int) -> str:
     """A number of bytes as people write it, rounded up."""
-    for unit in ("KiB", "MiB"):
-        size = UNITS[unit.lower()]
+    for unit, size in (("KiB", 2**10), ("MiB", 2**20)):
         if num_bytes < 1024 * size:
             return f"{-(-num_bytes // size)} {unit}"
     return f"{-(-num_bytes * 10 // 2**30) / 10:g} GiB"
@@ -38,11 +22,7 @@ def as_text(num_bytes: int) -> str:
 
 def free_memory() -> int:
     """Bytes that this process may still take: of the machine, or of its control group if that is less."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    free: int = psutil.virtual_memory().available
     group = Path("/sys/fs/cgroup")
     try:
         limit = int((group / "memory.max").read_text(encoding="ascii"))
@@ -52,9 +32,25 @@ def free_memory() -> int:
     return max(0, free)
 
 
+def reset_peak_memory() -> None:
+    """Let `peak_memory` start anew, where the system can (Linux)."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_memory() -> int:
+    """The most memory this process has held since `reset_peak_memory`, in bytes; what it holds now if nobody knows."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        held = psutil.Process().memory_info()
+        return int(getattr(held, "peak_wset", held.rss))
+
+
 def streaming_bytes(predictions: Predictions) -> int:
     """What one pass over predictions takes, however many points there are: a chunk, and a few numbers a point."""
-    n, s, c = predictions.stored.shape
+    n, s, c = predictions.shape
     return POINT_BYTES * n + CHUNK_COPIES * 8 * min(CHUNK_NUMBERS, n * s * c)
 
 

@@ -1,341 +1,358 @@
-"""How a batch is chosen from scores or from a joint objective: top-k, power sampling, lazy greedy, clustering.
+"""`select`: predictions in, the batch to label out. Its steps are prepare, connect, choose, evaluate."""
 
-Ties go to the lowest index. Working precision may be float32; near-ties are decided in float64, so that how the pool
-is cut into chunks never changes a batch.
-"""
-
-import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.acquisition.balance import BalanceModel, Survival
-from batchbalance.predictions import CHUNK_NUMBERS, Predictions, spans_of
-from batchbalance.progress import progress as shown_progress
-from batchbalance.seeds import generator, gumbel
-from batchbalance.shards import Objective, Offer, Shard, Step, quantised, weighed
-
-Continuation = Literal["tail", "power", "random"]
-CONTINUATIONS: tuple[str, ...] = get_args(Continuation)
-
-NOTHING_LEFT = 2.0**-52  # below this share of surviving weight, Δ no longer changes in float64
-MAX_ROUNDS = 100
+from batchbalance.balance.edges import DEFAULT_RATIO, Edges, MaxReference, Pairs, annealed_threshold, subsample
+from batchbalance.balance.evaluation import BatchEvaluation, batch_value, remaining_candidates
+from batchbalance.balance.greedy import Continuation, Executor
+from batchbalance.checks import Indices, check_bytes, check_embeddings, check_indices, check_unit, check_whole
+from batchbalance.memory import FREE_SHARE, check_budget, free_memory, streaming_bytes
+from batchbalance.predictions import Predictions
+from batchbalance.scores import unsureness
+from batchbalance.strategies import Choice, ConnectedStrategy, Problem, Random, Strategy, strategy_named
 
 
-@dataclass(frozen=True)
-class Greedy:
-    """What a greedy run chose.
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """A chosen batch, and what is known about it.
 
     Attributes:
-        positions: (B,) in the order they were chosen.
-        gains: (B,) float64, in units of the objective.
-        upper_bound: no batch of B candidates can be worth more than this.
-        continued_from: the pick (from 0) at which the continuation began, because nothing meaningful was left to gain.
-        continuation: how the batch was filled from there on.
-        num_evaluations: gains computed in all.
+        strategy: the strategy with its options.
+        seed: the seed it ran with.
+        choice: what the strategy chose.
+        value: what the batch is worth; None for strategies that do not join draws by edges.
+        edges: the pairs of draws that were told apart, for ``evaluate_batch`` on other batches; None like `value`.
+        threshold_source: how τ came about; None like `value`.
+        warnings: sentences worth reading before the batch is sent out.
     """
 
-    positions: Int[Tensor, " B"]
-    gains: Float[Tensor, " B"]
-    upper_bound: float
-    continued_from: int | None
-    continuation: Continuation | None
-    num_evaluations: int
-
-
-def top_k(scores: Float[Tensor, " n"], num: int) -> Int[Tensor, " k"]:
-    """Positions of the `num` largest scores, best first; ties go to the lowest position."""
-    return torch.sort(quantised(scores), descending=True, stable=True).indices[:num]
-
-
-def power_sample(
-    scores: Float[Tensor, " n"], num: int, beta: float, *, generator: torch.Generator
-) -> Int[Tensor, " k"]:
-    """`num` positions drawn without replacement with p ∝ score^β, by the Gumbel top-k trick, in drawing order.
-
-    Positions with score 0 are drawn, uniformly, only once no other is left.
-    """
-    noise = gumbel(len(scores), generator=generator)
-    keys = weighed(scores.double().log(), beta, noise)
-    ranked = torch.sort(keys, descending=True, stable=True).indices
-    num_positive = int((scores > 0).sum())
-    zeros = ranked[num_positive:]
-    return torch.cat([ranked[:num_positive], zeros[noise[zeros].argsort(descending=True)]])[:num]
-
-
-@runtime_checkable
-class Shards(Protocol):
-    """The candidates of a greedy run, in one part or many, here or on other machines."""
+    strategy: Strategy
+    seed: int
+    choice: Choice
+    value: BatchEvaluation | None = None
+    edges: Edges | None = None
+    threshold_source: str | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
-    def num_candidates(self) -> int:
-        """Positions of all parts together."""
-
-    def offers(self, step: Step, show: bool) -> Sequence[Offer]:
-        """The best point of each part; `show` progress if every point is looked at for the first time."""
-
-    def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
-        """(1 − G, G) of a point."""
-
-    def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
-        """Gains of all candidates given a survival."""
-
-    def close(self) -> None:
-        """End what runs elsewhere."""
-
-
-@runtime_checkable
-class Executor(Protocol):
-    """Where greedy runs are done, if not in this process."""
-
-    def greedy(
-        self,
-        model: BalanceModel,
-        candidates: Int[Tensor, " n"],
-        batch_size: int,
-        *,
-        seed: int,
-        beta: float | None,
-        lazy: bool,
-        continuation: Continuation,
-        progress: bool,
-    ) -> Greedy:
-        """``greedy`` on the candidates, elsewhere."""
-
-    def unsureness(self, predictions: Predictions) -> float:
-        """``query.unsureness``, elsewhere."""
-
-
-class OneShard:
-    """All candidates in this process."""
-
-    def __init__(self, objective: Objective, *, lazy: bool):
-        self._objective = objective
-        self._shard = Shard(objective, torch.arange(objective.num_candidates), lazy=lazy)
+    def indices(self) -> Int[Tensor, " B"]:
+        """(B,) points of the pool, in the order they were chosen."""
+        return self.choice.indices
 
     @property
-    def num_candidates(self) -> int:
-        """How many there are."""
-        return self._objective.num_candidates
+    def scores(self) -> Float[Tensor, " B"] | None:
+        """(B,) what the strategy ranked or sampled the points by, if it has such a number."""
+        return self.choice.scores
 
-    def offers(self, step: Step, show: bool) -> Sequence[Offer]:
-        """One offer."""
-        with shown_progress("scoring points", self.num_candidates, show) as bar:
-            return [self._shard.offer(step, bar)]
+    @property
+    def gains(self) -> Float[Tensor, " B"] | None:
+        """(B,) what each point adds to Δ given those before it, float64."""
+        return None if self.value is None else self.value.gains
 
-    def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
-        """(1 − G, G) of a point."""
-        return self._objective.factors(position)
+    @property
+    def gain_errors(self) -> Float[Tensor, " B"] | None:
+        """(B,) Monte-Carlo standard error of each gain over draws; None with fewer than four draws."""
+        return None if self.value is None else self.value.gain_errors
 
-    def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
-        """Gains of all candidates given a survival."""
-        return self._shard.first_gains(survival)
+    @property
+    def coverage(self) -> Float[Tensor, " B"] | None:
+        """(B,) Δ / Δ_max after each pick: the expected share of edge weight discounted.
 
-    def close(self) -> None:
-        """Nothing runs elsewhere."""
+        Read it beside the next two only: label noise and random batches discount as well.
+        """
+        return None if self.value is None else self.value.coverage
+
+    @property
+    def random_coverage(self) -> float | None:
+        """Mean coverage of 20 random batches of this size."""
+        return None if self.value is None else self.value.random_coverage
+
+    @property
+    def null_coverage(self) -> Float[Tensor, " B"] | None:
+        """(B,) coverage after each pick if every draw were the mean prediction."""
+        return None if self.value is None else self.value.null_coverage
+
+    @property
+    def certificate(self) -> float | None:
+        """The batch is worth at least this share of the best batch under these draws and pairs."""
+        return None if self.value is None else self.value.certificate
+
+    @property
+    def num_edges(self) -> int | None:
+        """Pairs that differ by more than the threshold."""
+        return None if self.edges is None else self.edges.num_edges
+
+    @property
+    def num_pairs(self) -> int | None:
+        """Pairs that were looked at."""
+        return None if self.edges is None else self.edges.num_pairs
+
+    @property
+    def num_reference(self) -> int | None:
+        """Points of the reference set that were compared."""
+        return None if self.edges is None else self.edges.num_reference
+
+    @property
+    def threshold(self) -> float | None:
+        """τ, the share of the reference set on which two draws must differ to be told apart."""
+        return None if self.edges is None else self.edges.threshold
+
+    @property
+    def continued_from(self) -> int | None:
+        """The pick (from 0) from which on nothing meaningful in float64 was left to gain, or None."""
+        return self.choice.continued_from
+
+    @property
+    def continuation(self) -> Continuation | None:
+        """What was done from there on."""
+        return self.choice.continuation
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and strings, ready for JSON."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in PLAIN}
+        return {
+            "strategy": {"name": self.strategy.name, **self.strategy.model_dump()},
+            **{name: value.tolist() if isinstance(value, Tensor) else value for name, value in plain.items()},
+            "warnings": list(self.warnings),
+        }
 
 
-def greedy(
-    objective: Objective,
-    batch_size: int,
+PLAIN = (
+    "indices", "seed", "scores", "gains", "gain_errors", "coverage", "random_coverage", "null_coverage", "certificate",
+    "num_edges", "num_pairs", "num_reference", "threshold", "threshold_source", "continued_from", "continuation",
+)  # fmt: skip
+
+
+def select(
+    predictions: Predictions,
+    batch_size: SupportsIndex,
     *,
-    seed: int = 0,
-    beta: float | None = None,
-    lazy: bool = True,
-    continuation: Continuation = "tail",
-    stop_below: float = 0.0,
+    strategy: str | Strategy = "batch-balance",
+    reference: Predictions | None = None,
+    validation_error: SupportsFloat | None = None,
+    threshold: SupportsFloat | None = None,
+    ratio: SupportsFloat | None = None,
+    pairs: Pairs | SupportsIndex | None = None,
+    embeddings: Any = None,
+    labelled_embeddings: Any = None,
+    exclude: Indices | None = None,
+    seed: SupportsIndex = 0,
+    device: str | None = None,
+    max_reference: MaxReference | None = None,
+    memory_budget: int | str | None = None,
     progress: bool = False,
-) -> Greedy:
-    """``greedy_over`` for candidates in this process; the survival of the objective is changed.
-
-    With `lazy`, an old gain, which bounds a new one from above, spares evaluations. It never changes the batch.
-    """
-    shards = OneShard(objective, lazy=lazy)
-    return greedy_over(
-        shards,
-        objective.survival,
-        batch_size,
-        seed=seed,
-        beta=beta,
-        continuation=continuation,
-        stop_below=stop_below,
-        progress=progress,
-    )
-
-
-def greedy_over(
-    shards: Shards,
-    survival: Survival,
-    batch_size: int,
-    *,
-    seed: int = 0,
-    beta: float | None = None,
-    continuation: Continuation = "tail",
-    stop_below: float = 0.0,
-    progress: bool = False,
-) -> Greedy:
-    """Pick the point of largest gain, `batch_size` times; the result is within 1 − 1/e of the best batch.
+    executor: Executor | None = None,
+) -> Selection:
+    """Choose the batch of points to label next.
 
     Args:
-        shards: the candidates.
-        survival: what survives an empty batch.
-        batch_size: B, at most the number of candidates.
-        seed: for the random parts.
-        beta: if given, each pick is sampled with p ∝ gain^β instead of the largest.
-        continuation: what to do once what survives is below float64 meaning: "tail" goes on by the rescaled gains
-            (and by "power" once those are exactly 0), "power" samples p ∝ first gain, "random" samples uniformly.
-        stop_below: give fewer points than B once a smaller share than this survives.
+        predictions: of the pool.
+        batch_size: B.
+        strategy: a name from ``batchbalance.STRATEGIES``, the path of a class of your own ("mypackage.module:Mine"),
+            or a strategy object with its options, as in ``PowerBalance(beta=2)``.
+        reference: predictions of the same draws on the set where draws are compared; the pool itself if left out.
+        validation_error: ε of the network with dropout off; τ = ratio · ε. Estimated from the pool if left out.
+        threshold: τ itself, instead of `validation_error`.
+        ratio: τ / ε; 1/4 if left out.
+        pairs: which pairs of draws are looked at, as in ``connect``; "disjoint" if left out.
+        embeddings: (N, D) features of the pool, or (N, S, D) those of every draw; an array or tensor.
+        labelled_embeddings: (L, D) or (L, S, D) features of the points that have labels already.
+        exclude: points that must not be chosen, such as those that have labels.
+        seed: same seed, same batch.
+        device: where to compute, such as "cuda"; where the predictions are if left out.
+        max_reference: a larger reference set is subsampled to this size, 10,000 if left out; "all" keeps it whole.
+        memory_budget: bytes, or a text such as "2GiB", to take beside the predictions; half of what is free if left
+            out. Predictions from a ``.npy`` file are read in chunks, so they may be larger. Never changes the batch.
         progress: show how far it is.
+        executor: spreads the points of greedy strategies over other processes or machines, as ``RayExecutor`` of
+            ``batchbalance.cluster`` does. Changes the batch only if it says so (`one_round`).
     """
-    run = _GreedyRun(shards, survival, batch_size, seed, beta)
-    continued_from: int | None = None
-    applied: Continuation | None = None
-    best = run.best_position(progress)
-    with shown_progress("choosing points", batch_size, progress) as bar:
-        while len(run.chosen) < batch_size and not (run.chosen and run.share_left < stop_below):
-            if applied is None and run.log_remaining < math.log(NOTHING_LEFT):
-                applied, continued_from = continuation, len(run.chosen)
-            if run.chosen:
-                best = run.best_position() if applied in (None, "tail") else None
-            if best is not None:
-                run.add(best)
-                bar.advance()
-                continue
-            applied, continued_from = "random" if continuation == "random" else "power", len(run.chosen)
-            run.fill(applied, bar.advance)
-    return Greedy(
-        torch.tensor(run.chosen),
-        torch.tensor(run.gains, dtype=torch.float64),
-        run.upper_bound,
-        continued_from,
-        applied,
-        run.num_evaluations,
+    chosen_strategy = _checked_strategy(strategy)
+    _check_given(
+        chosen_strategy,
+        {
+            "reference": reference, "validation_error": validation_error, "threshold": threshold, "ratio": ratio,
+            "pairs": pairs, "max_reference": max_reference, "embeddings": embeddings,
+            "labelled_embeddings": labelled_embeddings,
+        },
+    )  # fmt: skip
+    _check_executor(chosen_strategy, executor, device)
+
+    # Prepare.
+    predictions = _placed(_checked_predictions("predictions", predictions), device)
+    candidates = _candidates(predictions, exclude)
+    budget = int(FREE_SHARE * free_memory()) if memory_budget is None else check_bytes("memory_budget", memory_budget)
+    if memory_budget is not None:
+        check_budget(budget, predictions)
+    problem = Problem(
+        predictions,
+        candidates,
+        check_whole("batch_size", batch_size, 1, len(candidates), limit="the points that are left"),
+        check_whole("seed", seed, 0),
+        reference=None if reference is None else _same_draws(predictions, reference, device),
+        cache_bytes=max(0, budget - streaming_bytes(predictions)),
+        progress=progress,
+        executor=executor,
+        **_embeddings(predictions, embeddings, labelled_embeddings),
     )
 
+    # Connect.
+    source = None
+    if isinstance(chosen_strategy, ConnectedStrategy):
+        tau, source = _threshold(problem, threshold, validation_error, DEFAULT_RATIO if ratio is None else ratio)
+        compared = predictions if problem.reference is None else problem.reference
+        edges = chosen_strategy.connect(
+            compared, tau, "disjoint" if pairs is None else pairs, problem.seed, max_reference
+        )
+        problem = replace(problem, edges=edges, reference=None)
+    elif problem.reference is not None:
+        problem = replace(problem, reference=subsample(problem.reference, max_reference, problem.seed))
+    if memory_budget is not None:
+        check_budget(budget, predictions, chosen_strategy.name, chosen_strategy.memory_needed(problem))
 
-class _GreedyRun:
-    """The moving parts of ``greedy_over``."""
+    # Choose.
+    choice = _choose(chosen_strategy, problem)
 
-    def __init__(self, shards: Shards, survival: Survival, batch_size: int, seed: int, beta: float | None):
-        self._shards = shards
-        self._survival = survival
-        self._first = survival.copy()
-        self._step = Step(survival, torch.empty(0, dtype=torch.long), batch_size, shards.num_candidates, seed, beta)
-        self.chosen: list[int] = []
-        self.gains: list[float] = []
-        self.num_evaluations = 0
-        self.upper_bound = math.inf
-
-    @property
-    def share_left(self) -> float:
-        """The share of the largest value that is still to be gained."""
-        return math.exp(self.log_remaining)
-
-    @property
-    def log_remaining(self) -> float:
-        """Log of the share of the largest value that is still to be gained."""
-        return self._survival.log_total - self._first.log_total if self._first.log_total > -math.inf else -math.inf
-
-    def best_position(self, show: bool = False) -> int | None:
-        """The next pick, or None if no candidate gains anything."""
-        step = replace(self._step, chosen=torch.tensor(self.chosen, dtype=torch.long))
-        offers = self._offers(step, show)
-        if all(offer.too_small for offer in offers):
-            offers = self._offers(replace(step, exact=True), False)
-        # Δ(A) plus the B largest gains given A bounds the best batch. Gains in float32 may be off by a few parts in a
-        # million, the bound must not be.
-        largest = torch.cat([offer.largest for offer in offers])
-        largest = largest.topk(min(step.num_largest, len(largest))).values
-        self.upper_bound = min(self.upper_bound, sum(self.gains) + float(largest.sum()) * (1 + 1e-5))
-        best = min(offers, key=lambda offer: (-offer.key, offer.position))
-        return None if best.position < 0 else best.position
-
-    def _offers(self, step: Step, show: bool) -> Sequence[Offer]:
-        offers = self._shards.offers(step, show)
-        self.num_evaluations += sum(offer.num_evaluations for offer in offers)
-        return offers
-
-    def add(self, position: int) -> None:
-        discounts, kept = self._shards.factors(position)
-        self.gains.append(float((self._survival.scaled * discounts).sum()) * math.exp(self._survival.log_scale))
-        self._survival.multiply(kept)
-        self.chosen.append(position)
-
-    def fill(self, how: Continuation, advance: Callable[[], None]) -> None:
-        """Complete the batch without looking at gains any more."""
-        is_open = torch.ones(self._shards.num_candidates, dtype=torch.bool)
-        is_open[self.chosen] = False
-        left = is_open.nonzero().flatten()
-        scores = torch.ones(len(left), dtype=torch.float64)
-        if how == "power":
-            scores = self._shards.first_gains(self._first)[left]
-        stream = generator(self._step.seed, "continuation")
-        picks = power_sample(scores, self._step.num_largest - len(self.chosen), 1.0, generator=stream)
-        for position in left[picks].tolist():
-            self.add(position)
-            advance()
+    # Evaluate.
+    value = None
+    if isinstance(chosen_strategy, ConnectedStrategy):
+        value = batch_value(
+            chosen_strategy.model(problem),
+            choice.indices,
+            candidates,
+            seed=problem.seed,
+            upper_bound=choice.upper_bound,
+        )
+    warnings = choice.notes + _reference_notes(problem.edges)
+    return Selection(chosen_strategy, problem.seed, choice, value, problem.edges, source, warnings)
 
 
-def balance_clustering(
-    features: Float[Tensor, "n F"],
-    scores: Float[Tensor, " n"],
-    seeds: Int[Tensor, " B"],
-    *,
-    max_rounds: int = MAX_ROUNDS,
-) -> Int[Tensor, " B"]:
-    """BALanCe-Clustering (Algorithm 3): k-medoids under I(x, y) = ⟨φ_x, φ_y⟩, I(x, x) = Δ(x).
-
-    The value Σ_{x∈cluster} I(x, y) of a centroid y is ⟨φ_y, Σ_x φ_x⟩ + Δ(y) − ‖φ_y‖², so that a round is linear in
-    the size of the clusters. A centroid stays in its own cluster; ties keep the current centroid.
-
-    Args:
-        features: φ of the points.
-        scores: Δ of the points.
-        seeds: positions of the first centroids.
-        max_rounds: stop after this many rounds even if centroids still move.
-
-    Returns:
-        Positions of the centroids, in the order of their seeds.
-    """
-    num_clusters = len(seeds)
-    own = scores - torch.einsum("nf,nf->n", features, features)
-    tolerance = 1e-6 if features.dtype == torch.float32 else 1e-12
-    centroids = seeds.clone()
-    for _ in range(max_rounds):
-        assigned = _nearest(features, features[centroids], tolerance)
-        assigned[centroids] = torch.arange(num_clusters, device=assigned.device)
-        sums = torch.zeros(num_clusters, features.shape[1], dtype=features.dtype, device=features.device)
-        sums.index_add_(0, assigned, features)
-        spans = spans_of(len(features), CHUNK_NUMBERS // features.shape[1])
-        values = own + torch.cat([(features[span] * sums[assigned[span]]).sum(dim=1) for span in spans])
-        moved = _best_members(values, assigned, centroids, tolerance)
-        if torch.equal(moved, centroids):
-            break
-        centroids = moved
-    return centroids
+def _checked_strategy(strategy: Any) -> Strategy:
+    if isinstance(strategy, str):
+        return strategy_named(strategy)
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"`strategy` must be a name or a strategy object, got {strategy!r}")
+    return strategy
 
 
-def _nearest(features: Tensor, centres: Tensor, tolerance: float) -> Tensor:
-    """The first centre of largest similarity to each point."""
-    parts = []
-    for span in spans_of(len(features), CHUNK_NUMBERS // len(centres)):
-        similarity = features[span] @ centres.T
-        largest = similarity.amax(dim=1, keepdim=True)
-        parts.append((similarity >= largest - tolerance * largest.abs()).to(torch.uint8).argmax(dim=1))
-    return torch.cat(parts)
+def _check_given(strategy: Strategy, given: dict[str, Any]) -> None:
+    """Refuse arguments that the strategy does not use, and miss those that it needs."""
+    for name, value in given.items():
+        used = name in strategy.uses or (name == "max_reference" and "reference" in strategy.uses)
+        if value is not None and not used:
+            raise ValueError(f"`{name}` is not used by strategy {strategy.name!r}; leave it out")
+        if value is None and name in strategy.needs:
+            raise ValueError(f"`{name}` must be given for strategy {strategy.name!r}, got none")
+    for other in ("validation_error", "ratio"):
+        if given["threshold"] is not None and given[other] is not None:
+            raise ValueError(f"`threshold` must not be given together with `{other}`; leave one out")
 
 
-def _best_members(values: Tensor, assigned: Tensor, centroids: Tensor, tolerance: float) -> Tensor:
-    """The lowest-numbered member of largest value in each cluster, unless the current centroid is as good."""
-    best = torch.full((len(centroids),), -torch.inf, dtype=values.dtype, device=values.device)
-    best.scatter_reduce_(0, assigned, values, reduce="amax")
-    slack = tolerance * best.abs()
-    is_best = values >= (best - slack)[assigned]
-    positions = torch.arange(len(values), device=values.device)
-    first = torch.full_like(centroids, len(values))
-    first.scatter_reduce_(0, assigned[is_best], positions[is_best], reduce="amin")
-    return torch.where(values[centroids] >= best - slack, centroids, first)
+def _check_executor(strategy: Strategy, executor: Executor | None, device: str | None) -> None:
+    if executor is not None and not strategy.runs_on_executors:
+        raise ValueError(f"`executor` is not used by strategy {strategy.name!r}; leave it out")
+    if executor is not None and device is not None:
+        raise ValueError(f"`device` is not used with `executor`, whose workers compute on CPUs, got {device!r}")
+
+
+def _checked_predictions(name: str, given: Any) -> Predictions:
+    if not isinstance(given, Predictions):
+        raise TypeError(f"`{name}` must be Predictions, got {type(given).__name__}; see Predictions.from_probs")
+    return given
+
+
+def _placed(predictions: Predictions, device: str | None) -> Predictions:
+    if device is None:
+        return predictions
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"`device` must be one that torch can use here, got {device!r}: {error}") from error
+    return predictions.to(device)
+
+
+def _candidates(predictions: Predictions, exclude: Indices | None) -> Int[Tensor, " n"]:
+    """The points that may be chosen."""
+    excluded = check_indices("exclude", [] if exclude is None else exclude, predictions.num_points)
+    candidates = remaining_candidates(predictions.num_points, excluded)
+    if not len(candidates):
+        raise ValueError("`exclude` must leave at least one point to choose from, got all of them")
+    return candidates
+
+
+def _same_draws(predictions: Predictions, reference: Predictions, device: str | None) -> Predictions:
+    """The reference set, if it holds the draws of the pool."""
+    reference = _placed(_checked_predictions("reference", reference), device)
+    if reference.weights is None and predictions.weights is not None and reference.num_draws == predictions.num_draws:
+        reference = reference.with_weights(predictions.weights)  # weights belong to draws, not to points
+    predictions.check_same_draws(reference)
+    return reference
+
+
+def _embeddings(predictions: Predictions, embeddings: Any, labelled: Any) -> dict[str, Any]:
+    """The embeddings of the pool and of the labelled points, checked, where the predictions are."""
+    own = check_embeddings("embeddings", embeddings, predictions.num_draws, predictions.num_points)
+    others = check_embeddings("labelled_embeddings", labelled, predictions.num_draws)
+    if own is not None and others is not None and others.shape[-1] != own.shape[-1]:
+        raise ValueError(
+            f"`labelled_embeddings` must have the {own.shape[-1]} features of `embeddings`, got "
+            f"{others.shape[-1]}; embed both with one network"
+        )
+    return {
+        name: None if value is None else value.to(predictions.device)
+        for name, value in (("embeddings", own), ("labelled_embeddings", others))
+    }
+
+
+def _threshold(
+    problem: Problem, threshold: SupportsFloat | None, validation_error: SupportsFloat | None, ratio: SupportsFloat
+) -> tuple[float, str]:
+    """τ and how it came about."""
+    if threshold is not None:
+        return check_unit("threshold", threshold), "given"
+    if validation_error is not None:
+        tau = annealed_threshold(validation_error, ratio)
+        return tau, f"{float(ratio):g} × validation error {float(validation_error):.4g}"
+    predictions, executor = problem.predictions, problem.executor
+    if executor is not None and predictions.source.is_made_on_demand:
+        raise ValueError(
+            "`threshold` or `validation_error` must be given for a pool that workers predict, got neither: to estimate "
+            "them, all of it would be predicted twice"
+        )
+    total = unsureness(predictions) if executor is None else executor.unsureness(predictions)
+    estimate = min(1.0, max(0.0, total / predictions.num_points))
+    source = (
+        f"{float(ratio):g} × estimated error {estimate:.4g}, the mean of 1 − (largest mean probability) over the pool"
+    )
+    return annealed_threshold(estimate, ratio), source
+
+
+def _choose(strategy: Strategy, problem: Problem) -> Choice:
+    """The strategy's choice; a random one where there is nothing to tell apart."""
+    edges = problem.edges
+    if edges is None or edges.total_weight > 0:
+        return strategy.choose(problem)
+    if edges.num_edges:
+        cause = f"all {edges.num_edges} edges join draws of weight 0"
+        remedy = "give weight to draws that differ, or choose other pairs"
+    else:
+        cause = (
+            f"none of {edges.num_pairs} pairs of draws differs on more than {edges.threshold:.2%} of the reference set"
+        )
+        remedy = "lower the threshold or ratio, or predict with more draws"
+    note = f"{cause}, so every Δ is zero and the batch is random; {remedy}"
+    return Choice(Random().choose(problem).indices, notes=(note,))
+
+
+def _reference_notes(edges: Edges | None) -> tuple[str, ...]:
+    if edges is None or edges.num_reference == edges.num_reference_given:
+        return ()
+    return (
+        f"draws were compared on {edges.num_reference:,} of {edges.num_reference_given:,} reference points; "
+        "raise `max_reference` to use more",
+    )

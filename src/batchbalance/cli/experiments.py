@@ -8,9 +8,9 @@ import torch
 import typer
 from rich.text import Text
 
-from batchbalance.analyses import analyse
 from batchbalance.cli.app import app, out, reported_errors
-from batchbalance.experiments import PRESETS, experiment, experiment_names
+from batchbalance.lab.paper.analyses import analyse
+from batchbalance.lab.paper.experiments import PRESETS, experiment, experiment_names
 
 
 @app.command("experiments")

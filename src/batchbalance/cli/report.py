@@ -11,7 +11,7 @@ from rich.text import Text
 from batchbalance.cli.app import app, complain, out, reported_errors
 
 if TYPE_CHECKING:
-    from batchbalance.report import Table as ReportTable
+    from batchbalance.lab.report import Table as ReportTable
 
 
 @app.command("report")
@@ -33,9 +33,9 @@ def report_command(
     """Turn runs into plots and tables: an HTML page, Markdown, CSV, PNG and SVG."""
     with reported_errors():
         # Only here, so that the other commands start without them.
-        from batchbalance.report import compare, notes, overview, write_report
-        from batchbalance.report.figures import require_matplotlib
-        from batchbalance.runs import only_labelled, read_runs
+        from batchbalance.lab.records import only_labelled, read_runs
+        from batchbalance.lab.report import compare, notes, overview, write_report
+        from batchbalance.lab.report.figures import require_matplotlib
 
         require_matplotlib()
         found = read_runs(runs)

@@ -12,14 +12,14 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.text import Text
 
 from batchbalance.cli.app import Ray, RayCommand, app, complain, err, out, reported_errors
-from batchbalance.config import read_comparison
-from batchbalance.data import load
-from batchbalance.distributed import run_tasks_on_ray
-from batchbalance.experiments import experiment
-from batchbalance.jobs import News, Task, run_tasks
+from batchbalance.cluster import run_tasks_on_ray
 from batchbalance.journal import read_journal
-from batchbalance.loop import Goal
-from batchbalance.runs import settled, trial_path
+from batchbalance.lab.config import read_comparison
+from batchbalance.lab.data import load
+from batchbalance.lab.paper.experiments import experiment
+from batchbalance.lab.processes import News, Task, run_tasks
+from batchbalance.lab.records import settled, trial_path
+from batchbalance.lab.trial import Goal
 
 LINE_SECONDS = 10.0  # the least time between two plain lines about steps
 DOING = {"load": "loading data", "train": "training", "evaluate": "evaluating", "predict": "predicting",

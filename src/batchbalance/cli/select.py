@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -15,16 +16,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from batchbalance.balance.edges import Pairs
 from batchbalance.cli.app import Ray, RayCommand, app, complain, out, reported_errors
-from batchbalance.distributed import RayExecutor
-from batchbalance.equivalence import MAX_REFERENCE, Pairs
+from batchbalance.cluster import RayExecutor
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.files import replacing
-from batchbalance.pools import check_distinct_files, load_parts
-from batchbalance.predictions import Predictions
-from batchbalance.query import DEFAULT_RATIO, Selection, select
+from batchbalance.predictions import Predictions, Values, check_distinct_files, load_parts
+from batchbalance.selection import Selection, select
 from batchbalance.strategies import STRATEGIES, strategy_named
-from batchbalance.validation import Values
 
 ROWS_SHOWN = 20
 SHOW_PROGRESS = 10**7  # numbers in the pool; smaller ones take a moment
@@ -49,8 +48,10 @@ def select_command(
     ] = None,
     validation_error: Annotated[float | None, typer.Option(help="Error rate ε on validation data.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Threshold τ itself, instead of ratio · ε.")] = None,
-    ratio: Annotated[float, typer.Option(help="τ / ε.")] = DEFAULT_RATIO,
-    pairs: Annotated[str, typer.Option(help="Pairs of draws: disjoint, all, or a number of random ones.")] = "disjoint",
+    ratio: Annotated[float | None, typer.Option(help="τ / ε; 0.25 if left out.")] = None,
+    pairs: Annotated[
+        str | None, typer.Option(help="Pairs of draws: disjoint, all, or a number of random ones; else disjoint.")
+    ] = None,
     values: Annotated[
         str | None,
         typer.Option(help="What the files hold: probs, logits or log-probs. Default: their own word, or probs."),
@@ -66,7 +67,9 @@ def select_command(
     exclude: Annotated[
         Path | None, typer.Option(help="Points not to choose, one a line: ids if --ids is given, else indices from 0.")
     ] = None,
-    max_reference: Annotated[int, typer.Option(help="Use at most this many reference points.")] = MAX_REFERENCE,
+    max_reference: Annotated[
+        int | None, typer.Option(help="Use at most this many reference points; 10,000 if left out.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same batch.")] = 0,
     device: Annotated[str | None, typer.Option(help="Where to compute, as cuda; default the CPU.")] = None,
     memory_budget: Annotated[
@@ -103,7 +106,7 @@ def select_command(
             validation_error=validation_error,
             threshold=threshold,
             ratio=ratio,
-            pairs=parse_pairs(pairs),
+            pairs=None if pairs is None else parse_pairs(pairs),
             embeddings=None if embeddings is None else read_embeddings(embeddings),
             labelled_embeddings=None if labelled_embeddings is None else read_embeddings(labelled_embeddings),
             exclude=read_exclude(exclude, names) if exclude is not None else None,
@@ -112,7 +115,7 @@ def select_command(
             max_reference=max_reference,
             memory_budget=memory_budget,
             executor=executor,
-            progress=pool.stored.numel() >= SHOW_PROGRESS,
+            progress=math.prod(pool.shape) >= SHOW_PROGRESS,
         )
         seconds = time.perf_counter() - started
         shown = [str(i) if names is None else names[i] for i in selection.indices.tolist()]

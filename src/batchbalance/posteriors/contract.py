@@ -22,10 +22,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array, replacing
-from batchbalance.predictions import Predictions
+from batchbalance.predictions import Predictions, check_rows, stored_predictions
 from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
-from batchbalance.validation import check_rows
 
 Inputs = Tensor | NDArray[Any] | Dataset[Any] | DataLoader[Any]
 
@@ -88,7 +87,7 @@ class Posterior(ABC):
         with shown_progress("predicting", total, progress) as bar:
             chunks = self._chunks(inputs, batch_size, bar)
             if path is None:
-                return Predictions(_collected(chunks, total), "log-probs", ids, self.weights)
+                return stored_predictions(_collected(chunks, total), "log-probs", ids, self.weights)
             if Path(path).suffix != ".npy":
                 raise ValueError(f"`path` must end in .npy, got {str(path)!r}")
             if total is None:
@@ -97,7 +96,7 @@ class Posterior(ABC):
                 _write_npy(file, chunks, total)
         array = mapped_array(Path(path))
         mapped = MappedFile.of(array, Path(path))
-        return Predictions(torch.from_numpy(array), "log-probs", ids, self.weights, mapped)
+        return stored_predictions(torch.from_numpy(array), "log-probs", ids, self.weights, mapped)
 
     def embed(self, inputs: Inputs, *, batch_size: int = 512, progress: bool = False) -> Tensor:
         """The last hidden layer (the input of the last linear layer), mean over draws, (N, D)."""

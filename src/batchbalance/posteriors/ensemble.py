@@ -13,9 +13,9 @@ from torch import Tensor
 
 from batchbalance.posteriors.contract import Posterior, read_saved
 from batchbalance.posteriors.states import State, WeightDraws, check_count
+from batchbalance.predictions import check_weights
 from batchbalance.seeds import derived_seed
 from batchbalance.training import Labelled, ModelFactory, Recipe, copied_state, fit
-from batchbalance.validation import check_weights
 
 Array = NDArray[Any]
 

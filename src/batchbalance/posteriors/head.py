@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.errors import UnknownNameError
-from batchbalance.models import tabular_mlp
+from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors.contract import Posterior, fingerprint, load_weights, read_saved
 from batchbalance.posteriors.mc_dropout import MCDropout
 from batchbalance.posteriors.states import check_count

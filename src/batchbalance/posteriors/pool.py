@@ -14,12 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from batchbalance.checks import as_tensor
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array
-from batchbalance.pools import JoinedPredictions, check_distinct_files, join, placeholder
 from batchbalance.posteriors.contract import Posterior
-from batchbalance.predictions import Predictions, Rows
-from batchbalance.validation import as_tensor
+from batchbalance.predictions import OnDemand, Predictions, Rows, check_distinct_files, join
 
 Loader = Callable[[], Posterior]
 
@@ -48,9 +47,9 @@ class InputFile:
         return as_tensor(np.array(self.array[index]), "inputs")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PredictedFile(Predictions):
-    """Predictions of the inputs in one file, made at each read.
+@dataclass(frozen=True, eq=False)
+class PredictedInputs:
+    """Log-probabilities of the inputs in one file, predicted at each call.
 
     Attributes:
         loader: gives the posterior, here and on workers.
@@ -59,30 +58,17 @@ class PredictedFile(Predictions):
         batch_size: inputs looked at at a time.
     """
 
-    loader: Loader | None = None
-    posterior: Posterior | None = None
-    inputs: InputFile | None = None
-    batch_size: int = 512
+    loader: Loader
+    posterior: Posterior
+    inputs: InputFile
+    batch_size: int
 
-    @property
-    def is_made_on_demand(self) -> bool:
-        """Yes."""
-        return True
-
-    def log_probs(self, rows: Rows = slice(None)) -> Float[Tensor, "n S C"]:
-        """Log-probabilities of some points, (n, S, C), predicted now."""
-        if self.posterior is None or self.inputs is None:
-            raise ValueError("a predicted file needs a posterior and inputs; make it with `predicted_pool`")
+    def __call__(self, rows: Rows) -> Float[Tensor, "n S C"]:
+        """Log-probabilities of some points."""
         return self.posterior.predict(self.inputs.read(rows), batch_size=self.batch_size).log_probs()
 
-    def subset(self, rows: Rows) -> Predictions:
-        """The same draws on some of the points, in memory."""
-        return Predictions(self.log_probs(rows), "log-probs", self.draw_ids, self.weights)
 
-
-def predicted_pool(
-    loader: Loader, paths: Sequence[str | os.PathLike[str]], *, batch_size: int = 512
-) -> JoinedPredictions:
+def predicted_pool(loader: Loader, paths: Sequence[str | os.PathLike[str]], *, batch_size: int = 512) -> Predictions:
     """The predictions of a saved posterior on the inputs in some files, made where they are read.
 
     Args:
@@ -109,15 +95,13 @@ def predicted_pool(
     shown = posterior.predict(files[0].read(slice(0, 1)))
     return join(
         [
-            PredictedFile(
-                placeholder(len(each.array), shown.num_draws, shown.num_classes, shown.dtype),
-                "log-probs",
-                shown.draw_ids,
-                shown.weights,
-                loader=loader,
-                posterior=posterior,
-                inputs=each,
-                batch_size=batch_size,
+            Predictions(
+                OnDemand(
+                    (len(each.array), shown.num_draws, shown.num_classes),
+                    shown.dtype,
+                    PredictedInputs(loader, posterior, each, batch_size),
+                ),
+                shown.draws,
             )
             for each in files
         ]

@@ -12,7 +12,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from batchbalance.models import Classifier
+from batchbalance.networks import Classifier
 from batchbalance.posteriors.masks import Mask
 from batchbalance.posteriors.mixing import LEAST_DRAWS, Mixing
 

@@ -3,17 +3,6 @@
 from typing import Any
 
 from batchbalance.errors import UnknownNameError
-from batchbalance.strategies.balance import (
-    Balance,
-    BatchBalance,
-    ClusterBalance,
-    EnumeratedBalance,
-    GreedyBalance,
-    PartitionBalance,
-    PowerBalance,
-    SampledBalance,
-    StochasticBalance,
-)
 from batchbalance.strategies.baselines import (
     Badge,
     Bald,
@@ -31,6 +20,17 @@ from batchbalance.strategies.baselines import (
     PowerSampling,
     Random,
     VariationRatio,
+)
+from batchbalance.strategies.connected import (
+    Balance,
+    BatchBalance,
+    ClusterBalance,
+    EnumeratedBalance,
+    GreedyBalance,
+    PartitionBalance,
+    PowerBalance,
+    SampledBalance,
+    StochasticBalance,
 )
 from batchbalance.strategies.contract import Choice, ConnectedStrategy, Problem, Strategy
 

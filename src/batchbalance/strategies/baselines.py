@@ -9,14 +9,15 @@ from jaxtyping import Float
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from batchbalance.acquisition import uncertainty
-from batchbalance.acquisition.bald import MEMORY_BUDGET, bald, batch_bald, epig
-from batchbalance.acquisition.diversity import badge, cluster_margin, k_center
-from batchbalance.acquisition.finite import ec2, eced
-from batchbalance.equivalence import subsample
+from batchbalance import scores
+from batchbalance.balance.edges import subsample
+from batchbalance.balance.finite import ec2, eced
+from batchbalance.batches import badge, cluster_margin, k_center
+from batchbalance.batches.batch_bald import batch_bald
 from batchbalance.progress import Bar, progress
+from batchbalance.ranking import power_sample, top_k
+from batchbalance.scores import MEMORY_BUDGET, bald, epig
 from batchbalance.seeds import generator
-from batchbalance.selection import power_sample, top_k
 from batchbalance.strategies.contract import (
     Choice,
     Coldness,
@@ -29,11 +30,11 @@ from batchbalance.strategies.contract import (
 
 SCORES = {
     "bald": bald,
-    "entropy": uncertainty.entropy,
-    "least-confidence": uncertainty.least_confidence,
-    "margin": uncertainty.margin,
-    "mean-std": uncertainty.mean_std,
-    "variation-ratio": uncertainty.variation_ratio,
+    "entropy": scores.entropy,
+    "least-confidence": scores.least_confidence,
+    "margin": scores.margin,
+    "mean-std": scores.mean_std,
+    "variation-ratio": scores.variation_ratio,
 }
 ScoreName = Literal["bald", "entropy", "least-confidence", "margin", "mean-std", "variation-ratio"]
 
@@ -176,7 +177,7 @@ class VariationRatio(ScoreStrategy):
 
     def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
         """One minus the share of the mode."""
-        return uncertainty.variation_ratio(problem.predictions, votes=self.votes, bar=bar)
+        return scores.variation_ratio(problem.predictions, votes=self.votes, bar=bar)
 
 
 class MeanStd(ScoreStrategy):
@@ -187,7 +188,7 @@ class MeanStd(ScoreStrategy):
 
     def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
         """Mean over classes of the standard deviation."""
-        return uncertainty.mean_std(problem.predictions, bar=bar)
+        return scores.mean_std(problem.predictions, bar=bar)
 
 
 class Entropy(ScoreStrategy):
@@ -198,7 +199,7 @@ class Entropy(ScoreStrategy):
 
     def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
         """Entropy."""
-        return uncertainty.entropy(problem.predictions, bar=bar)
+        return scores.entropy(problem.predictions, bar=bar)
 
 
 class Margin(ScoreStrategy):
@@ -209,7 +210,7 @@ class Margin(ScoreStrategy):
 
     def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
         """One minus the margin."""
-        return uncertainty.margin(problem.predictions, bar=bar)
+        return scores.margin(problem.predictions, bar=bar)
 
 
 class LeastConfidence(ScoreStrategy):
@@ -220,7 +221,7 @@ class LeastConfidence(ScoreStrategy):
 
     def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
         """One minus the highest probability."""
-        return uncertainty.least_confidence(problem.predictions, bar=bar)
+        return scores.least_confidence(problem.predictions, bar=bar)
 
 
 class Epig(Strategy):

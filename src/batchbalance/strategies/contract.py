@@ -1,7 +1,6 @@
 """What a strategy is: a small frozen object with its options, which turns a problem into a choice."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, SupportsIndex
 
@@ -10,12 +9,12 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from batchbalance.acquisition.balance import CACHE_BYTES
-from batchbalance.equivalence import Edges, Pairs, connect
+from batchbalance.balance.closed_form import CACHE_BYTES, BalanceModel
+from batchbalance.balance.edges import Edges, MaxReference, Pairs, connect
+from batchbalance.balance.greedy import Continuation, Executor
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
 from batchbalance.seeds import generator
-from batchbalance.selection import Continuation, Executor
 
 Coldness = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # β: 0 is uniform, larger is greedier
 
@@ -29,9 +28,7 @@ class Problem:
         candidates: (n,) the points that may be chosen, in ascending order.
         batch_size: B, at most n.
         seed: for the random parts.
-        device: where to compute.
         edges: pairs of draws to tell apart, for strategies that use them.
-        reconnect: ``connect`` as it made `edges`, for another `order` of the draws.
         reference: predictions of the same draws on the reference set; None stands for the pool itself.
         embeddings: (N, D) features of the pool, or (N, S, D) those of every draw.
         labelled_embeddings: (L, D) or (L, S, D) features of the points that have labels.
@@ -44,9 +41,7 @@ class Problem:
     candidates: Int[Tensor, " n"]
     batch_size: int
     seed: int
-    device: str | None
     edges: Edges | None = None
-    reconnect: Callable[..., Edges] | None = None
     reference: Predictions | None = None
     embeddings: Tensor | None = None
     labelled_embeddings: Tensor | None = None
@@ -139,10 +134,14 @@ class ConnectedStrategy(Strategy):
         threshold: float,
         pairs: Pairs | SupportsIndex,
         seed: int,
-        max_reference: int | None,
+        max_reference: MaxReference | None,
     ) -> Edges:
         """The pairs of draws that this strategy tells apart."""
         return connect(reference, threshold, pairs, seed, max_reference=max_reference)
+
+    def model(self, problem: Problem) -> BalanceModel:
+        """The closed form of Δ that batches of this strategy are valued by."""
+        return BalanceModel(problem.predictions, self.edges(problem), cache_bytes=problem.cache_bytes)
 
     def edges(self, problem: Problem) -> Edges:
         """The edges of the problem."""

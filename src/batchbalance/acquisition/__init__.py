@@ -1,1 +1,0 @@
-"""Scores of points and joint objectives of batches, one file per family."""

@@ -1,0 +1,414 @@
+"""BALanCe in closed form: the paper's eq. 2 for a batch of any size, without enumerating label configurations.
+
+For a point x, a draw j and an edge k = (a, b), with the likelihood ratio λ_h(y) = p(y | h, x) / max_y' p(y' | h, x):
+
+    Q_x[k, y] = λ_a(y) λ_b(y)                         (E, C), in [0, 1]
+    G_x[j, k] = Σ_y p(y | j, x) Q_x[k, y]             (S, E), in [0, 1]
+    Δ(A) = Σ_jk w_j v_k (1 − Π_{x∈A} G_x[j, k])
+
+Given draw j the labels of different points are independent, so the sum over configurations is that product.
+With μ_h = 1 − λ_h, 1 − Q = μ_a + μ_b − μ_a μ_b: sums of non-negative terms, so that confident predictions lose
+no digits in float32.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from batchbalance.balance.edges import Edges
+from batchbalance.checks import Indices, check_indices
+from batchbalance.predictions import Predictions, spans_of
+from batchbalance.progress import Bar
+
+DENSE_EDGES_PER_DRAW = 4  # above this many edges for each draw, single scores go through an (S, S) matrix
+CHUNK_BYTES = 2**21  # terms computed at a time: they stay in the cache
+FACTOR_BYTES = 2**24  # float64 (S, E) matrices held at a time
+CACHE_BYTES = 2**30
+
+
+def log_ratios(log_probs: Float[Tensor, "n C S"], offset: bool) -> Float[Tensor, "n C S"]:
+    """Log λ_h(y), at most 0; with `offset`, divided by the largest λ of any draw (a form of ECED's offset)."""
+    ratios = log_probs - log_probs.amax(dim=1, keepdim=True)
+    if offset:
+        largest = ratios.amax(dim=2, keepdim=True)
+        # A class that every draw rules out has no ratio to its largest; its probability is 0, so any value will do.
+        ratios = torch.where(largest == -torch.inf, ratios, ratios - largest)
+    return ratios
+
+
+@dataclass(frozen=True)
+class PointTerms:
+    """What points contribute: `probs` (n, C, S), draws in the model's order, and `deficits` 1 − Q (n, C, E)."""
+
+    probs: Float[Tensor, "n C S"]
+    deficits: Float[Tensor, "n C E"]
+
+    def __getitem__(self, rows: slice | Tensor) -> "PointTerms":
+        return PointTerms(self.probs[rows], self.deficits[rows])
+
+
+class BalanceModel:
+    """The closed form for one set of predictions and edges.
+
+    Args:
+        predictions: of the pool.
+        edges: pairs of draws to tell apart.
+        offset: measure likelihood ratios against the largest of any draw, so that label noise alone discounts nothing.
+        cache_bytes: what the terms of points may take while a batch grows.
+    """
+
+    def __init__(
+        self,
+        predictions: Predictions,
+        edges: Edges,
+        *,
+        offset: bool = False,
+        cache_bytes: int = CACHE_BYTES,
+    ):
+        edges.check_same_draws(predictions)
+        self.cache_bytes = cache_bytes
+        self.predictions = predictions
+        self.edges = edges
+        self.offset = offset
+        self.device = predictions.device
+        self.draw_weights = predictions.draw_weights.to(self.device)
+        self.edge_weights = edges.edge_weights.to(self.device)
+        self._ends = edges.ends.to(self.device)
+        # Of disjoint pairs, the first ends come first and the others after them: two slices instead of two gathers.
+        self.order = torch.arange(predictions.num_draws, device=self.device)
+        ends = self._ends.T.flatten()
+        self._in_slices = len(ends.unique()) == len(ends)
+        if self._in_slices:
+            self.order = torch.cat([ends, self.order[~torch.isin(self.order, ends)]])
+
+    @property
+    def bytes_per_point(self) -> int:
+        """Memory that the terms of one point take in the predictions' precision."""
+        numbers = self.predictions.num_classes * (self.predictions.num_draws + len(self._ends))
+        return numbers * self.predictions.dtype.itemsize
+
+    def log_probs(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Float[Tensor, "n C S"]:
+        """Log-probabilities of some points on the device, draws last."""
+        return self._read(rows, dtype).transpose(1, 2).contiguous()
+
+    def _read(self, rows: slice | Tensor, dtype: torch.dtype | None) -> Float[Tensor, "n S C"]:
+        log_probs = self.predictions.log_probs(rows).to(dtype or self.predictions.dtype)
+        # Rows in float32 sum to 1 up to rounding only; what is exact must be exact about distributions.
+        return torch.log_softmax(log_probs, dim=2) if dtype == torch.float64 else log_probs
+
+    def terms(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> PointTerms:
+        """Probabilities and edge deficits of some points."""
+        probs, deficits = self._distributions(rows, dtype)
+        return PointTerms(probs, self._edge_deficits(deficits))
+
+    def _distributions(
+        self, rows: slice | Tensor, dtype: torch.dtype | None
+    ) -> tuple[Float[Tensor, "n C S"], Float[Tensor, "n C S"]]:
+        """Probabilities and deficits μ = 1 − λ of some points, draws in `order`."""
+        if self.predictions.source.holds_probs and not self.offset and dtype in (None, self.predictions.dtype):
+            probs = self._laid_out(self.predictions.probs(rows))
+            largest = probs.amax(dim=1, keepdim=True)
+            return probs, (largest - probs) / largest
+        log_probs = self._laid_out(self._read(rows, dtype))
+        return log_probs.exp(), -torch.expm1(log_ratios(log_probs, self.offset))
+
+    def _laid_out(self, numbers: Float[Tensor, "n S C"]) -> Float[Tensor, "n C S"]:
+        return numbers.index_select(1, self.order).transpose(1, 2).contiguous()
+
+    def _edge_deficits(self, deficits: Float[Tensor, "n C S"]) -> Float[Tensor, "n C E"]:
+        num = len(self._ends)
+        if self._in_slices:
+            first, second = deficits[:, :, :num], deficits[:, :, num : 2 * num]
+        else:
+            first, second = (deficits.index_select(2, ends) for ends in self._ends.T)
+        return first + second - first * second
+
+    def scores(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
+        """Δ of each single point."""
+        probs, deficits = self._distributions(rows, dtype)
+        mean_probs = probs @ self.draw_weights[self.order].to(probs.dtype)  # (n, C)
+        if len(self._ends) <= DENSE_EDGES_PER_DRAW * self.predictions.num_draws:
+            weights = self.edge_weights.to(probs.dtype)
+            discounted = (self._edge_deficits(deficits) * weights).sum(dim=2)
+        else:
+            discounted = self._dense_discounts(deficits)
+        return (mean_probs * discounted).sum(dim=1)
+
+    def _dense_discounts(self, deficits: Float[Tensor, "n C S"]) -> Float[Tensor, "n C"]:
+        """Σ_k v_k (1 − Q_k) with one (S, S) matrix product: Σ_ab V_ab (μ_a + μ_b − μ_a μ_b) / 2.
+
+        There are more edges than disjoint pairs, so that draws are in their own order.
+        """
+        num_draws = self.predictions.num_draws
+        matrix = torch.zeros(num_draws, num_draws, dtype=torch.float64, device=self.device)
+        matrix[self._ends[:, 0], self._ends[:, 1]] = self.edge_weights
+        matrix = (matrix + matrix.T).to(deficits.dtype)
+        linear = deficits @ matrix.sum(dim=1)
+        quadratic = ((deficits @ matrix) * deficits).sum(dim=2)
+        return linear - quadratic / 2
+
+    def factors(self, rows: slice | Tensor) -> tuple[Float[Tensor, "n S E"], Float[Tensor, "n S E"]]:
+        """(1 − G, G) of some points in float64, each without cancellation."""
+        log_probs = self.log_probs(rows, torch.float64)
+        ratios = log_ratios(log_probs, self.offset)
+        probs = log_probs.exp().transpose(1, 2)  # (n, S, C)
+        kept = ratios.index_select(2, self._ends[:, 0]) + ratios.index_select(2, self._ends[:, 1])
+        return probs @ -torch.expm1(kept), probs @ kept.exp()
+
+    def features(self, rows: slice | Tensor) -> Float[Tensor, "n F"]:
+        """φ_x = √(w_j v_k) (1 − G_x[j, k]), flattened to F = S·E: for x ≠ y, I(x, y) = ⟨φ_x, φ_y⟩."""
+        terms = self.terms(rows)
+        root = torch.outer(self.draw_weights[self.order], self.edge_weights).sqrt().to(terms.probs.dtype)
+        return ((terms.probs.transpose(1, 2) @ terms.deficits) * root).flatten(start_dim=1)
+
+    def spans(self, num_points: int) -> list[slice]:
+        """Consecutive slices of `num_points` points whose terms fit in the cache."""
+        return spans_of(num_points, CHUNK_BYTES // max(1, self.bytes_per_point))
+
+    def factor_spans(self, num_points: int) -> list[slice]:
+        """Consecutive slices of `num_points` points whose factors, and a few copies of them, fit in memory."""
+        return spans_of(num_points, FACTOR_BYTES // max(1, 8 * len(self.draw_weights) * len(self.edge_weights)))
+
+
+class Survival:
+    """R̃[j, k] = w_j v_k Π_{x∈A} G_x[j, k] of a growing batch A: what is left of edge k if draw j is the truth.
+
+    It is stored as ``scaled · exp(log_scale)`` with the largest entry of `scaled` at 1, in float64, so that it does
+    not underflow however many points are added.
+    """
+
+    def __init__(self, draw_weights: Float[Tensor, " S"], edge_weights: Float[Tensor, " E"]):
+        self.scaled = torch.outer(draw_weights, edge_weights)
+        self.log_scale = 0.0
+        self._rescale()
+
+    def copy(self) -> "Survival":
+        """The same matrix, to be multiplied on its own."""
+        return copy.copy(self)  # `multiply` makes new tensors
+
+    @property
+    def log_total(self) -> float:
+        """Log Σ R̃; -inf once nothing survives."""
+        total = float(self.scaled.sum())
+        return math.log(total) + self.log_scale if total > 0 else -math.inf
+
+    def multiply(self, factor: Float[Tensor, "S E"]) -> None:
+        """Add a point with this G."""
+        self.scaled = self.scaled * factor
+        self._rescale()
+
+    def _rescale(self) -> None:
+        largest = self.scaled.amax() if self.scaled.numel() else torch.zeros(())
+        if largest > 0:
+            self.scaled = self.scaled / largest
+            self.log_scale += math.log(float(largest))
+
+
+class BalanceObjective:
+    """Marginal gains of a growing batch: the objective that greedy selection maximises.
+
+    gain(x | A) = Σ_{k,y} (1 − Q_x[k, y]) · (R̃ᵀ P_x)[k, y]: one matrix product over all candidates.
+
+    Positions count the `candidates`, not the pool. Terms are kept within the model's `cache_bytes`: those of all
+    candidates, or those that ``keep`` says are worth it.
+    """
+
+    def __init__(self, model: BalanceModel, candidates: Int[Tensor, " n"], *, cache_bytes: int | None = None):
+        self.model = model
+        self.candidates = candidates
+        self.survival = Survival(model.draw_weights, model.edge_weights)
+        cache_bytes = model.cache_bytes if cache_bytes is None else cache_bytes
+        self._room = cache_bytes // max(1, model.bytes_per_point)
+        self._slots: Tensor | None = None  # (n,) where the terms of a candidate are kept, or -1
+        self._cache = self._filled(candidates) if self._room >= len(candidates) else None
+
+    @property
+    def num_candidates(self) -> int:
+        """How many positions there are."""
+        return len(self.candidates)
+
+    @property
+    def log_scale(self) -> float:
+        """Gains are to be multiplied by exp of this."""
+        return self.survival.log_scale
+
+    def keep(self, positions: Int[Tensor, " p"]) -> None:
+        """Keep the terms of the first of these positions, as many as there is room for, if not all are kept anyway."""
+        if self._room >= self.num_candidates or self._room == 0:
+            return
+        kept = positions[: self._room].sort().values
+        self._cache = self._filled(self.candidates[kept])
+        self._slots = torch.full((self.num_candidates,), -1)
+        self._slots[kept] = torch.arange(len(kept))
+
+    def _filled(self, rows: Int[Tensor, " n"]) -> PointTerms:
+        predictions, dtype = self.model.predictions, self.model.predictions.dtype
+        lead = (len(rows), predictions.num_classes)
+        probs = torch.empty(*lead, predictions.num_draws, dtype=dtype, device=self.model.device)
+        deficits = torch.empty(*lead, len(self.model.edge_weights), dtype=dtype, device=self.model.device)
+        for span in self.model.spans(len(rows)):
+            terms = self.model.terms(rows[span])
+            probs[span], deficits[span] = terms.probs, terms.deficits
+        return PointTerms(probs, deficits)
+
+    def gains(self, positions: Int[Tensor, " p"] | None = None, bar: Bar | None = None) -> Float[Tensor, " p"]:
+        """Gains of some positions (all if left out) in working precision, float64, without the scale."""
+        rows = self.candidates if positions is None else self.candidates[positions]
+        cache, slots = self._cache, self._slots
+        if cache is None:
+            return self._gains(len(rows), lambda span: self.model.terms(rows[span]), bar)
+        if slots is None:
+            where = positions
+            return self._gains(len(rows), lambda span: cache[span if where is None else where[span]], bar)
+        slots = slots if positions is None else slots[positions]
+        hot, cold, cold_rows = slots[slots >= 0], slots < 0, rows[slots < 0]
+        out = torch.empty(len(rows), dtype=torch.float64)
+        out[~cold] = self._gains(len(hot), lambda span: cache[hot[span]], bar)
+        out[cold] = self._gains(len(cold_rows), lambda span: self.model.terms(cold_rows[span]), bar)
+        return out
+
+    def _gains(self, num: int, terms_of: Callable[[slice], PointTerms], bar: Bar | None) -> Float[Tensor, " p"]:
+        survival = self.survival.scaled[self.model.order].to(self.model.predictions.dtype)
+        out = torch.empty(num, dtype=torch.float64)
+        for span in self.model.spans(num):
+            terms = terms_of(span)
+            products = terms.probs.flatten(end_dim=1) @ survival  # (n·C, E)
+            products *= terms.deficits.flatten(end_dim=1)
+            out[span] = products.view(span.stop - span.start, -1).sum(dim=1).double().cpu()
+            if bar is not None:
+                bar.advance(span.stop - span.start)
+        return out
+
+    def exact_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """Gains of some positions in float64, without the scale; decides near-ties."""
+        out = torch.empty(len(positions), dtype=torch.float64)
+        for span in self.model.spans(len(positions)):
+            terms = self.model.terms(self.candidates[positions[span]], torch.float64)
+            out[span] = (
+                ((terms.probs @ self.survival.scaled[self.model.order]) * terms.deficits)
+                .flatten(start_dim=1)
+                .sum(dim=1)
+                .cpu()
+            )
+        return out
+
+    def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
+        """(1 − G, G) of a point."""
+        discounts, kept = self.model.factors(self.candidates[position : position + 1])
+        return discounts[0], kept[0]
+
+    def add(self, position: int) -> None:
+        """Put a point into the batch."""
+        self.survival.multiply(self.factors(position)[1])
+
+
+def balance_scores(
+    predictions: Predictions, edges: Edges, *, offset: bool = False, device: str | None = None
+) -> Float[Tensor, " N"]:
+    """Δ of each point: the expected edge weight that its label discounts, in [0, Δ_max]; larger is better."""
+    model = BalanceModel(_placed(predictions, device), edges, offset=offset)
+    return torch.cat([model.scores(span).cpu() for span in model.spans(predictions.num_points)])
+
+
+@dataclass(frozen=True)
+class BalancePath:
+    """Δ along an ordered batch, float64: the `gains` of its points and their Monte-Carlo standard `errors`.
+
+    Two or three draws make a single disjoint unit, which has no spread: then `errors` is None.
+    """
+
+    gains: Float[Tensor, " B"]
+    errors: Float[Tensor, " B"] | None
+
+
+def balance_path(model: BalanceModel, indices: Int[Tensor, " B"]) -> BalancePath:
+    """The gain of each point of a batch given those before it, exactly."""
+    survival = torch.ones(len(model.draw_weights), len(model.edge_weights), dtype=torch.float64, device=model.device)
+    gains, errors = [], []
+    for span in model.factor_spans(len(indices)):
+        discounts, kept = model.factors(indices[span])
+        before = torch.cat([survival.unsqueeze(0), kept[:-1]]).cumprod(dim=0)  # (n, S, E)
+        survival = before[-1] * kept[-1]
+        contributions = before * discounts
+        gains.append(torch.einsum("nse,s,e->n", contributions, model.draw_weights, model.edge_weights))
+        errors.append(_standard_errors(contributions, model))
+    known = torch.cat(errors).cpu()
+    return BalancePath(torch.cat(gains).cpu(), None if bool(known.isnan().any()) else known)
+
+
+def _standard_errors(contributions: Float[Tensor, "n S E"], model: BalanceModel) -> Float[Tensor, " n"]:
+    """Standard errors over draws of Σ_jk w_j v_k F[j, k].
+
+    Each draw enters twice: as the truth j, and as an end of its pairs k. Its influence is the sum of both deviations
+    from the mean. Disjoint pairs are the independent units of the paper's design, so their two draws count as one.
+    """
+    edges, draw_weights = model.edges, model.draw_weights
+    pair_weights = edges.pair_weights.to(model.device)
+    as_truth = contributions @ model.edge_weights  # (n, S)
+    as_pair = torch.zeros(len(contributions), edges.num_pairs, dtype=torch.float64, device=model.device)
+    as_pair[:, edges.connected.to(model.device)] = torch.einsum("nse,s->ne", contributions, draw_weights)
+    mean = as_truth @ draw_weights
+    truth_parts = (as_truth - mean.unsqueeze(1)) * draw_weights
+    pair_parts = (as_pair - mean.unsqueeze(1)) * pair_weights
+
+    pairs = edges.pairs.to(model.device)
+    unit = torch.arange(edges.num_draws, device=model.device)
+    if edges.design == "disjoint":
+        unit[pairs[:, 1]] = pairs[:, 0]
+    influence = torch.zeros(len(contributions), edges.num_draws, dtype=torch.float64, device=model.device)
+    influence.index_add_(1, unit, truth_parts)
+    influence.index_add_(1, unit[pairs[:, 0]], pair_parts)
+    if edges.design != "disjoint":
+        influence.index_add_(1, unit[pairs[:, 1]], pair_parts)
+    num_units = len(unit.unique())
+    if num_units < 2:
+        return torch.full((len(contributions),), torch.nan, dtype=torch.float64)
+    return (influence.square().sum(dim=1) * num_units / (num_units - 1)).sqrt()
+
+
+def joint_balance(
+    predictions: Predictions, edges: Edges, indices: Indices, *, offset: bool = False, device: str | None = None
+) -> float:
+    """Δ of a set of points, exact for any size: the expected edge weight that their labels together discount."""
+    rows = check_indices("indices", indices, predictions.num_points)
+    if not len(rows):
+        return 0.0
+    return float(balance_path(BalanceModel(_placed(predictions, device), edges, offset=offset), rows).gains.sum())
+
+
+def information(
+    predictions: Predictions,
+    edges: Edges,
+    rows: Indices,
+    cols: Indices,
+    *,
+    offset: bool = False,
+    device: str | None = None,
+) -> Float[Tensor, "r c"]:
+    """I(x, y) = Δ(x) + Δ(y) − Δ({x, y}) for x in `rows` and y in `cols` (eq. 3): their overlap; I(x, x) = Δ(x)."""
+    model = BalanceModel(_placed(predictions, device), edges, offset=offset)
+    first = check_indices("rows", rows, predictions.num_points)
+    second = check_indices("cols", cols, predictions.num_points)
+    matrix = model.features(first) @ model.features(second).T
+    same = first.unsqueeze(1) == second.unsqueeze(0)
+    return torch.where(same.to(model.device), model.scores(first).unsqueeze(1), matrix).cpu()
+
+
+def null_path(predictions: Predictions, indices: Int[Tensor, " B"], *, offset: bool = False) -> Float[Tensor, " B"]:
+    """Coverage after each point if every draw were the mean prediction: what label noise alone discounts."""
+    kept = []
+    for span in spans_of(len(indices), CHUNK_BYTES // (predictions.num_draws * predictions.num_classes)):
+        log_probs = torch.log_softmax(predictions.log_probs(indices[span]).double().cpu(), dim=2)
+        mean = torch.einsum("nsc,s->nc", log_probs.exp(), predictions.draw_weights).log()
+        ratios = log_ratios(mean.unsqueeze(2), offset).squeeze(2)
+        kept.append(1 - (mean.exp() * -torch.expm1(2 * ratios)).sum(dim=1))
+    return 1 - torch.cat(kept).cumprod(dim=0)
+
+
+def _placed(predictions: Predictions, device: str | None) -> Predictions:
+    return predictions if device is None else predictions.to(device)

@@ -1,0 +1,269 @@
+"""Which draws differ enough to be told apart: Hamming distances, the annealed threshold, edges (section 3.1).
+
+A pair of draws is an edge if their hard predictions differ on more than τ·N_ref points of the reference set.
+``partition`` builds explicit equivalence classes instead, by farthest-first traversal (appendix, BALanCe-Partition).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, SupportsFloat, SupportsIndex
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from batchbalance.checks import check_unit, check_whole
+from batchbalance.predictions import CHUNK_NUMBERS, Draws, Predictions, spans_of
+from batchbalance.sections import Section, Whole
+from batchbalance.seeds import generator
+
+Pairs = Literal["disjoint", "all"] | int
+Design = Literal["disjoint", "random", "all", "partition"]
+MaxReference = SupportsIndex | Literal["all"]
+MAX_REFERENCE = 10_000
+DEFAULT_RATIO = 0.25
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Edges:
+    """The pairs of draws that were looked at, and which of them are edges.
+
+    Attributes:
+        pairs: (K, 2) draw indices of the pairs looked at.
+        connected: (K,) whether the pair is an edge.
+        draws: which draws they join, those of the reference set.
+        design: how the pairs were chosen: "disjoint", "random", "all" or "partition".
+        threshold: τ, the share of the reference set that an edge must exceed.
+        num_reference: points of the reference set that were compared.
+        num_reference_given: points that were handed over, before subsampling.
+    """
+
+    pairs: Int[Tensor, "K 2"]
+    connected: Bool[Tensor, " K"]
+    draws: Draws
+    design: Design
+    threshold: float
+    num_reference: int
+    num_reference_given: int
+
+    @property
+    def num_draws(self) -> int:
+        """S, the number of draws."""
+        return self.draws.num
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs looked at."""
+        return len(self.pairs)
+
+    @property
+    def num_edges(self) -> int:
+        """E: pairs that differ by more than the threshold."""
+        return int(self.connected.sum())
+
+    @property
+    def ends(self) -> Int[Tensor, "E 2"]:
+        """The two draws of each edge."""
+        return self.pairs[self.connected]
+
+    @property
+    def pair_weights(self) -> Float[Tensor, " K"]:
+        """w_a w_b of every pair looked at, normalised to sum 1, float64."""
+        if self.draws.weights is None:
+            return torch.full((self.num_pairs,), 1 / self.num_pairs, dtype=torch.float64)
+        products = self.draws.weights[self.pairs].prod(dim=1)
+        total = products.sum()
+        return products / total if total > 0 else products
+
+    @property
+    def edge_weights(self) -> Float[Tensor, " E"]:
+        """v_k of every edge, float64; their sum Δ_max is the largest value that Δ can take."""
+        return self.pair_weights[self.connected]
+
+    @property
+    def total_weight(self) -> float:
+        """Δ_max, the sum of the edge weights."""
+        return float(self.edge_weights.sum())
+
+    def check_same_draws(self, predictions: Predictions) -> None:
+        """Raise DrawMismatchError unless `predictions` hold the draws that the edges join."""
+        predictions.draws.check_same(self.draws, "edges")
+
+    def __repr__(self) -> str:
+        return f"Edges({self.num_edges} of {self.num_pairs} {self.design} pairs, threshold {self.threshold:g})"
+
+
+class EdgeSettings(Section):
+    """Which pairs of draws are told apart: τ fixed, or ratio · ε; the pairs looked at; the reference set's size."""
+
+    table = "[edges]"
+    ratio: Annotated[float, Field(ge=0)] = DEFAULT_RATIO
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    pairs: Pairs = "disjoint"
+    max_reference: Whole = MAX_REFERENCE
+
+    @model_validator(mode="after")
+    def _one_threshold(self) -> "EdgeSettings":
+        if self.threshold is not None and "ratio" in self.model_fields_set and self.ratio != DEFAULT_RATIO:
+            raise ValueError("`ratio` and `threshold` must not be given together; leave one out")
+        return self
+
+
+def annealed_threshold(validation_error: SupportsFloat, ratio: SupportsFloat = DEFAULT_RATIO) -> float:
+    """τ = ratio · ε: the threshold shrinks with the validation error ε (both in [0, 1])."""
+    return check_unit("ratio", ratio) * check_unit("validation_error", validation_error)
+
+
+def hamming_distances(
+    reference: Predictions, pairs: Int[Tensor, "K 2"] | None = None, *, rows: Int[Tensor, " r"] | None = None
+) -> Int[Tensor, " K"] | Int[Tensor, "S S"]:
+    """On how many reference points the hard predictions of two draws differ.
+
+    Args:
+        reference: predictions on the reference set.
+        pairs: (K, 2) pairs of draws; all pairs if left out.
+        rows: the points to compare on; all if left out.
+
+    Returns:
+        Counts, int64: (K,) for given pairs, else the symmetric (S, S) matrix.
+    """
+    rows = torch.arange(reference.num_points) if rows is None else rows
+    if pairs is None:
+        return _distance_matrix(reference, rows)
+    counts = torch.zeros(len(pairs), dtype=torch.long)
+    for span in spans_of(len(rows), CHUNK_NUMBERS // (reference.num_draws * reference.num_classes)):
+        labels = reference.hard_labels(rows[span]).cpu()
+        counts += (labels[:, pairs[:, 0]] != labels[:, pairs[:, 1]]).sum(dim=0)
+    return counts
+
+
+def _distance_matrix(reference: Predictions, rows: Tensor) -> Tensor:
+    num_draws = reference.num_draws
+    agreements = torch.zeros(num_draws, num_draws, dtype=torch.float64)
+    for span in spans_of(len(rows), CHUNK_NUMBERS // (reference.num_draws * reference.num_classes)):
+        labels = reference.hard_labels(rows[span]).cpu()
+        one_hot = torch.nn.functional.one_hot(labels, reference.num_classes).to(torch.float32)
+        flat = one_hot.transpose(0, 1).reshape(num_draws, -1)  # (S, n·C)
+        agreements += flat @ flat.T  # whole numbers below 2^24 are exact in float32
+    return len(rows) - agreements.round().long()
+
+
+def connect(
+    reference: Predictions,
+    threshold: SupportsFloat,
+    pairs: Pairs | SupportsIndex = "disjoint",
+    seed: int = 0,
+    *,
+    max_reference: MaxReference | None = None,
+) -> Edges:
+    """Join the draws that differ on more than a share `threshold` of the reference set.
+
+    Args:
+        reference: predictions on the reference set (the paper's D̄pool).
+        threshold: τ in [0, 1].
+        pairs: "disjoint" joins draw i with draw i + ⌊S/2⌋ as in the paper (an odd last draw with draw 0), a
+            number takes that many distinct random pairs, "all" takes every pair.
+        seed: for random pairs and for subsampling the reference set.
+        max_reference: a larger reference set is subsampled to this size, 10,000 if left out; "all" keeps it whole.
+    """
+    tau = check_unit("threshold", threshold)
+    chosen, design = choose_pairs(reference.num_draws, pairs, seed)
+    rows = subsampled_rows(reference, max_reference, seed)
+    if len(chosen) > reference.num_draws:  # a matrix product is cheaper than comparing pair by pair
+        distances = hamming_distances(reference, rows=rows)[chosen[:, 0], chosen[:, 1]]
+    else:
+        distances = hamming_distances(reference, chosen, rows=rows)
+    connected = distances > threshold_count(tau, len(rows))
+    return _edges(reference, len(rows), tau, chosen, connected, design)
+
+
+def partition_edges(
+    reference: Predictions, threshold: SupportsFloat, seed: int = 0, *, max_reference: MaxReference | None = None
+) -> Edges:
+    """Join all draws that lie in different classes of a farthest-first partition (BALanCe-Partition)."""
+    tau = check_unit("threshold", threshold)
+    chosen, _ = choose_pairs(reference.num_draws, "all", seed)
+    rows = subsampled_rows(reference, max_reference, seed)
+    classes = partition(hamming_distances(reference, rows=rows), threshold_count(tau, len(rows)))
+    connected = classes[chosen[:, 0]] != classes[chosen[:, 1]]
+    return _edges(reference, len(rows), tau, chosen, connected, "partition")
+
+
+def _edges(
+    reference: Predictions, num_compared: int, threshold: float, pairs: Tensor, connected: Tensor, design: Design
+) -> Edges:
+    return Edges(
+        pairs=pairs,
+        connected=connected,
+        draws=reference.draws,
+        design=design,
+        threshold=threshold,
+        num_reference=num_compared,
+        num_reference_given=reference.num_points,
+    )
+
+
+def partition(distances: Int[Tensor, "S S"], radius: int) -> Int[Tensor, " S"]:
+    """Equivalence classes by farthest-first traversal (Gonzalez 1985).
+
+    Draw 0 is the first centre; the draw farthest from all centres becomes the next one until every draw is
+    within `radius` of a centre. Each draw joins its nearest centre, the earliest one on a tie.
+
+    Returns:
+        (S,) class of each draw, numbered in the order of the centres.
+    """
+    nearest = distances[0].clone()
+    classes = torch.zeros(len(distances), dtype=torch.long)
+    num_classes = 1
+    while int(nearest.max()) > radius:
+        centre = int(nearest.argmax())
+        closer = distances[centre] < nearest
+        classes[closer] = num_classes
+        nearest = torch.minimum(nearest, distances[centre])
+        num_classes += 1
+    return classes
+
+
+def choose_pairs(num_draws: int, pairs: Pairs | SupportsIndex, seed: int) -> tuple[Int[Tensor, "K 2"], Design]:
+    """The pairs of draws to look at, (K, 2), and the name of the design."""
+    if num_draws < 2:
+        raise ValueError(f"pairs of draws need at least 2 draws, got {num_draws}; predict with more draws")
+    if pairs == "disjoint":
+        half = num_draws // 2
+        first = torch.arange(half)
+        chosen = torch.stack([first, first + half], dim=1)
+        if num_draws % 2:
+            chosen = torch.cat([chosen, torch.tensor([[0, num_draws - 1]])])
+        return chosen, "disjoint"
+    upper = torch.triu_indices(num_draws, num_draws, offset=1).T
+    if pairs == "all":
+        return upper, "all"
+    if isinstance(pairs, str):
+        raise ValueError(f"`pairs` must be 'disjoint', 'all' or a number of random pairs, got {pairs!r}")
+    number = check_whole("pairs", pairs, 1, len(upper), limit=f"the pairs of {num_draws} draws")
+    picked = torch.randperm(len(upper), generator=generator(seed, "pairs"))[:number]
+    return upper[picked.sort().values], "random"
+
+
+def threshold_count(threshold: float, num_reference: int) -> int:
+    """The largest whole number of differing points that is not more than τ·N_ref."""
+    # 0.29 · 100 is 28.999… in floating point; a pair that differs on exactly 29 points is not an edge.
+    return int(threshold * num_reference + 1e-9)
+
+
+def subsampled_rows(reference: Predictions, max_reference: MaxReference | None, seed: int) -> Int[Tensor, " r"]:
+    """At most `max_reference` points of the reference set, drawn without replacement, in ascending order."""
+    most = reference.num_points
+    if max_reference != "all":
+        given = MAX_REFERENCE if max_reference is None else max_reference
+        most = check_whole("max_reference", given)
+    if reference.num_points <= most:
+        return torch.arange(reference.num_points)
+    stream = generator(seed, "reference")
+    return torch.randperm(reference.num_points, generator=stream)[:most].sort().values
+
+
+def subsample(reference: Predictions, max_reference: MaxReference | None, seed: int) -> Predictions:
+    """The reference set, or at most `max_reference` points of it."""
+    rows = subsampled_rows(reference, max_reference, seed)
+    return reference if len(rows) == reference.num_points else reference.subset(rows)

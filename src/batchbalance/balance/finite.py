@@ -1,0 +1,184 @@
+"""EC² and ECED, the ancestors of BALanCe, on finite hypothesis sets (appendix, preliminary works).
+
+Hypotheses lie in equivalence classes, and an edge joins every two of different classes. EC² cuts an edge when a
+label has probability 0 under one of its ends (Golovin et al. 2010); ECED discounts an edge by the likelihood ratios
+λ_h(y) = p(y | h, x) / max_y' p(y' | h, x) of its ends and subtracts what noise alone would discount (Chen et al. 2017).
+With s_c the weight of class c, all edges together weigh ½ Σ_c s_c (Σ s − s_c), so that no list of edges is needed.
+
+``ec2`` and ``eced`` are the first step of either over posterior draws, whose edges come from ``connect``.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from batchbalance.balance.edges import Edges
+from batchbalance.errors import UnknownNameError
+from batchbalance.predictions import Predictions
+from batchbalance.scores import above_rounding
+
+RULES = ("ec2", "eced")
+SUM_TOLERANCE = 1e-4
+BLOCK_NUMBERS = 2**22
+
+
+class HypothesisTable:
+    """Active learning on a finite set of H hypotheses: ask for a point, tell its label, until one class is left.
+
+    Args:
+        likelihoods: (H, N, C) probabilities p(y | h, x) of each label of each point under each hypothesis.
+        classes: (H,) equivalence class of each hypothesis, any whole numbers.
+        prior: (H,) probabilities of the hypotheses; equal if left out.
+        rule: "ec2" or "eced". EC² cuts at probability 0 only, so use it where labels are free of noise.
+
+    Attributes:
+        posterior: (H,) probabilities of the hypotheses given the labels told so far.
+        node_weights: (H,) what edges are weighed by: an edge weighs the product of its two ends. For ECED this is the
+            posterior; for EC² the prior of the hypotheses that no label has ruled out. Scaled to sum 1 after each
+            label, which is one factor for all edges.
+    """
+
+    def __init__(
+        self,
+        likelihoods: Float[Tensor, "H N C"],
+        classes: Int[Tensor, " hypotheses"],
+        prior: Float[Tensor, " priors"] | None = None,
+        *,
+        rule: str = "ec2",
+    ) -> None:
+        if rule not in RULES:
+            raise UnknownNameError("rule", rule, RULES)
+        num_hypotheses = len(likelihoods)
+        if 0 in likelihoods.shape or len(classes) != num_hypotheses:
+            raise ValueError(
+                f"`likelihoods` must be (H, N, C) with one of `classes` for each hypothesis, got shape "
+                f"{tuple(likelihoods.shape)} and {len(classes)} classes"
+            )
+        self.rule = rule
+        self.likelihoods = likelihoods.double()
+        _check_distributions("likelihoods", self.likelihoods)
+        if prior is None:
+            prior = torch.full((num_hypotheses,), 1 / num_hypotheses, dtype=torch.float64)
+        self.posterior = prior.double()
+        if len(prior) != num_hypotheses:
+            raise ValueError(f"`prior` must have one number for each of {num_hypotheses} hypotheses, got {len(prior)}")
+        _check_distributions("prior", self.posterior)
+        self.posterior = self.posterior / self.posterior.sum()
+        self.node_weights = self.posterior
+        numbered = torch.unique(classes, return_inverse=True)[1]
+        self.membership = torch.nn.functional.one_hot(numbered).double()  # (H, number of classes)
+
+    @property
+    def version_space(self) -> Bool[Tensor, " H"]:
+        """Which hypotheses no label has ruled out."""
+        return self.posterior > 0
+
+    @property
+    def edge_weight(self) -> float:
+        """Total weight of the edges that are left; 0 once all hypotheses left are of one class."""
+        return float(_edge_weight(self.node_weights @ self.membership))
+
+    def scores(self) -> Float[Tensor, " N"]:
+        """Expected weight of the edges that the label of each point cuts or discounts, float64."""
+        num_points, num_classes = self.likelihoods.shape[1:]
+        left = self.version_space
+        table, nodes = self.likelihoods[left], self.node_weights[left]
+        scores = torch.empty(num_points, dtype=torch.float64)
+        step = max(1, BLOCK_NUMBERS // (len(table) * num_classes))
+        for start in range(0, num_points, step):
+            block = table[:, start : start + step]  # (h, n, C)
+            expected = torch.einsum("h,hnc->nc", self.posterior[left], block)
+            kept = _ratios(block) if self.rule == "eced" else (block > 0).double()
+            survives = _edge_weight(torch.einsum("hnc,hk->nck", kept * nodes[:, None, None], self.membership[left]))
+            most = self.edge_weight * (kept.amax(dim=0).square() if self.rule == "eced" else torch.ones_like(expected))
+            scores[start : start + step] = (expected * above_rounding(most - survives, most)).sum(dim=1)
+        return scores
+
+    def next_query(self, candidates: Int[Tensor, " n"] | None = None) -> int:
+        """The point of highest score, among `candidates` if given; a tie up to rounding goes to the lowest index."""
+        scores = self.scores()
+        if candidates is not None:
+            allowed = torch.zeros(len(scores), dtype=torch.bool)
+            allowed[candidates] = True
+            scores = scores.masked_fill(~allowed, -torch.inf)
+        return int((scores >= scores.max() - 1e-12 * max(self.edge_weight, 1e-300)).nonzero()[0])
+
+    def observe(self, x: int, y: int) -> None:
+        """Take in that point `x` has label `y`."""
+        num_points, num_classes = self.likelihoods.shape[1:]
+        if not 0 <= x < num_points or not 0 <= y < num_classes:
+            raise ValueError(
+                f"`x` must be from 0 to {num_points - 1} and `y` from 0 to {num_classes - 1}, got {x} and {y}"
+            )
+        likelihood = self.likelihoods[:, x, y]
+        posterior = self.posterior * likelihood
+        if not bool((posterior > 0).any()):
+            raise ValueError(f"`y` must be a label that some hypothesis left allows, got {y} for point {x}")
+        self.posterior = posterior / posterior.sum()
+        nodes = self.posterior if self.rule == "eced" else self.node_weights * (likelihood > 0)
+        self.node_weights = nodes / nodes.sum()
+
+
+def ec2(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
+    """EC² over draws: the expected edge weight that a label cuts, float64.
+
+    Draws count by their hard predictions, because a softmax never rules out a label: an edge survives only a label
+    that both of its ends predict.
+    """
+    edges.check_same_draws(predictions)
+    ends, values = edges.ends, edges.edge_weights
+    weights = predictions.draw_weights
+    scores = []
+    for _, chunk in predictions.chunks():
+        labels = chunk.argmax(dim=-1).cpu()  # (n, S)
+        votes = torch.zeros(len(labels), predictions.num_classes, dtype=torch.float64)
+        votes.scatter_add_(1, labels, weights.expand(labels.shape))
+        first, second = labels[:, ends[:, 0]], labels[:, ends[:, 1]]  # (n, E)
+        votes /= votes.sum(dim=1, keepdim=True)  # exactly 1 where all draws agree
+        cut = torch.where(first == second, 1 - votes.gather(1, first), 1)
+        scores.append(cut @ values)
+    return torch.cat(scores)
+
+
+def eced(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
+    """ECED over draws: the expected edge weight that a label discounts beyond the offset for noise, float64.
+
+    Σ_y p̄(y) Σ_k v_k (max_h λ_h(y)² − λ_a(y) λ_b(y)) over the edges k = (a, b); 0 where all draws agree. The
+    maximum goes over draws of positive weight.
+    """
+    edges.check_same_draws(predictions)
+    device = predictions.device
+    num_draws = predictions.num_draws
+    weights = predictions.draw_weights.to(device)
+    halves = torch.zeros(num_draws, num_draws, dtype=torch.float64)
+    halves.index_put_((edges.ends[:, 0], edges.ends[:, 1]), edges.edge_weights, accumulate=True)
+    halves = halves.to(device)
+    scores = []
+    for _, chunk in predictions.chunks(BLOCK_NUMBERS // 4):
+        log_probs = chunk.double()
+        expected = torch.einsum("s,nsc->nc", weights, log_probs.exp())
+        ratios = (log_probs - log_probs.amax(dim=2, keepdim=True)).exp().transpose(1, 2)  # (n, C, S)
+        discounted = (ratios * (ratios @ halves.T)).sum(dim=2)  # Σ_k v_k λ_a λ_b
+        most = edges.total_weight * ratios[..., weights > 0].amax(dim=2).square()
+        scores.append((expected * above_rounding(most - discounted, most)).sum(dim=1).cpu())
+    return torch.cat(scores)
+
+
+def _ratios(table: Float[Tensor, "h n C"]) -> Float[Tensor, "h n C"]:
+    return table / table.amax(dim=2, keepdim=True)
+
+
+def _edge_weight(by_class: Float[Tensor, "... K"]) -> Float[Tensor, "..."]:
+    """Weight of the edges between classes of these weights."""
+    return (by_class * (by_class.sum(dim=-1, keepdim=True) - by_class)).sum(dim=-1).clamp_min(0) / 2
+
+
+def _check_distributions(name: str, table: Tensor) -> None:
+    """Raise unless the last axis holds distributions."""
+    wrong = ~((table >= 0).all(dim=-1) & ((table.sum(dim=-1) - 1).abs() <= SUM_TOLERANCE))
+    if bool(wrong.any()):
+        where = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"`{name}` must be non-negative and sum to 1 along the last axis, got a sum of "
+            f"{float(table[tuple(where)].sum()):g} at {where}; divide by the sums"
+        )

@@ -1,0 +1,116 @@
+"""BADGE: far-apart gradients of the last layer (section 4, compared methods).
+
+The gradient embeddings (p − e_ŷ) ⊗ h are never formed: with A = ‖p − e_ŷ‖², H = ‖h‖², and α, η the squared distances of
+the two factors to those of a centre,
+
+    ‖g − g'‖² = ½ [(A − A')(H − H') + α (H + H') + η (A + A') − α η].
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from batchbalance.batches.candidates import check_candidates
+from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, distances
+
+
+def badge(
+    probs: Float[Tensor, "N C"] | Float[Tensor, "N S C"],
+    embeddings: Float[Tensor, "points D"] | Float[Tensor, "points draws D"],
+    batch_size: int,
+    *,
+    generator: torch.Generator,
+    candidates: Tensor | None = None,
+    weights: Float[Tensor, " S"] | None = None,
+) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
+    """BADGE: k-means++ seeding on the gradients of the last layer (Ash et al. 2020).
+
+    The gradient of a point is (p − e_ŷ) ⊗ h, where ŷ is the label of the highest mean probability. The first
+    point has the largest gradient, each further one is drawn with p ∝ squared distance to the nearest chosen one.
+    Once every point left equals a chosen one, the lowest indices fill the batch.
+
+    Args:
+        probs: mean probabilities (N, C); or those of every draw (N, S, C).
+        embeddings: mean embeddings (N, D); or with probabilities of every draw, embeddings of every draw
+            (N, S, D): the gradient is then the mean of the gradients of the draws, which costs S·C·D a point and pick.
+        batch_size: B.
+        generator: draws the points.
+        candidates: (n,) ascending indices of the points that may be chosen; all if left out.
+        weights: of the draws, with probabilities of every draw; equal if left out.
+
+    Returns:
+        (B,) indices in the order chosen; (B,) distance of each to the nearest one before it, float64; for the
+        first, the norm of its gradient.
+    """
+    if probs.ndim != embeddings.ndim or probs.shape[:-1] != embeddings.shape[:-1]:
+        shapes = f"{tuple(probs.shape)} and {tuple(embeddings.shape)}"
+        raise ValueError(f"`probs` and `embeddings` must agree on all axes but the last, got shapes {shapes}")
+    check_finite("embeddings", embeddings)
+    candidates = check_candidates(candidates, len(probs), batch_size)
+    factors = probs[candidates], embeddings[candidates]
+    squared_norms, squared_distances = _mean_gradients(*factors, weights) if probs.ndim == 3 else _gradients(*factors)
+    nearest = squared_norms
+    taken = torch.zeros(len(nearest), dtype=torch.bool)
+    chosen = torch.empty(batch_size, dtype=torch.long)
+    picked_at = torch.empty(batch_size, dtype=torch.float64)
+    for i in range(batch_size):
+        pick = int(nearest.argmax()) if i == 0 else _draw(nearest, generator)
+        if taken[pick]:  # nothing left but duplicates
+            pick = int((~taken).nonzero()[0])
+        chosen[i], picked_at[i], taken[pick] = candidates[pick], nearest[pick].sqrt(), True
+        if i + 1 < batch_size:
+            apart = squared_distances(pick)
+            nearest = (torch.minimum(nearest, apart) if i else apart).masked_fill(taken, 0)
+    return chosen, picked_at
+
+
+def _gradients(
+    probs: Float[Tensor, "n C"], embeddings: Float[Tensor, "n D"]
+) -> tuple[Float[Tensor, " n"], Callable[[int], Tensor]]:
+    """Squared norms of (p − e_ŷ) ⊗ h, and squared distances to one of them."""
+    residuals = probs.scatter_add(1, probs.argmax(dim=1, keepdim=True), -torch.ones_like(probs[:, :1]))
+    zero = torch.zeros(())
+    a, h = (distances(factor, zero.to(factor).expand(factor.shape[1])).square() for factor in (residuals, embeddings))
+
+    def squared_distances(centre: int) -> Tensor:
+        alpha = distances(residuals, residuals[centre]).square()
+        eta = distances(embeddings, embeddings[centre]).square()
+        crossed = (a - a[centre]) * (h - h[centre]) - alpha * eta
+        return (crossed + alpha * (h + h[centre]) + eta * (a + a[centre])).clamp_min(0) / 2
+
+    return a * h, squared_distances
+
+
+def _mean_gradients(
+    probs: Float[Tensor, "n S C"], embeddings: Float[Tensor, "n S D"], weights: Float[Tensor, " S"] | None
+) -> tuple[Float[Tensor, " n"], Callable[[int], Tensor]]:
+    """The same for the mean over draws of (p_s − e_ŷ) ⊗ h_s, one block of points in memory at a time."""
+    num_points, num_draws, num_classes = probs.shape
+    equal = torch.full((num_draws,), 1 / num_draws, dtype=torch.float64)
+    w = (equal if weights is None else weights.double()).to(probs.device)
+    labels = torch.einsum("s,nsc->nc", w, probs.double()).argmax(dim=1)
+    step = max(1, BLOCK_NUMBERS // (num_classes * embeddings.shape[2] + num_draws * embeddings.shape[2]))
+
+    def gradients(rows: Tensor) -> Tensor:
+        residuals = probs[rows].double() - torch.nn.functional.one_hot(labels[rows], num_classes).unsqueeze(1)
+        return torch.einsum("s,nsc,nsd->ncd", w, residuals, embeddings[rows].double())
+
+    def squared_distances_to(centre: Tensor) -> Tensor:
+        parts = torch.arange(num_points, device=probs.device).split(step)
+        return torch.cat([(gradients(rows) - centre).square().sum(dim=(1, 2)).cpu() for rows in parts])
+
+    def squared_distances(centre: int) -> Tensor:
+        return squared_distances_to(gradients(torch.tensor([centre], device=probs.device)))
+
+    return squared_distances_to(torch.zeros((), dtype=torch.float64, device=probs.device)), squared_distances
+
+
+def _draw(weights: Float[Tensor, " n"], generator: torch.Generator) -> int:
+    """A position with p ∝ weight; 0 if no weight is positive."""
+    ends = weights.cumsum(0)
+    place = torch.rand((), generator=generator, dtype=torch.float64) * ends[-1]
+    positive = weights.nonzero()
+    last = int(positive[-1]) if len(positive) else 0  # rounding may lead beyond it
+    return min(int(torch.searchsorted(ends, place, right=True)), last)

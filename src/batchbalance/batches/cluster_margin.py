@@ -1,0 +1,82 @@
+"""Cluster-Margin: points of small margin, in turn from hierarchical clusters (section 4, compared methods)."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from batchbalance.batches.candidates import check_candidates
+from batchbalance.batches.distances import check_finite
+
+MAX_CLUSTERED = 20_000  # hierarchical clustering holds a distance for every pair: 1.6 GB
+
+
+def cluster_margin(
+    probs: Float[Tensor, "N C"],
+    embeddings: Float[Tensor, "points D"],
+    batch_size: int,
+    *,
+    candidates: Tensor | None = None,
+    margin_factor: float = 10.0,
+    num_clusters: int | None = None,
+) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
+    """Cluster-Margin: low-margin points, taken in turn from hierarchical clusters (Citovsky et al. 2021).
+
+    The margin_factor · B points of smallest margin are clustered by average linkage; clusters give one point each,
+    the smallest cluster first, round after round. Inside a cluster the smallest margin goes first.
+
+    Args:
+        probs: mean probabilities.
+        embeddings: of the pool.
+        batch_size: B.
+        candidates: (n,) ascending indices of the points that may be chosen; all if left out.
+        margin_factor: how many points are clustered, as a multiple of B.
+        num_clusters: where the tree of clusters is cut; B if left out.
+
+    Returns:
+        (B,) indices in the order chosen, a tie to the lowest; (B,) one minus the margin of each, float64.
+    """
+    check_finite("embeddings", embeddings)
+    if len(embeddings) != len(probs):
+        raise ValueError(f"`embeddings` must have one row for each of {len(probs)} points, got {len(embeddings)}")
+    if margin_factor < 1 or (num_clusters is not None and num_clusters < 1):
+        raise ValueError(
+            f"`margin_factor` and `num_clusters` must be at least 1, got {margin_factor:g} and {num_clusters}"
+        )
+    candidates = check_candidates(candidates, len(probs), batch_size)
+    num_kept = min(len(candidates), max(batch_size, int(margin_factor * batch_size)))
+    if num_kept > MAX_CLUSTERED:
+        raise ValueError(
+            f"`margin_factor` must leave at most {MAX_CLUSTERED:,} points to cluster, got {margin_factor:g} × "
+            f"{batch_size} = {num_kept:,}; lower it or the batch size"
+        )
+    top = torch.nn.functional.pad(probs[candidates].double(), (0, 1)).topk(2, dim=1).values
+    scores = 1 - (top[:, 0] - top[:, 1])
+    kept = scores.sort(descending=True, stable=True).indices[:num_kept]
+    clusters = _average_linkage(embeddings[candidates[kept]], num_clusters or batch_size)
+    sizes = torch.bincount(clusters)
+    first = torch.full_like(sizes, num_kept).scatter_reduce(0, clusters, torch.arange(num_kept), reduce="amin")
+    ranks = _ranks_within(clusters)
+    # In turn: by round, then by size of the cluster, then by the most promising point of the cluster.
+    order = sorted(range(num_kept), key=lambda i: (int(ranks[i]), int(sizes[clusters[i]]), int(first[clusters[i]])))
+    picked = kept[order[:batch_size]]
+    return candidates[picked], scores[picked]
+
+
+def _average_linkage(embeddings: Float[Tensor, "n D"], num_clusters: int) -> Int[Tensor, " n"]:
+    """Cluster of each point, from 0."""
+    from sklearn.cluster import AgglomerativeClustering  # takes longer to import than all the rest
+
+    if len(embeddings) == 1:
+        return torch.zeros(1, dtype=torch.long)
+    clusters = AgglomerativeClustering(n_clusters=min(num_clusters, len(embeddings)), linkage="average")
+    return torch.from_numpy(clusters.fit_predict(embeddings.double().cpu().numpy())).long()
+
+
+def _ranks_within(clusters: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """How many earlier points lie in the same cluster."""
+    order = clusters.sort(stable=True).indices
+    counts = torch.bincount(clusters)
+    starts = (counts.cumsum(0) - counts)[clusters[order]]
+    ranks = torch.empty_like(clusters)
+    ranks[order] = torch.arange(len(clusters)) - starts
+    return ranks

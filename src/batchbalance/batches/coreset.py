@@ -1,0 +1,54 @@
+"""CoreSet: a batch that covers the pool, by k-center greedy (section 4, compared methods)."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from batchbalance.batches.candidates import check_candidates
+from batchbalance.batches.distances import check_finite, distances, nearest_distances
+
+
+def k_center(
+    embeddings: Float[Tensor, "N D"],
+    batch_size: int,
+    *,
+    candidates: Tensor | None = None,
+    labelled: Float[Tensor, "L features"] | None = None,
+) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
+    """CoreSet: repeatedly the point farthest from all centres, within twice the best radius (Sener & Savarese 2018).
+
+    Args:
+        embeddings: of the pool.
+        batch_size: B.
+        candidates: (n,) ascending indices of the points to cover and to choose from; all if left out.
+        labelled: embeddings of the labelled points, the first centres. Without them the point nearest to the mean
+            of the candidates comes first.
+
+    Returns:
+        (B,) indices in the order chosen, a tie to the lowest; (B,) largest distance of a candidate to its nearest
+        centre after each pick, float64.
+    """
+    check_finite("embeddings", embeddings)
+    candidates = check_candidates(candidates, len(embeddings), batch_size)
+    points = embeddings[candidates]
+    if labelled is None or len(labelled) == 0:
+        pick = int(distances(points, points.mean(dim=0)).argmin())
+        nearest = torch.full((len(points),), torch.inf, dtype=torch.float64)
+    else:
+        check_finite("labelled", labelled)
+        if labelled.shape[1] != embeddings.shape[1]:
+            raise ValueError(
+                f"`labelled` must have the pool's {embeddings.shape[1]} features, got {labelled.shape[1]}; "
+                "embed both with one network"
+            )
+        nearest = nearest_distances(points, labelled.to(points))
+        pick = int(nearest.argmax())
+    chosen = torch.empty(batch_size, dtype=torch.long)
+    radii = torch.empty(batch_size, dtype=torch.float64)
+    taken = torch.zeros(len(points), dtype=torch.bool)
+    for i in range(batch_size):
+        chosen[i], taken[pick] = candidates[pick], True
+        nearest = torch.minimum(nearest, distances(points, points[pick]))
+        radii[i] = nearest.max()
+        pick = int(nearest.masked_fill(taken, -1).argmax())
+    return chosen, radii

@@ -1,0 +1,109 @@
+"""What arguments must be: whole numbers, shares, sizes in bytes, arrays of real numbers, indices of points."""
+
+import math
+import operator
+from collections.abc import Sequence, Set
+from typing import Any, SupportsFloat
+
+import numpy as np
+import torch
+import torch.utils.dlpack
+from pydantic import ByteSize, TypeAdapter, ValidationError
+from torch import Tensor
+
+Indices = Sequence[Any] | Set[Any] | np.ndarray | Tensor  # as users give them; `check_indices` makes a tensor
+
+BYTES = TypeAdapter(ByteSize)
+
+
+def check_whole(name: str, value: Any, least: int = 1, most: int | None = None, *, limit: str = "") -> int:
+    """The value as an int, if it is a whole number (of Python, NumPy or torch) from `least` to `most`.
+
+    `limit` says what `most` is, for the message: "the points that are left".
+    """
+    try:
+        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
+    if most is not None and number > most:
+        raise ValueError(f"`{name}` must be at most {most}" + (f", {limit}" if limit else "") + f", got {value!r}")
+    return number
+
+
+def check_unit(name: str, value: SupportsFloat) -> float:
+    """The value as a float, if it is a number in [0, 1]."""
+    number = math.nan if isinstance(value, bool | str) else float(value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}")
+    return number
+
+
+def check_bytes(name: str, value: int | str) -> int:
+    """A number of bytes from a whole number or from a text such as "2GiB", "512 MiB" or "1.5GB"."""
+    try:
+        if isinstance(value, str):
+            return check_whole(name, int(BYTES.validate_python(value)))
+        return check_whole(name, value)
+    except (ValidationError, ValueError, OverflowError):
+        raise ValueError(
+            f"`{name}` must be a positive number of bytes, or a text such as '2GiB', got {value!r}"
+        ) from None
+
+
+def as_tensor(x: Any, name: str = "predictions") -> Tensor:
+    """An array of real numbers as a tensor that shares its memory where it can."""
+    if isinstance(x, Tensor):
+        tensor = x.detach()
+    elif isinstance(x, np.ndarray) or not hasattr(x, "__dlpack__"):
+        array = np.asarray(x)
+        if array.dtype.kind not in "fbiu" or array.dtype.itemsize > 8:
+            raise ValueError(f"{name} must be real numbers of at most 64 bits, got dtype {array.dtype}")
+        if not array.dtype.isnative or not array.flags.writeable:
+            array = array.astype(array.dtype.newbyteorder("="))  # torch takes neither
+        tensor = torch.from_numpy(array)
+    else:
+        tensor = torch.utils.dlpack.from_dlpack(x).detach()
+    if tensor.is_complex():
+        raise ValueError(f"{name} must be real numbers, got dtype {tensor.dtype}")
+    return tensor
+
+
+def compute_dtype(stored: torch.dtype) -> torch.dtype:
+    """The type in which stored numbers are computed with: float64 stays, all else becomes float32."""
+    return torch.float64 if stored == torch.float64 else torch.float32
+
+
+def check_indices(name: str, indices: Indices, num_points: int) -> Tensor:
+    """Distinct point indices in [0, N), as an int64 tensor in the given order."""
+    try:
+        given = torch.as_tensor(sorted(indices) if isinstance(indices, set | frozenset) else indices)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"`{name}` must be a list of whole numbers, got {indices!r}") from error
+    if given.numel() == 0:
+        return torch.empty(0, dtype=torch.long)
+    if given.ndim != 1 or given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+        raise ValueError(f"`{name}` must be a list of whole numbers, got shape {tuple(given.shape)}, {given.dtype}")
+    rows = given.detach().cpu().long()
+    outside = rows[(rows < 0) | (rows >= num_points)]
+    if len(outside):
+        raise ValueError(f"`{name}` must be indices from 0 to {num_points - 1}, got {int(outside[0])}")
+    values, counts = rows.unique(return_counts=True)
+    if len(values) != len(rows):
+        raise ValueError(f"`{name}` must be distinct, got {int(values[counts > 1][0])} more than once")
+    return rows
+
+
+def check_embeddings(name: str, given: Any, num_draws: int, num_points: int | None = None) -> Tensor | None:
+    """Features (N, D), or those of every draw (N, S, D), as a tensor of 32 or 64 bit floats; None stays None."""
+    if given is None:
+        return None
+    tensor = as_tensor(given, f"`{name}`")
+    if tensor.ndim not in (2, 3) or 0 in tensor.shape[1:] or (tensor.ndim == 3 and tensor.shape[1] != num_draws):
+        raise ValueError(
+            f"`{name}` must be points × features, or points × {num_draws} draws × features, got {tuple(tensor.shape)}"
+        )
+    if num_points is not None and len(tensor) != num_points:
+        raise ValueError(f"`{name}` must have one row for each of {num_points} points, got {len(tensor)}")
+    return tensor.to(compute_dtype(tensor.dtype))

@@ -1,0 +1,289 @@
+"""What a run is: read from TOML, checked, and hashed.
+
+A TOML file describes one comparison: settings that all its runs share, and a list of strategies. `Comparison.runs`
+gives one `RunConfig` for each strategy. How far a run goes (trials, budget, target error) is not a part of it, so that
+a run can be extended later.
+"""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import asdict, fields, replace
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from batchbalance.balance.edges import EdgeSettings
+from batchbalance.errors import FileFormatError, UnknownNameError
+from batchbalance.lab.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COPIES, SplitSizes
+from batchbalance.lab.data.own import is_own
+from batchbalance.lab.data.splits import NOISE
+from batchbalance.lab.records import changed_settings, strategy_label
+from batchbalance.networks import network
+from batchbalance.posteriors.settings import (
+    HAS_NETWORK,
+    KINDS,
+    EnsembleSettings,
+    HeadSettings,
+    MCDropoutSettings,
+    PosteriorSettings,
+)
+from batchbalance.sections import Section, Whole, check_keys, fields_of, parsed
+from batchbalance.strategies import Strategy, strategy_named
+from batchbalance.training import Recipe
+
+
+class DataSettings(Section):
+    """Which data: a name of `batchbalance.lab.data.DATASETS` or a path, and the options of `data.prepare`."""
+
+    table = "[data]"
+    name: str
+    copies: Whole | None = None
+    noise: Annotated[float, Field(ge=0)] = NOISE
+    partial: bool = False
+    label: str = "label"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("copies") is None:
+            return {**given, "copies": REPEATED_COPIES if given.get("name") == "repeated-mnist" else 1}
+        return given
+
+
+def _check_kind(given: Any) -> Any:
+    if isinstance(given, dict):
+        given = {"kind": "mc-dropout", **given}
+        if given["kind"] not in KINDS:
+            raise UnknownNameError("kind of posterior", str(given["kind"]), KINDS)
+    return given
+
+
+def _check_model(given: Any) -> Any:
+    """The name of a network and all its options."""
+    if given is None:
+        return None
+    if not isinstance(given, dict) or "name" not in given:
+        raise ValueError('[model] must give the name of a network, as name = "mnist-cnn"')
+    options = {
+        key: option.default
+        for key, option in signature(network(given["name"])).parameters.items()
+        if option.kind is option.KEYWORD_ONLY
+    }
+    check_keys(f"the model {given['name']!r}", given, ["name", *options])
+    for key, value in given.items():
+        # 1 and 1.0 must hash alike
+        options[key] = float(value) if isinstance(options.get(key), float) and isinstance(value, int) else value
+    return {"name": given["name"], **options}
+
+
+def _check_strategy(given: Any) -> Any:
+    """The name of a strategy and all its options."""
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        raise ValueError('a strategy must be its name, or a table as {name = "power-balance", beta = 2}')
+    options = {key: value for key, value in given.items() if key != "name"}
+    return {"name": given["name"], **strategy_named(given["name"], options).model_dump(mode="json")}
+
+
+def _check_split(given: Any) -> Any:
+    check_keys("[split]", given, (field.name for field in fields(SplitSizes)))
+    if isinstance(given, dict):
+        per_class = given.get("initial_per_class")
+        SplitSizes(**{**given, **({"initial_per_class": tuple(per_class)} if isinstance(per_class, list) else {})})
+    return given
+
+
+class Settings(Section):
+    """What all runs of a comparison share."""
+
+    table = "a run"
+    data: DataSettings
+    split: Annotated[dict[str, Any], BeforeValidator(_check_split)] = Field(default_factory=dict)
+    model: Annotated[dict[str, Any] | None, BeforeValidator(_check_model)] = None
+    training: Annotated[Recipe, fields_of("[training]", Recipe)] | None = None
+    posterior: Annotated[PosteriorSettings, Field(discriminator="kind"), BeforeValidator(_check_kind)] = Field(
+        default_factory=MCDropoutSettings
+    )
+    edges: EdgeSettings = Field(default_factory=EdgeSettings)
+    batch_size: Whole
+    candidates: Whole | None = None
+    threads: Whole = 1
+    device: str = "cpu"
+
+    @model_validator(mode="after")
+    def _fits_posterior(self) -> "Settings":
+        kind = self.posterior.kind
+        if isinstance(self.posterior, HAS_NETWORK) and self.model is None:
+            raise ValueError(f'[model] must be given for posterior {kind!r}; add a table with name = "mnist-cnn"')
+        if not isinstance(self.posterior, HAS_NETWORK) and self.model is not None:
+            raise ValueError(f"[model] is not used by posterior {kind!r}; leave it out")
+        if self.training is not None and not self._trains:
+            raise ValueError(f"[training] is not used by posterior {kind!r} as it is set; leave it out")
+        if self.candidates is not None and self.candidates < self.batch_size:
+            raise ValueError(f"`candidates` must be at least the batch size {self.batch_size}, got {self.candidates}")
+        return self
+
+    @property
+    def _trains(self) -> bool:
+        """Whether networks are trained by the recipe."""
+        head = isinstance(self.posterior, HeadSettings) and self.posterior.method == "dropout"
+        return head or isinstance(self.posterior, MCDropoutSettings | EnsembleSettings)
+
+    def _canonical(self) -> dict[str, Any]:
+        """The settings as JSON with all defaults, so that two ways of writing them are equal."""
+        content = self.model_dump(mode="json", include=set(Settings.model_fields))
+        if self.data.name in PAPER_SIZES:
+            content["split"] = {**asdict(PAPER_SIZES[self.data.name]), **self.split}
+        if self._trains and self.training is None:
+            content["training"] = asdict(Recipe())
+        return json.loads(json.dumps(content))  # type: ignore[no-any-return]
+
+
+class RunConfig(Settings):
+    """One strategy under its settings: what a run directory is for."""
+
+    strategy: Annotated[dict[str, Any], BeforeValidator(_check_strategy)]
+
+    @property
+    def chosen_strategy(self) -> Strategy:
+        """The strategy with its options."""
+        options = {key: value for key, value in self.strategy.items() if key != "name"}
+        return strategy_named(self.strategy["name"], options)
+
+    @property
+    def canonical(self) -> dict[str, Any]:
+        """What is written into the run directory. Edge settings that the strategy does not use are the defaults.
+
+        Options of the strategy that are None are left out, so that one added later leaves older runs what they are.
+        """
+        options = {key: value for key, value in self.strategy.items() if value is not None}
+        content = {**self._canonical(), "strategy": options}
+        used = _edge_settings_used(self.chosen_strategy)
+        content["edges"] = {
+            key: value if key in used else EdgeSettings.model_fields[key].default
+            for key, value in content["edges"].items()
+        }
+        return content
+
+    @property
+    def label(self) -> str:
+        """The strategy and what is not a default of its options and of [edges], as "batch-balance [ratio=0.5]"."""
+        edges = changed_settings(self.canonical["edges"], EdgeSettings.model_fields)
+        return strategy_label(self.strategy) + (f" [{', '.join(edges)}]" if edges else "")
+
+    @property
+    def folder_name(self) -> str:
+        """The label and a hash of all settings."""
+        return f"{re.sub(r'[^a-z0-9.=_-]+', '-', self.label.lower()).strip('-')}-{self._digest}"
+
+    def folder(self, runs_dir: Path) -> Path:
+        """The run directory: the one with this hash, even if other defaults gave it another label, or a new one."""
+        return next(iter(sorted(runs_dir.glob(f"*-{self._digest}"))), runs_dir / self.folder_name)
+
+    @property
+    def _digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.canonical, sort_keys=True).encode()).hexdigest()[:10]
+
+    def split_sizes(self, default: SplitSizes) -> SplitSizes:
+        """The sizes of the split; what the config leaves open is as in `default`."""
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in self.split.items()}
+        return replace(default, **given)
+
+
+class Comparison(Settings):
+    """A TOML file: shared settings, the strategies, and how far to go."""
+
+    table = "the config"
+    strategies: Annotated[list[Any], Field(min_length=1)]
+    trials: Whole = 1
+    budget: Whole | None = None
+    target_error: Annotated[float, Field(ge=0, lt=1)] | None = None
+
+    @model_validator(mode="after")
+    def _ends(self) -> "Comparison":
+        if self.budget is None and self.target_error is None:
+            raise ValueError("`budget` (training labels at the end) or `target_error` must be given, got neither")
+        if self.data.name not in (*DATASETS, *GENERATED) and not is_own(self.data.name):
+            raise UnknownNameError("data set or file", self.data.name, DATASETS)
+        return self
+
+    def runs(self) -> list[RunConfig]:
+        """One run for each strategy. A strategy's table may set keys of [edges] for its own run."""
+        shared = {name: getattr(self, name) for name in Settings.model_fields}
+        runs = [parsed(partial(self._run, shared, entry)) for entry in self.strategies]
+        names = [run.folder_name for run in runs]
+        twice = next((run.label for run in runs if names.count(run.folder_name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"`strategies` must be distinct, got {twice!r} more than once")
+        return runs
+
+    def _run(self, shared: dict[str, Any], entry: Any) -> RunConfig:
+        own = {key: entry[key] for key in EdgeSettings.model_fields if key in entry} if isinstance(entry, dict) else {}
+        strategy = {key: value for key, value in entry.items() if key not in own} if own else entry
+        edges = self.edges.model_dump(exclude_unset=True)
+        if "ratio" in own or "threshold" in own:  # one of them replaces whichever all strategies share
+            edges = {key: value for key, value in edges.items() if key not in ("ratio", "threshold")}
+        run = RunConfig(**{**shared, "edges": EdgeSettings(**{**edges, **own}), "strategy": strategy})
+        unused = next((key for key in own if key not in _edge_settings_used(run.chosen_strategy)), None)
+        if unused is not None:
+            raise ValueError(f"`{unused}` is not used by strategy {run.strategy['name']!r}; leave it out")
+        return run
+
+
+def _edge_settings_used(strategy: Strategy) -> set[str]:
+    used = {"max_reference"} if "reference" in strategy.uses else set()
+    return used | (strategy.uses & {"ratio", "threshold", "pairs"})
+
+
+def read_comparison(path: Path, changes: Iterable[str] = ()) -> Comparison:
+    """Read a TOML file.
+
+    Args:
+        path: the file.
+        changes: settings that go before the file's, as "posterior.num_draws=20"; the value is written as in TOML, and
+            text that is no TOML value is taken as it is.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a TOML file that describes a comparison, got no such file")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path} must be a TOML file, got: {error}") from error
+    return comparison_of(content, changes)
+
+
+def comparison_of(content: dict[str, Any], changes: Iterable[str] = ()) -> Comparison:
+    """A comparison from the content of a TOML file; `changes` as in `read_comparison`."""
+    content = changed(content, changes)
+    return parsed(lambda: Comparison(**check_keys("the config", content, Comparison.model_fields)))
+
+
+def changed(content: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """A copy of the content of a TOML file with some settings changed, as in `read_comparison`."""
+    content = deepcopy(content)
+    for change in changes:
+        _apply(content, change)
+    return content
+
+
+def _apply(content: dict[str, Any], change: str) -> None:
+    key, equals, text = change.partition("=")
+    *tables, name = key.strip().split(".")
+    if not equals or not name:
+        raise ValueError(f"a change must look like posterior.num_draws=20, got {change!r}")
+    for table in tables:
+        content = content.setdefault(table, {})
+        if not isinstance(content, dict):
+            raise ValueError(f"{table!r} in {change!r} must be a table, got {content!r}")
+    try:
+        content[name] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        content[name] = text.strip()

@@ -1,0 +1,124 @@
+"""Data sets by name or path, and the splits that trials are run on.
+
+``prepare`` gives what one trial needs; ``load`` and ``split`` are its two halves.
+"""
+
+import os
+from dataclasses import replace
+
+from batchbalance.errors import UnknownNameError
+from batchbalance.lab.data.dataset import Dataset
+from batchbalance.lab.data.generated import GENERATED, load_generated
+from batchbalance.lab.data.own import is_own, load_own
+from batchbalance.lab.data.published import PUBLISHED, load_digits, load_published
+from batchbalance.lab.data.sources import data_folder
+from batchbalance.lab.data.splits import (
+    NOISE,
+    PAPER_SIZES,
+    Splits,
+    SplitSizes,
+    default_sizes,
+    imbalance,
+    repeat_pool,
+    smaller_test,
+    split,
+)
+
+__all__ = [
+    "DATASETS",
+    "GENERATED",
+    "PAPER_SIZES",
+    "Dataset",
+    "SplitSizes",
+    "Splits",
+    "data_folder",
+    "default_sizes",
+    "imbalance",
+    "load",
+    "prepare",
+    "repeat_pool",
+    "smaller_test",
+    "split",
+]
+
+REPEATED_COPIES = 3  # the paper replicates the pool two times
+VARIANTS = ("repeated-mnist", "imbalanced-mnist", "imbalanced-mnist-figure-1")
+DATASETS = ("digits", *PUBLISHED, *VARIANTS)
+
+
+def load(
+    name: str | os.PathLike[str],
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    partial: bool = False,
+    download: bool = True,
+    label: str = "label",
+) -> Dataset:
+    """Load a data set into memory.
+
+    Args:
+        name: one of ``DATASETS``, or a path to a user's own data: a folder of class-named image folders, a ``.npz``
+            file with `x` and `y`, or a CSV file with a header. A known name goes before a path; write "./digits"
+            for a folder of that name. One of ``GENERATED``, as "generated-mnist", is a stand-in of the same shape.
+        data_dir: where published data sets lie or are downloaded to; else the variable BATCHBALANCE_DATA, else a
+            per-user cache folder.
+        seed: draws the test part where the publisher gives none (digits, drift, dry-bean, own data), and the shares of
+            imbalanced-mnist.
+        partial: accept a part of a published data set, with a warning.
+        download: fetch missing files; False complains at once.
+        label: the column with the labels of a CSV file.
+
+    Raises:
+        UnknownNameError: if there is no data set of that name.
+        FileNotFoundError: if files are missing and cannot be downloaded; it says which, where to put them and where
+            to get them.
+        FileFormatError: if a file is truncated, damaged or of another format.
+    """
+    name = os.fspath(name)
+    if name == "digits":
+        return load_digits(seed)
+    if name in PUBLISHED:
+        return load_published(name, data_dir, seed=seed, partial=partial, download=download)
+    if name in VARIANTS:
+        mnist = load_published("mnist", data_dir, seed=seed, partial=partial, download=download)
+        named = replace(mnist, name=name)
+        return imbalance(named, seed) if name == "imbalanced-mnist" else named
+    if name in GENERATED:
+        return load_generated(name, seed)
+    if is_own(name):
+        return load_own(name, label=label, seed=seed)
+    raise UnknownNameError("data set", name, DATASETS)
+
+
+def prepare(
+    name: str | os.PathLike[str],
+    sizes: SplitSizes | None = None,
+    *,
+    seed: int,
+    data_dir: str | os.PathLike[str] | None = None,
+    copies: int | None = None,
+    noise: float = NOISE,
+    partial: bool = False,
+    download: bool = True,
+    label: str = "label",
+) -> tuple[Dataset, Splits]:
+    """The data set and the split of one trial, both a function of the arguments alone.
+
+    Args:
+        name: as in ``load``.
+        sizes: sizes of the sets; the paper's if left out.
+        seed: the trial's seed.
+        data_dir: as in ``load``.
+        copies: how often each pool input occurs, with Gaussian noise; 3 for repeated-mnist, else 1, if left out.
+        noise: standard deviation of that noise, on normalised inputs.
+        partial: as in ``load``.
+        download: as in ``load``.
+        label: as in ``load``.
+    """
+    dataset = load(name, data_dir=data_dir, seed=seed, partial=partial, download=download, label=label)
+    sizes = default_sizes(dataset) if sizes is None else sizes
+    splits = split(dataset, sizes, seed)
+    if copies is None:
+        copies = REPEATED_COPIES if dataset.name == "repeated-mnist" else 1
+    return repeat_pool(smaller_test(dataset, sizes.test, seed), splits, copies, noise=noise, seed=seed)

@@ -1,0 +1,87 @@
+"""Users' own data: class-named image folders, a ``.npz`` file with `x` and `y`, a CSV file with a label column."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchbalance.errors import FileFormatError
+from batchbalance.lab.data import formats
+from batchbalance.lab.data.dataset import Dataset, assemble
+from batchbalance.lab.data.published import Part, draw_test
+
+Labelled = tuple[NDArray[Any], NDArray[Any]]  # inputs, and labels of any kind
+
+CSV_ENDINGS = (".csv", ".csv.gz")
+
+
+def is_own(name: str) -> bool:
+    """Whether a data set's name is a path: a folder, or a file that ends in .npz, .csv or .csv.gz."""
+    return bool(name) and (name.endswith((".npz", *CSV_ENDINGS)) or "/" in name or "\\" in name or Path(name).is_dir())
+
+
+def load_own(name: str, *, label: str, seed: int) -> Dataset:
+    """A data set from a path.
+
+    Args:
+        name: the path: a folder with a folder of images for each class, or with two such folders `train` and `test`;
+            a ``.npz`` file with `x`, `y` and perhaps `x_test`, `y_test`; or a CSV file with a header row.
+        label: the column with the labels of a CSV file.
+        seed: draws a fifth of the inputs as test part where none is given.
+    """
+    path = Path(name)
+    if not path.exists():
+        raise FileNotFoundError(f"no such data: {path} is neither a file nor a folder")
+    if path.is_dir():
+        train, test = _from_folder(path)
+    elif path.suffix == ".npz":
+        train, test = _from_npz(path)
+    elif path.name.endswith(CSV_ENDINGS):
+        x, labels = formats.read_csv(path, label)
+        train, test = (x, np.array(labels)), None
+    else:
+        raise FileFormatError(f"{path} must be a folder of images, or end in .npz, .csv or .csv.gz")
+    # Labels are compared as they come, so that class 10 does not sort before class 9.
+    names = np.unique(train[1] if test is None else np.concatenate([train[1], test[1]]))
+    if len(names) < 2:
+        raise FileFormatError(f"{path} must hold at least 2 classes, got {len(names)}")
+    numbered = _numbered(train, names)
+    parts = draw_test(numbered, len(numbered[1]), seed) if test is None else (numbered, _numbered(test, names))
+    return assemble(name, *parts, [str(name) for name in names.tolist()])
+
+
+def _numbered(part: Labelled, names: NDArray[Any]) -> Part:
+    return part[0], np.searchsorted(names, part[1])
+
+
+def _from_folder(path: Path) -> tuple[Labelled, Labelled | None]:
+    if not all((path / part).is_dir() for part in ("train", "test")):
+        x, labels = formats.read_image_folder(path)
+        return (x, np.array(labels)), None
+    (x, labels), (test_x, test_labels) = (formats.read_image_folder(path / part) for part in ("train", "test"))
+    return (x, np.array(labels)), (test_x, np.array(test_labels))
+
+
+def _from_npz(path: Path) -> tuple[Labelled, Labelled | None]:
+    arrays = formats.read_npz(path)
+    train = _checked(path, arrays, "x", "y")
+    return train, _checked(path, arrays, "x_test", "y_test") if "x_test" in arrays or "y_test" in arrays else None
+
+
+def _checked(path: Path, arrays: dict[str, NDArray[Any]], x_name: str, y_name: str) -> Labelled:
+    if x_name not in arrays or y_name not in arrays:
+        raise FileFormatError(
+            f"{path} must hold arrays named {x_name} and {y_name}, got {', '.join(arrays) or 'none'}; save them by name"
+        )
+    x, y = arrays[x_name], arrays[y_name]
+    if x.ndim < 2 or x.dtype.kind not in "fiub" or len(x) == 0:
+        raise FileFormatError(f"{path}: `{x_name}` must be numbers of shape (N, …), got {x.dtype} of shape {x.shape}")
+    if y.shape != x.shape[:1] or y.dtype.kind not in "iubU":
+        raise FileFormatError(
+            f"{path}: `{y_name}` must hold a whole number or a name for each of {len(x)} inputs, "
+            f"got {y.dtype} of shape {y.shape}"
+        )
+    if not np.isfinite(x).all():
+        raise FileFormatError(f"{path}: `{x_name}` must be finite, got NaN or infinity; fill gaps first")
+    return (x if x.dtype == np.uint8 else x.astype(np.float64)), y

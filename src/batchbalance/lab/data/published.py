@@ -1,0 +1,285 @@
+"""The published data sets by name: which files they consist of, and how these become one data set.
+
+Sizes are the publishers'. A data set that is not whole (some CIFAR batches, a text file that lost lines) loads only
+if `partial` asks for it, with a warning that says how much is there.
+"""
+
+import os
+import string
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from batchbalance.errors import FileFormatError, UnknownNameError
+from batchbalance.lab.data import formats, sources
+from batchbalance.lab.data.dataset import Dataset, assemble
+from batchbalance.lab.data.sources import IDX_PARTS, Source
+from batchbalance.seeds import generator
+
+Part = tuple[NDArray[Any], NDArray[Any]]  # inputs and integer classes
+
+DIGITS = tuple(string.digits)
+EMNIST_47 = (*DIGITS, *string.ascii_uppercase, *"abdefghnqrt")
+EMNIST_62 = (*DIGITS, *string.ascii_uppercase, *string.ascii_lowercase)
+OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+NUMBERS_100 = tuple(str(i) for i in range(100))
+CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+ACTIVITIES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "laying")
+GASES = ("Ethanol", "Ethylene", "Ammonia", "Acetaldehyde", "Acetone", "Toluene")
+BEANS = ("SEKER", "BARBUNYA", "BOMBAY", "CALI", "HOROZ", "SIRA", "DERMASON")
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one data set: found, downloaded if need be, or complained about."""
+
+    source: Source
+    root: Path
+    partial: bool
+    download: bool
+
+    def need(self, *names: str) -> list[Path]:
+        """The paths of all these files."""
+        if self.download and self._lacking(names):
+            sources.fetch(self.source, self.root, self._lacking(names))
+        paths = [path for path in map(self.have, names) if path is not None]
+        if len(paths) < len(names):
+            raise FileNotFoundError(sources.missing_message(self.source, self.root, self._lacking(names)))
+        return paths
+
+    def need_some(self, *names: str) -> list[Path]:
+        """The paths of all these files, or with `partial` of those that are there, at least one."""
+        here = [name for name in names if self.have(name)]
+        if self.partial and here:
+            return self.need(*here)
+        try:
+            return self.need(*names)
+        except FileNotFoundError as error:
+            hint = f". To work on {', '.join(here)} alone, say `partial=True`" if here else ""
+            raise FileNotFoundError(f"{error}{hint}") from error
+
+    def have(self, name: str) -> Path | None:
+        """The path of a file, or None."""
+        return sources.find(self.source, self.root, name)
+
+    def _lacking(self, names: tuple[str, ...]) -> list[str]:
+        return [name for name in names if self.have(name) is None]
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published data set.
+
+    Attributes:
+        source: where its files come from.
+        read: its training and test parts; the test part is None where the publisher gives one part only.
+        num_train: the publisher's number of training inputs (of all inputs, if there is one part only).
+        num_test: the publisher's number of test inputs; where there is one part only, how many are drawn.
+        class_names: one name for each class.
+        drawn_test: whether the test part is drawn.
+        names_file: a file that comes with the data and names the classes, used if it is there.
+    """
+
+    source: Source
+    read: Callable[[Files], tuple[Part, Part | None]]
+    num_train: int
+    num_test: int
+    class_names: tuple[str, ...]
+    drawn_test: bool = False
+    names_file: str | None = None
+
+    def names(self, files: Files) -> tuple[str, ...]:
+        """The names of the classes."""
+        path = files.have(self.names_file) if self.names_file else None
+        listed = tuple(formats.text(path).split()) if path else ()
+        return listed if len(listed) == len(self.class_names) else self.class_names
+
+
+def _read_idx_pair(files: Files, images: str, labels: str) -> Part:
+    images_path, labels_path = files.need(images, labels)
+    x, y = formats.read_idx(images_path, 3), formats.read_idx(labels_path, 1)
+    if x.shape[1:] != (28, 28):
+        raise FileFormatError(f"{images_path} must hold images of 28×28 pixels, got {x.shape[2]}×{x.shape[1]}")
+    if len(x) != len(y):
+        raise FileFormatError(f"{labels_path} must hold a label for each of {len(x):,} images, got {len(y):,}")
+    return x, y
+
+
+def _read_mnist(files: Files) -> tuple[Part, Part]:
+    files.need(*(f"{part}-ubyte" for part in IDX_PARTS))
+    train = _read_idx_pair(files, "train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+    return train, _read_idx_pair(files, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def _read_emnist(variant: str) -> Callable[[Files], tuple[Part, Part]]:
+    def read(files: Files) -> tuple[Part, Part]:
+        mat = files.have(f"emnist-{variant}.mat")
+        names = [f"emnist-{variant}-{part}" for part in ("train", "test")]
+        if mat is not None and files.have(f"{names[0]}-images-idx3-ubyte") is None:
+            parts = formats.read_emnist_mat(mat)
+            return parts["train"], parts["test"]
+        files.need(*(f"{n}-{kind}-ubyte" for n in names for kind in ("images-idx3", "labels-idx1")))
+        train, test = (_read_idx_pair(files, f"{n}-images-idx3-ubyte", f"{n}-labels-idx1-ubyte") for n in names)
+        return (formats.upright(train[0]), train[1]), (formats.upright(test[0]), test[1])
+
+    return read
+
+
+def _read_svhn(files: Files) -> tuple[Part, Part]:
+    train, test = files.need("train_32x32.mat", "test_32x32.mat")
+    return formats.read_svhn(train), formats.read_svhn(test)
+
+
+def _read_cifar_10(files: Files) -> tuple[Part, Part]:
+    batches = [formats.read_cifar(p, 1) for p in files.need_some(*(f"data_batch_{i}.bin" for i in range(1, 6)))]
+    return _joined(batches), formats.read_cifar(files.need("test_batch.bin")[0], 1)
+
+
+def _read_cifar_100(files: Files) -> tuple[Part, Part]:
+    train, test = files.need("train.bin", "test.bin")
+    return formats.read_cifar(train, 2), formats.read_cifar(test, 2)
+
+
+def _read_cinic_10(files: Files) -> tuple[Part, Part]:
+    """The publisher's train and valid folders are the training part: the paper splits 180,000 images."""
+    parts = []
+    for folder in files.need("train", "valid", "test"):
+        x, labels = formats.read_image_folder(folder)
+        if x.shape[1:] == (1, 32, 32):  # a few grey images alone; with one colour image among them x has 3 channels
+            x = np.repeat(x, 3, axis=1)
+        if x.shape[1:] != (3, 32, 32):
+            raise FileFormatError(f"{folder} must hold images of 32×32 pixels, got {x.shape[3]}×{x.shape[2]}")
+        parts.append((x, named_classes(folder, labels, OBJECTS)))
+    return _joined(parts[:2]), parts[2]
+
+
+def _read_har(files: Files) -> tuple[Part, Part]:
+    files.need(*(f"{part}/{kind}_{part}.txt" for part in ("train", "test") for kind in "Xy"))
+    parts = []
+    for part in ("train", "test"):
+        x_path, y_path = files.need(f"{part}/X_{part}.txt", f"{part}/y_{part}.txt")
+        x, y = formats.read_numbers(x_path, 561), formats.read_numbers(y_path, 1)[:, 0]
+        if len(x) != len(y):
+            raise FileFormatError(f"{y_path} must hold a label for each of {len(x):,} rows, got {len(y):,}")
+        parts.append((x, y.astype(np.int64) - 1))
+    return parts[0], parts[1]
+
+
+def _read_drift(files: Files) -> tuple[Part, None]:
+    paths = files.need_some(*(f"batch{i}.dat" for i in range(1, 11)))
+    x, y = _joined([formats.read_svmlight(path, 128) for path in paths])
+    return (x, y - 1), None
+
+
+def _read_dry_bean(files: Files) -> tuple[Part, None]:
+    xlsx = files.have("Dry_Bean_Dataset.xlsx")
+    if xlsx is not None and files.have("Dry_Bean_Dataset.arff") is None:
+        path, (x, labels) = xlsx, formats.read_xlsx(xlsx)
+    else:
+        (path,) = files.need("Dry_Bean_Dataset.arff")
+        x, labels = formats.read_arff(path)
+    if x.shape[1] != 16:
+        raise FileFormatError(f"{path} must have 16 features and a class, got {x.shape[1]} features")
+    return (x, named_classes(path, labels, BEANS)), None
+
+
+def _joined(parts: list[Part]) -> Part:
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+
+
+def named_classes(path: Path, labels: list[str], class_names: tuple[str, ...]) -> NDArray[np.int64]:
+    """The number of each label's class."""
+    number = {name: i for i, name in enumerate(class_names)}
+    unknown = sorted(set(labels) - number.keys())
+    if unknown:
+        raise FileFormatError(f"{path} must have the classes {', '.join(class_names)}, got {unknown[0]!r}")
+    return np.array([number[label] for label in labels], dtype=np.int64)
+
+
+def _emnist(variant: str, num_train: int, num_test: int, class_names: tuple[str, ...]) -> Published:
+    return Published(sources.EMNIST, _read_emnist(variant), num_train, num_test, class_names)
+
+
+PUBLISHED = {
+    "mnist": Published(sources.MNIST, _read_mnist, 60_000, 10_000, DIGITS),
+    "fashion-mnist": Published(sources.FASHION_MNIST, _read_mnist, 60_000, 10_000, CLOTHES),
+    "emnist-balanced": _emnist("balanced", 112_800, 18_800, EMNIST_47),
+    "emnist-bymerge": _emnist("bymerge", 697_932, 116_323, EMNIST_47),
+    "emnist-byclass": _emnist("byclass", 697_932, 116_323, EMNIST_62),
+    "svhn": Published(sources.SVHN, _read_svhn, 73_257, 26_032, DIGITS),
+    "cifar-10": Published(sources.CIFAR_10, _read_cifar_10, 50_000, 10_000, OBJECTS),
+    "cifar-100": Published(
+        sources.CIFAR_100, _read_cifar_100, 50_000, 10_000, NUMBERS_100, names_file="fine_label_names.txt"
+    ),
+    "cinic-10": Published(sources.CINIC_10, _read_cinic_10, 180_000, 90_000, OBJECTS),
+    "har": Published(sources.HAR, _read_har, 7_352, 2_947, ACTIVITIES),
+    "drift": Published(sources.DRIFT, _read_drift, 13_910, 2_000, GASES, drawn_test=True),
+    "dry-bean": Published(sources.DRY_BEAN, _read_dry_bean, 13_611, 2_000, BEANS, drawn_test=True),
+}
+
+
+def load_published(
+    name: str, root: str | os.PathLike[str] | None, *, seed: int, partial: bool, download: bool
+) -> Dataset:
+    """A published data set by name; see ``batchbalance.lab.data.load``."""
+    if name not in PUBLISHED:
+        raise UnknownNameError("data set", name, PUBLISHED)
+    entry = PUBLISHED[name]
+    files = Files(entry.source, sources.data_folder(root), partial, download)
+    try:
+        train, test = entry.read(files)
+        for part in (train,) if test is None else (train, test):
+            _check_classes(name, part[1], len(entry.class_names))
+        _check_sizes(name, entry, len(train[1]), None if test is None else len(test[1]), partial)
+    except FileFormatError as error:
+        places = ", ".join(download.url for download in entry.source.downloads)
+        raise FileFormatError(f"{error}; get the file again from {places}") from error
+    if test is None:
+        train, test = draw_test(train, entry.num_test, seed)
+    return assemble(name, train, test, entry.names(files))
+
+
+def _check_classes(name: str, y: NDArray[Any], num_classes: int) -> None:
+    if not len(y) or y.min() < 0 or y.max() >= num_classes:
+        got = f"{y.min()} to {y.max()}" if len(y) else "none"
+        raise FileFormatError(f"the classes of {name} must be numbers from 0 to {num_classes - 1}, got {got}")
+
+
+def _check_sizes(name: str, entry: Published, num_train: int, num_test: int | None, partial: bool) -> None:
+    expected = (entry.num_train, None if entry.drawn_test else entry.num_test)
+    if (num_train, num_test) == expected:
+        return
+    parts = zip((num_train, num_test), expected, ("training", "test"), strict=True)
+    found = " and ".join(f"{n:,} of {whole:,} {part} inputs" for n, whole, part in parts if whole is not None)
+    if not partial:
+        raise FileFormatError(f"{name} is not whole: got {found}; to work on the part, say `partial=True`")
+    warnings.warn(f"{name} is loaded in part: {found}", stacklevel=4)
+
+
+def draw_test(part: Part, num_test: int, seed: int) -> tuple[Part, Part]:
+    """A part without a published test set as a training and a test part, drawn from `seed`.
+
+    A small part gives a fifth of its inputs at most.
+    """
+    x, y = part
+    num_test = min(num_test, len(y) // 5)
+    if num_test < 1:
+        raise ValueError(f"a test part needs at least 5 inputs to be drawn from, got {len(y)}; give more data")
+    order = torch.randperm(len(y), generator=generator(seed, "test part")).numpy()
+    test, train = np.sort(order[:num_test]), np.sort(order[num_test:])
+    return (x[train], y[train]), (x[test], y[test])
+
+
+def load_digits(seed: int) -> Dataset:
+    """The 1,797 digits of 8×8 pixels that come with scikit-learn; 297 of them, drawn from `seed`, are the test part."""
+    from sklearn.datasets import load_digits as bundled
+
+    digits = bundled()
+    train, test = draw_test((digits.images.astype(np.uint8), digits.target), 297, seed)
+    return assemble("digits", train, test, DIGITS)

@@ -1,0 +1,1 @@
+"""The figures and tables of the paper by name: experiments (learning curves) and analyses."""

@@ -1,0 +1,100 @@
+"""The paper's figures that are not learning curves, and one of ours: ``analyse`` computes, draws and writes them.
+
+Each analysis is a module (or a pair of functions): `compute` gives plain numbers, and `draw` turns just these numbers
+into a figure. Their settings are TOML files beside those of the experiments.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchbalance.errors import UnknownNameError
+from batchbalance.files import replacing
+from batchbalance.lab.config import changed
+from batchbalance.lab.paper import posterior_map, run_time, saturation, score_spread, single_batch
+from batchbalance.lab.paper.experiments import Experiment, experiment, experiment_names
+from batchbalance.lab.report.figures import rendered, require_matplotlib
+from batchbalance.sections import Section, parsed
+
+__all__ = ["ANALYSES", "Analysis", "analyse", "analysis_names"]
+
+FIGURE_KINDS = ("png", "svg")
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What computes the numbers, what draws them, and the options of its own."""
+
+    options: type[Section]
+    compute: Callable[[dict[str, Any], Any, int, Path | None], dict[str, Any]]
+    draw: Callable[[dict[str, Any]], Any]
+
+
+ANALYSES = {
+    "posterior-map": Analysis(posterior_map.Options, posterior_map.compute, posterior_map.draw),
+    "score-variation": Analysis(
+        score_spread.VariationOptions, score_spread.compute_variation, score_spread.draw_variation
+    ),
+    "delta-against-k": Analysis(score_spread.DeltaOptions, score_spread.compute_delta, score_spread.draw_delta),
+    "single-batch": Analysis(single_batch.Options, single_batch.compute, single_batch.draw),
+    "run-time": Analysis(run_time.Options, run_time.compute, run_time.draw),
+    "saturation": Analysis(saturation.Options, saturation.compute, saturation.draw),
+}
+
+
+def analysis_names() -> list[str]:
+    """The names of all experiments that are analyses, sorted."""
+    return [name for name in experiment_names() if experiment(name).analysis is not None]
+
+
+def analyse(
+    name: str,
+    preset: str,
+    folder: Path,
+    *,
+    changes: Iterable[str] = (),
+    seed: int = 0,
+    data_dir: Path | None = None,
+) -> list[Path]:
+    """Run an analysis and write its numbers and its figure.
+
+    Args:
+        name: one of `analysis_names`.
+        preset: "paper", "laptop" or "smoke".
+        folder: where to write; made if it is not there.
+        changes: settings that go before the file's, as "options.repeats=3".
+        seed: same seed, same numbers; but for times.
+        data_dir: where published data sets are.
+
+    Returns:
+        The files written: the numbers with all settings as JSON, and the figure as PNG and SVG.
+    """
+    require_matplotlib()
+    given = known_analysis(name)
+    settings = changed(given.settings(preset), changes)
+    analysis = ANALYSES[given.analysis or name]
+    tables = {key: value for key, value in settings.items() if key != "options"}
+    options = parsed(lambda: analysis.options(**settings.get("options", {})))
+    numbers = analysis.compute(tables, options, seed, data_dir)
+    text = json.dumps({"analysis": name, "preset": preset, "seed": seed, "settings": settings, "numbers": numbers})
+    figure = analysis.draw(numbers)
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = {"json": text.encode() + b"\n", **{kind: rendered(figure, kind) for kind in FIGURE_KINDS}}
+    written = []
+    for kind, content in contents.items():
+        path = folder / f"{name}-{preset}.{kind}"
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
+        written.append(path)
+    return written
+
+
+def known_analysis(name: str) -> Experiment:
+    """The experiment of that name, if it is an analysis."""
+    names = analysis_names()
+    if name not in names:
+        hint = f"; {name!r} is run by: batchbalance run {name}" if name in experiment_names() else ""
+        raise UnknownNameError("analysis", name, names) if not hint else ValueError(f"no analysis {name!r}{hint}")
+    return experiment(name)

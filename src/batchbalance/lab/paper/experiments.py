@@ -1,0 +1,146 @@
+"""Every figure and table of the paper by name: one TOML file each, in the folder `settings`.
+
+A file holds a title, what it shows, and one table for each preset:
+
+    [paper]    the paper's settings, complete
+    [laptop]   what differs so that two cores finish; `reduced` and `cost` say what was cut and what it takes
+    [smoke]    what differs so that it ends in seconds, on generated data of the same shape
+    [[parts]]  panels or rows that differ in some settings; each may have tables `laptop` and `smoke` of its own
+
+An experiment is one comparison for each part. A file with `analysis` in it holds the settings of an analysis instead,
+see `batchbalance.lab.paper`.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from batchbalance.errors import UnknownNameError
+from batchbalance.lab.config import Comparison, comparison_of
+from batchbalance.sections import check_keys
+from batchbalance.strategies import STRATEGIES, ConnectedStrategy
+
+PRESETS = ("paper", "laptop", "smoke")
+KEYS = ("title", "shows", "reduced", "cost", "analysis", "parts", *PRESETS)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A figure or table of the paper.
+
+    Attributes:
+        name: what it is run by.
+        title: what it is, in a few words.
+        shows: the figure or table of the paper.
+        reduced: what the laptop preset cuts.
+        cost: what the laptop preset takes, and how that is known.
+        analysis: the name of the analysis that it sets, or None for learning curves.
+        presets: the table of each preset.
+        parts: the tables of the parts, by name; one without changes, named "", if the file has none.
+    """
+
+    name: str
+    title: str
+    shows: str
+    reduced: str
+    cost: str
+    analysis: str | None = None
+    presets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def settings(self, preset: str, part: str = "") -> dict[str, Any]:
+        """The settings of one part under a preset: the paper's, then the preset's, then the part's own."""
+        if preset not in PRESETS:
+            raise UnknownNameError("preset", preset, PRESETS)
+        own = self.parts[part]
+        shared = {key: value for key, value in own.items() if key not in PRESETS}
+        layers = [self.presets["paper"], *([] if preset == "paper" else [self.presets[preset]])]
+        settings: dict[str, Any] = {}
+        for layer in (*layers, shared, own.get(preset, {})):
+            settings = merged(settings, layer)
+        return settings
+
+    def comparisons(
+        self, preset: str, changes: Iterable[str] = (), *, paper_draws: bool = False
+    ) -> dict[str, Comparison]:
+        """One comparison for each part, by the part's name.
+
+        Args:
+            preset: "paper", "laptop" or "smoke".
+            changes: settings that go before the file's, as in `config.read_comparison`.
+            paper_draws: give strategies that join draws by edges all S = 2K draws of MC dropout and the others K of
+                them, as in the paper's complexity table. By default all have the same S.
+        """
+        if self.analysis is not None:
+            raise ValueError(
+                f"{self.name!r} is an analysis, no comparison; run it by: batchbalance analyse {self.name}"
+            )
+        changes = list(changes)
+        found = {}
+        for part in self.parts:
+            comparison = comparison_of(self.settings(preset, part), changes)
+            halves = halved_draws(comparison) if paper_draws else [("", comparison)]
+            found.update({f"{part}{suffix}".strip("-"): half for suffix, half in halves})
+        return found
+
+
+def halved_draws(comparison: Comparison) -> list[tuple[str, Comparison]]:
+    """The strategies that use edges as they are, and the others with half as many draws of MC dropout."""
+    posterior = comparison.posterior
+    if posterior.kind != "mc-dropout":
+        return [("", comparison)]
+    names = [entry if isinstance(entry, str) else entry["name"] for entry in comparison.strategies]
+    joined = [issubclass(STRATEGIES[name], ConnectedStrategy) for name in names]
+    half = max(1, posterior.num_draws // 2)
+    few = posterior.model_copy(
+        update={"num_draws": half, "test_draws": min(half, posterior.test_draws) if posterior.test_draws else None}
+    )
+    parts = []
+    for suffix, wanted, draws in (("-2k-draws", True, posterior), ("-k-draws", False, few)):
+        chosen = [entry for entry, is_joined in zip(comparison.strategies, joined, strict=True) if is_joined == wanted]
+        if chosen:
+            parts.append((suffix, comparison.model_copy(update={"strategies": chosen, "posterior": draws})))
+    return parts
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Both tables in one, key by key; where they disagree, `above` wins."""
+    result = deepcopy(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both else deepcopy(value)
+    return result
+
+
+def _settings() -> Traversable:
+    return files(__package__ or "") / "settings"
+
+
+def experiment_names() -> list[str]:
+    """The names of all experiments and analyses, sorted."""
+    entries = (entry.name for entry in _settings().iterdir())
+    return sorted(name.removesuffix(".toml") for name in entries if name.endswith(".toml"))
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name; an unknown name suggests the nearest one."""
+    names = experiment_names()
+    if name not in names:
+        raise UnknownNameError("experiment", name, names)
+    content = tomllib.loads((_settings() / f"{name}.toml").read_text(encoding="utf-8"))
+    check_keys(f"the experiment {name!r}", content, KEYS)
+    parts = {part["name"]: {k: v for k, v in part.items() if k != "name"} for part in content.get("parts", [])}
+    return Experiment(
+        name=name,
+        title=content["title"],
+        shows=content["shows"],
+        reduced=content["reduced"],
+        cost=content["cost"],
+        analysis=content.get("analysis"),
+        presets={preset: content.get(preset, {}) for preset in PRESETS},
+        parts=parts or {"": {}},
+    )

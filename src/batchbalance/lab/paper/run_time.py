@@ -1,0 +1,140 @@
+"""Figures 2 and 6 and table 1: the time that strategies take against the batch size, on random predictions.
+
+The paper's complexities are those of its own implementation; the exponent beside them is measured here: the slope of
+log seconds against log batch size.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import linear_regression
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from batchbalance.lab.paper.figures import INK, look, panels
+from batchbalance.predictions import Predictions
+from batchbalance.sections import Section, Whole
+from batchbalance.seeds import generator
+from batchbalance.strategies import STRATEGIES, ConnectedStrategy, Problem, Strategy, strategy_named
+
+# Table 1 of the paper: the cost, and the power of B in it where that is what grows.
+COMPLEXITIES: dict[str, tuple[str, int | None]] = {
+    "mean-std": ("|D|(CK + log B)", 0),
+    "variation-ratio": ("|D|(CK + log B)", 0),
+    "power-bald": ("|D|(CK + log B)", 0),
+    "batch-bald": ("|D| B M K", 1),
+    "coreset": ("|D| H B", 1),
+    "badge": ("|D| H C B²", 2),
+    "power-balance": ("|D|(C·2K + log B)", 0),
+    "greedy-balance": ("|D| B M·2K", 1),
+    "cluster-balance": ("|D| C·2K + |C|²(C²·2K + T), |C| = cB", 2),
+}
+WARM_UP_POINTS = 100
+# All but the one whose cost is C^B.
+TIMED = (*COMPLEXITIES, *(name for name in STRATEGIES if name not in (*COMPLEXITIES, "enumerated-balance")))
+
+
+class Options(Section):
+    """Sizes.
+
+    Attributes:
+        num_points: N.
+        num_draws: S.
+        num_classes: C.
+        num_features: D of the embeddings, the paper's H.
+        batch_sizes: B, ascending.
+        strategies: their names; all but enumerated-balance if left out.
+        max_seconds: a strategy that took longer is not timed at larger batches.
+        threshold: τ.
+    """
+
+    table = "[options]"
+    num_points: Whole
+    num_draws: Whole
+    num_classes: Whole = 10
+    num_features: Whole = 128
+    batch_sizes: list[Whole]
+    strategies: tuple[str, ...] = TIMED
+    max_seconds: float = 60.0
+    threshold: float = 0.05
+
+
+def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG001
+    """Seconds for each strategy and batch size, and the exponents."""
+    stream = generator(seed, "run time")
+    shape = (options.num_points, options.num_draws, options.num_classes)
+    shared = 2 * torch.randn(shape[0], 1, shape[2], generator=stream)  # what draws agree on
+    pool = Predictions.from_logits(shared + torch.randn(shape, generator=stream))
+    embeddings = torch.randn(options.num_points, options.num_features, generator=stream)
+    problem = Problem(pool, torch.arange(options.num_points), 1, seed, None, embeddings=embeddings)
+    seconds = {name: timed(name, problem, options) for name in options.strategies}
+    table = []
+    for name, taken in seconds.items():
+        cost, power = COMPLEXITIES.get(name, ("not in the table", None))
+        table.append(
+            {"strategy": name, "paper": cost, "paper_exponent": power, "exponent": slope(options.batch_sizes, taken)}
+        )
+    sizes = {"num_points": shape[0], "num_draws": shape[1], "num_classes": shape[2]}
+    return {**sizes, "threads": torch.get_num_threads(), "batch_sizes": options.batch_sizes, "seconds": seconds,
+            "complexities": table}  # fmt: skip
+
+
+def timed(name: str, problem: Problem, options: Options) -> list[float | None]:
+    """Seconds for each batch size; None where it was not tried."""
+    strategy = strategy_named(name)
+    few = problem.candidates[:WARM_UP_POINTS]
+    _choose(strategy, problem, few, min(options.batch_sizes[0], len(few)), options)  # a first call pays for more
+    found: list[float | None] = []
+    for size in options.batch_sizes:
+        if size > options.num_points or (found and (found[-1] is None or found[-1] > options.max_seconds)):
+            found.append(None)
+            continue
+        started = time.perf_counter()
+        _choose(strategy, problem, problem.candidates, size, options)
+        found.append(time.perf_counter() - started)
+    return found
+
+
+def _choose(strategy: Strategy, problem: Problem, candidates: Tensor, size: int, options: Options) -> None:
+    edges = None
+    if isinstance(strategy, ConnectedStrategy):
+        edges = strategy.connect(problem.predictions, options.threshold, "disjoint", problem.seed, "all")
+    strategy.choose(
+        Problem(problem.predictions, candidates, size, problem.seed, edges=edges, embeddings=problem.embeddings)
+    )
+
+
+def slope(sizes: Sequence[int], seconds: Sequence[float | None]) -> float | None:
+    """The least-squares slope of log seconds against log size; None with fewer than two of them."""
+    points = [(math.log(b), math.log(s)) for b, s in zip(sizes, seconds, strict=True) if s]
+    if len({x for x, _ in points}) < 2:
+        return None
+    return linear_regression(*zip(*points, strict=True)).slope
+
+
+def draw(numbers: dict[str, Any]) -> Any:
+    """Seconds against batch size, both on log scales: the strategies of the complexity table, then the others."""
+    seconds = numbers["seconds"]
+    groups = {
+        "strategies of the complexity table": [name for name in seconds if name in COMPLEXITIES],
+        "other strategies": [name for name in seconds if name not in COMPLEXITIES],
+    }
+    shown = {title: names for title, names in groups.items() if names}
+    figure, all_axes = panels(len(shown))
+    for axes, (title, names) in zip(all_axes, shown.items(), strict=True):
+        for index, name in enumerate(names):
+            colour, line, marker = look(index, INK)
+            known = [(b, s) for b, s in zip(numbers["batch_sizes"], seconds[name], strict=True) if s is not None]
+            axes.loglog(
+                *zip(*known, strict=True), color=colour, linestyle=line, marker=marker, linewidth=1.6, label=name
+            )
+        axes.set_title(title, fontsize=10)
+        axes.set_xticks(numbers["batch_sizes"], [f"{size:,}" for size in numbers["batch_sizes"]])
+        axes.minorticks_off()
+        axes.set_xlabel("batch size")
+        axes.set_ylabel("seconds for one batch")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False, fontsize=7.5, handlelength=3.2)
+    return figure

@@ -1,0 +1,110 @@
+"""Figure 17: what one batch is worth, from training sets of growing size (appendix "Predictive variance").
+
+Each step adds random points to the training set. From each such set every strategy chooses one batch, several times
+with other weights and draws; the network is trained again with the batch, and its test accuracy is what counts.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from batchbalance.lab.paper.figures import INK, legend, look, panels
+from batchbalance.lab.paper.trained import Setup
+from batchbalance.learner import Learner
+from batchbalance.posteriors import Posterior
+from batchbalance.posteriors.fitting import Fit, Fitted
+from batchbalance.sections import Section, Whole
+from batchbalance.seeds import derived_seed, generator
+
+
+class Options(Section):
+    """Sizes and strategies.
+
+    Attributes:
+        start: random training labels in the first step.
+        step: random labels that each further step adds.
+        num_steps: how many training sets.
+        batch: points that a strategy chooses.
+        repeats: of each strategy on each training set.
+        strategies: their names.
+    """
+
+    table = "[options]"
+    start: Whole = 10
+    step: Whole = 10
+    num_steps: Whole
+    batch: Whole = 20
+    repeats: Whole = 20
+    strategies: list[str]
+
+
+def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Path | None) -> dict[str, Any]:
+    """Test accuracies before and after one batch of each strategy, for every step and repeat."""
+    setup = Setup.read(settings, seed, data_dir)
+    order = torch.randperm(len(setup.splits.pool), generator=generator(seed, "single batch"))
+    sizes = [options.start + i * options.step for i in range(options.num_steps)]
+    before: list[list[float]] = [[] for _ in sizes]
+    after: dict[str, list[list[float]]] = {name: [[] for _ in sizes] for name in options.strategies}
+    for index, size in enumerate(sizes):
+        labelled = order[:size]
+        for repeat in range(options.repeats):
+            fit = remembered(setup.fit())  # all strategies of a repeat choose with the same draws
+            trial = derived_seed(seed, f"repeat of {size}", repeat)
+            for name in options.strategies:
+                first, last = accuracies(setup, fit, name, labelled, options.batch, trial)
+                after[name][index].append(last)
+            before[index].append(first)
+    return {"sizes": sizes, "batch": options.batch, "before": before, "after": after}
+
+
+def accuracies(setup: Setup, fit: Fit, strategy: str, labelled: Tensor, batch: int, seed: int) -> tuple[float, float]:
+    """Test accuracy on some labelled rows of the pool, and after one batch more."""
+    rows = setup.splits.pool
+    learner = Learner(
+        setup.inputs(rows), setup.data.num_classes, fit, strategy=strategy, edges=setup.config.edges,
+        reference=setup.inputs(setup.splits.reference), candidates=setup.config.candidates, seed=seed,
+    )  # fmt: skip
+    found = []
+    for asked in (labelled.tolist(), None):
+        chosen = learner.ask(batch) if asked is None else asked
+        learner.tell(chosen, setup.data.train_y[rows[torch.tensor(chosen)]].tolist())
+        fitted = learner.fitted()
+        if fitted is None:
+            raise ValueError("`start` must give at least one label, got none")
+        found.append(setup.test_accuracy(fitted.posterior))
+    return found[0], found[1]
+
+
+def remembered(fit: Fit) -> Fit:
+    """The same, but what was fitted once to the same labels and seed is not fitted again."""
+    known: dict[Any, Posterior | Fitted] = {}
+
+    def remember(inputs: Tensor, labels: Tensor, seed: int) -> Posterior | Fitted:
+        key = (seed, tuple(labels.tolist()), float(inputs.double().sum()))
+        if key not in known:
+            known[key] = fit(inputs, labels, seed)
+        return known[key]
+
+    return remember
+
+
+def draw(numbers: dict[str, Any]) -> Any:
+    """Mean and standard deviation of the accuracy over repeats, against the size of the training set."""
+    figure, (top, bottom) = panels(2, legend_rows=1 + len(numbers["after"]) // 2)
+    curves = {"before the batch": numbers["before"], **numbers["after"]}
+    for index, (label, accuracy) in enumerate(curves.items()):
+        colour, line, marker = look(index, INK)
+        means = [sum(each) / len(each) for each in accuracy]
+        spreads = [
+            (sum((value - mean) ** 2 for value in each) / max(1, len(each) - 1)) ** 0.5
+            for each, mean in zip(accuracy, means, strict=True)
+        ]
+        for axes, values in ((top, means), (bottom, spreads)):
+            axes.plot(numbers["sizes"], values, color=colour, linestyle=line, marker=marker, linewidth=1.6, label=label)
+    top.set_ylabel("mean test accuracy")
+    bottom.set_ylabel("std of test accuracy")
+    bottom.set_xlabel(f"training labels before a batch of {numbers['batch']}")
+    legend(figure, top)
+    return figure

@@ -1,0 +1,123 @@
+"""What most analyses start from: a data set, its split, and a network trained on some of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from batchbalance.lab.config import RunConfig
+from batchbalance.lab.data import Dataset, Splits
+from batchbalance.lab.trial import Rows, flattened, prepared
+from batchbalance.learner.learner import BLOCK, predict
+from batchbalance.networks import network
+from batchbalance.posteriors import MCDropout, Posterior
+from batchbalance.posteriors.fitting import PosteriorFit, takes_features
+from batchbalance.predictions import Predictions
+from batchbalance.sections import parsed
+from batchbalance.seeds import derived_seed, generator
+from batchbalance.training import Labelled, evaluate, fit
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A data set, its split, and the settings of a network on it.
+
+    Attributes:
+        config: data, split, model, training, posterior and edges, as in a run; its strategy is not used.
+        seed: draws the split, the initial weights and the masks.
+        data_dir: where published data sets are.
+    """
+
+    config: RunConfig
+    seed: int
+    data_dir: Path | None
+
+    @classmethod
+    def read(cls, settings: dict[str, Any], seed: int, data_dir: Path | None) -> "Setup":
+        """From the tables of a run."""
+        return cls(parsed(lambda: RunConfig(**settings, batch_size=1, strategy="balance")), seed, data_dir)
+
+    @cached_property
+    def _prepared(self) -> tuple[Dataset, Splits]:
+        return prepared(self.config, self.seed, self.data_dir)
+
+    @property
+    def data(self) -> Dataset:
+        """The data set."""
+        return self._prepared[0]
+
+    @property
+    def splits(self) -> Splits:
+        """The split of its training part."""
+        return self._prepared[1]
+
+    @property
+    def num_draws(self) -> int:
+        """S."""
+        return int(getattr(self.config.posterior, "num_draws", 0))
+
+    @property
+    def flat(self) -> bool:
+        """Whether the network takes rows of features."""
+        return takes_features(self.config.posterior, self.config.model)
+
+    def inputs(self, rows: Tensor) -> Rows:
+        """Inputs of some rows of the training part."""
+        return Rows(self.data, rows, self.flat)
+
+    def labelled(self, rows: Tensor) -> Labelled:
+        """Inputs and labels of some rows of the training part."""
+        return self.inputs(rows)[torch.arange(len(rows))], self.data.train_y[rows]
+
+    def train(self, rows: Tensor, seed: int) -> tuple[nn.Module, float]:
+        """A network trained on these rows, and its validation error ε with dropout off."""
+        inputs, labels = self.labelled(rows)
+        validation = self.labelled(self.splits.validation_rows(len(rows)))
+        options = dict(self.config.model or {})
+        build = partial(network(options.pop("name")), self.data.num_classes, tuple(inputs.shape[1:]), **options)
+        trained = fit(
+            build, inputs, labels, self.config.training,
+            num_classes=self.data.num_classes, validation=validation, seed=seed,
+        )  # fmt: skip
+        return trained.model, 1 - evaluate(trained.model, *validation)
+
+    def fit(self) -> PosteriorFit:
+        """What a learner calls to train."""
+        rows = self.splits.validation
+        config = self.config
+        return PosteriorFit(
+            config.posterior, self.data.num_classes, config.model, config.training, self.labelled(rows), config.device
+        )
+
+    def draws(self, model: nn.Module, purpose: str, repeat: int = 0, num_draws: int | None = None) -> MCDropout:
+        """Draws of a trained network; another purpose or repeat gives other draws."""
+        return MCDropout(model, num_draws or self.num_draws, derived_seed(self.seed, purpose, repeat))
+
+    def predict(self, posterior: Posterior, rows: Tensor) -> Predictions:
+        """Predictions of some rows of the training part."""
+        return predict(posterior, self.inputs(rows), torch.arange(len(rows)))
+
+    def sampled_pool(self, most: int) -> Tensor:
+        """At most so many rows of the pool, in order."""
+        order = torch.randperm(len(self.splits.pool), generator=generator(self.seed, "sampled pool"))
+        return self.splits.pool[order[:most].sort().values]
+
+    def test_accuracy(self, posterior: Posterior) -> float:
+        """Accuracy of the mean prediction on the test part."""
+        hits = sum(int((probs.argmax(dim=1) == labels).sum()) for probs, labels in self._test_probs(posterior))
+        return hits / len(self.data.test_y)
+
+    def _test_probs(self, posterior: Posterior) -> Iterator[tuple[Tensor, Tensor]]:
+        for rows in torch.split(torch.arange(len(self.data.test_y)), BLOCK):
+            inputs = flattened(self.data.test_inputs(rows), self.flat)
+            yield posterior.predict(inputs).mean_probs(), self.data.test_y[rows]
+
+
+def first_draws(predictions: Predictions, num_draws: int) -> Predictions:
+    """The first draws alone."""
+    ids = None if predictions.draw_ids is None else predictions.draw_ids[:num_draws]
+    return Predictions.from_log_probs(predictions.log_probs()[:, :num_draws], draw_ids=ids)

@@ -1,0 +1,172 @@
+"""Trials in parallel processes.
+
+Each process takes one trial after the other and sets its threads from the trial's config, so the number of processes
+never changes a result. A process ends with the one that started it, even if that was killed.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from batchbalance.lab.config import RunConfig
+from batchbalance.lab.trial import Goal, Step, run_trial
+
+USER_ERRORS = (ValueError, TypeError, OSError, ImportError, MemoryError)
+
+# glibc returns a large block to the system as soon as it is freed, and every page of the next one is then fetched and
+# cleared anew, which can take a quarter of a training step. With these, which it reads as a process starts, it keeps
+# blocks of up to 32 MiB, and up to 1 GiB in all.
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One trial of one run."""
+
+    config: RunConfig
+    seed: int
+    runs_dir: Path
+    goal: Goal
+    data_dir: Path | None = None
+
+    @property
+    def label(self) -> str:
+        """What it is called in a list."""
+        return f"{self.config.label}, trial {self.seed}"
+
+
+@dataclass(frozen=True)
+class News:
+    """What happened to a task: a step began, it ended, it failed, or it gave a warning."""
+
+    task: int
+    kind: Literal["step", "done", "failed", "warning"]
+    step: Step | None = None
+    text: str = ""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the task has ended."""
+        return self.kind in ("done", "failed")
+
+
+def run_tasks(tasks: Sequence[Task], num_jobs: int) -> Iterator[News]:
+    """Run all tasks, `num_jobs` at a time, and tell what happens. A task that fails does not stop the others."""
+    waiting = list(range(len(tasks)))[::-1]
+    workers: dict[Connection, _Worker] = {}
+    try:
+        for _ in range(min(num_jobs, len(tasks))):
+            worker = _Worker()
+            workers[worker.connection] = worker
+            worker.give(waiting.pop(), tasks)
+        while workers:
+            for connection in wait(list(workers)):
+                worker = workers[connection]  # type: ignore[index]
+                news = worker.news()
+                yield news
+                if not news.is_last:
+                    continue
+                if worker.is_dead or not waiting:
+                    worker.stop()
+                    del workers[worker.connection]
+                if waiting and worker.is_dead:
+                    worker = _Worker()
+                    workers[worker.connection] = worker
+                if waiting:
+                    worker.give(waiting.pop(), tasks)
+    finally:
+        for worker in workers.values():
+            worker.kill()
+
+
+class _Worker:
+    """A process and the task it has."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.is_dead = False
+        self._task = -1
+        self._process = context.Process(target=_work, args=(theirs,), daemon=True)
+        with keeping_memory():
+            self._process.start()
+        theirs.close()
+
+    def give(self, index: int, tasks: Sequence[Task]) -> None:
+        self._task = index
+        self.connection.send((index, tasks[index]))
+
+    def news(self) -> News:
+        try:
+            return self.connection.recv()  # type: ignore[no-any-return]
+        except EOFError:
+            self._process.join()
+            self.is_dead = True
+            text = f"its process ended with code {self._process.exitcode}; was it short of memory? start it again"
+            return News(self._task, "failed", text=text)
+
+    def stop(self) -> None:
+        if not self.is_dead:
+            self.connection.send(None)
+        self._process.join()
+        self.connection.close()
+
+    def kill(self) -> None:
+        self._process.terminate()
+        self._process.join()
+
+
+@contextmanager
+def keeping_memory() -> Iterator[None]:
+    """Start processes in this block with `KEPT_MEMORY`, unless the user has set these variables."""
+    added = {name: value for name, value in KEPT_MEMORY.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def run_task(index: int, task: Task, tell: Callable[[News], None]) -> None:
+    """Run one task, here, and tell what happens; the last news is that it is done or that it failed."""
+    try:
+        torch.set_num_threads(task.config.threads)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = lambda message, *_rest, **_more: tell(News(index, "warning", text=str(message)))
+            run_trial(
+                task.config, task.seed, task.runs_dir, task.goal, data_dir=task.data_dir,
+                report=lambda step: tell(News(index, "step", step)),
+            )  # fmt: skip
+        tell(News(index, "done"))
+    except USER_ERRORS as error:
+        tell(News(index, "failed", text=str(error) or type(error).__name__))
+    except Exception:
+        tell(News(index, "failed", text=traceback.format_exc()))
+
+
+def _work(connection: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while (given := connection.recv()) is not None:
+        index, task = given
+        run_task(index, task, connection.send)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

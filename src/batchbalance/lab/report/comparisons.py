@@ -1,0 +1,358 @@
+"""What runs show: a summary of each, each against one control over shared seeds, and who beats whom.
+
+The measure compared is the mean height of the learning curve over the label counts that both sides cover.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+from batchbalance.errors import UnknownNameError
+from batchbalance.lab.records import Run
+from batchbalance.lab.report.curves import (
+    LEAST_SHARE,
+    LOWER_IS_BETTER,
+    Band,
+    Curve,
+    Span,
+    bands,
+    common_span,
+    curve,
+    evenly_spaced,
+    shared_span,
+)
+from batchbalance.lab.report.paired import holm, mean_interval, median_interval, middle, sign_flip_test, smallest_p
+from batchbalance.seeds import generator
+
+DEFAULT_CONTROL = "random"
+NUM_COUNTS = 4  # label counts looked at unless some are given
+ENOUGH_TRIALS = 10
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run: its curves, and what it cost.
+
+    Attributes:
+        label: as in ``Run``.
+        num_trials: all trials, with results or not.
+        curves: for each metric, the curve of each seed that has one.
+        areas: for each seed that covers the report's span, the mean height over it.
+        reached: for each seed, training labels to reach the target; None if it never does.
+        reached_total: the same with the validation labels of that round.
+        labels: the fewest and the most training labels of any trial.
+        num_validation: the most validation labels of any round.
+        num_rounds: the most rounds of any trial.
+        select_seconds: of every round that chose a batch.
+        round_seconds: of every round, all phases.
+        peak_memory: in bytes; None if no record tells.
+    """
+
+    label: str
+    num_trials: int
+    curves: dict[str, dict[int, Curve]]
+    areas: dict[int, float]
+    reached: dict[int, int | None]
+    reached_total: dict[int, int | None]
+    labels: Span
+    num_validation: int
+    num_rounds: int
+    select_seconds: list[float]
+    round_seconds: list[float]
+    peak_memory: int | None
+
+    def bands(self, metric: str) -> list[Band]:
+        """The median and quartiles of a metric over trials."""
+        return bands(list(self.curves.get(metric, {}).values()))
+
+    def at(self, metric: str, num_labels: int) -> list[float]:
+        """The values of a metric at a label count, of the trials that cover it."""
+        found = (trial.at(num_labels) for trial in self.curves.get(metric, {}).values())
+        return [value for value in found if value is not None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One run against the control, over the seeds that both have.
+
+    Attributes:
+        label: the run.
+        num_shared: seeds that both have.
+        span: the label counts compared; None if there are none in common.
+        differences: run minus control for each seed that covers the span.
+        effect: their mean.
+        interval: Student's 95 % interval of the effect; None for fewer than two differences.
+        p: of the exact sign-flip test.
+        corrected_p: by Holm over all comparisons of the report.
+        least_p: the smallest p that so many differences can give.
+        least_corrected_p: the same, corrected.
+        saved: the median over seeds of labels saved to the target. ∞: the control never reached it; −∞: the run. None
+            if neither did in more than half of the shared seeds.
+        saved_interval: its 95 % bootstrap interval.
+        num_saved: seeds in which at least one of the two reached the target.
+    """
+
+    label: str
+    num_shared: int
+    span: Span | None
+    differences: dict[int, float]
+    effect: float | None = None
+    interval: tuple[float, float] | None = None
+    p: float | None = None
+    corrected_p: float | None = None
+    least_p: float = 1.0
+    least_corrected_p: float = 1.0
+    saved: float | None = None
+    saved_interval: tuple[float, float] | None = None
+    num_saved: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a report tells.
+
+    Attributes:
+        data: the data sets of the runs.
+        alike: whether all runs have the same data and split, so that trials of one seed start alike.
+        metric: the metric of tables and tests.
+        metrics: all metrics that have curves.
+        control: the label compared with; None if there is none.
+        counts: label counts looked at.
+        target: the value to reach.
+        target_origin: where the target comes from.
+        span: the label counts of `Summary.areas`; None if the runs have none in common.
+        summaries: one for each run, the control first.
+        comparisons: one for each run but the control.
+        wins: for a pair of labels, (seeds in which the first is better, a tie counting half; seeds compared).
+        empty: labels of the runs left out, which have no value of the metric yet.
+    """
+
+    data: tuple[str, ...]
+    alike: bool
+    metric: str
+    metrics: tuple[str, ...]
+    control: str | None
+    counts: tuple[int, ...]
+    target: float
+    target_origin: str
+    span: Span | None
+    summaries: tuple[Summary, ...]
+    comparisons: tuple[Comparison, ...]
+    wins: dict[tuple[str, str], tuple[float, int]]
+    empty: tuple[str, ...]
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger value of the metric is better."""
+        return self.metric not in LOWER_IS_BETTER
+
+
+def compare(
+    runs: Sequence[Run],
+    *,
+    metric: str = "accuracy",
+    control: str | None = None,
+    at: Sequence[int] | None = None,
+    target: float | None = None,
+    seed: int = 0,
+) -> Report:
+    """Summarise runs and compare them with a control.
+
+    Args:
+        runs: with distinct labels, of one data set if the comparison is to mean anything.
+        metric: of the tables and tests.
+        control: the label of the run to compare with. Left out: the run of the strategy ``random``, if there is one.
+        at: label counts to look at; left out: up to four, evenly spread.
+        target: the value to reach; left out: what the control's worst trial has at the last label count that
+            all runs cover.
+        seed: of the bootstrap.
+
+    Raises:
+        ValueError: if no run has a result yet, or an argument is out of range.
+        UnknownNameError: if no run has that metric or is labelled `control`.
+    """
+    _check_labels(runs)
+    metrics = _metrics(runs)
+    if metric not in metrics:
+        raise UnknownNameError("metric", metric, metrics)
+    _check_numbers(metric, at, target)
+    curves = {run.label: {name: _curves(run, name) for name in metrics} for run in runs}
+    shown = [run for run in runs if curves[run.label][metric]]
+    control = _control(shown, control)
+    metrics = tuple(name for name in metrics if any(curves[run.label][name] for run in shown))
+    shown.sort(key=lambda run: run.label != control)
+    of_metric = {run.label: curves[run.label][metric] for run in shown}
+    span = _span(of_metric)
+    counts = tuple(sorted(set(at))) if at is not None else _default_counts(of_metric, span)
+    goal, origin = (target, "given") if target is not None else _default_target(of_metric, control, span, metric)
+    summaries = tuple(_summary(run, curves[run.label], metric, goal, span) for run in shown)
+    better = metric not in LOWER_IS_BETTER
+    comparisons = [] if control is None else [_against(s, summaries[0], metric, seed) for s in summaries[1:]]
+    return Report(
+        data=_data_names(shown), alike=_alike(shown), metric=metric, metrics=metrics, control=control, counts=counts,
+        target=goal, target_origin=origin, span=span, summaries=summaries, comparisons=tuple(_corrected(comparisons)),
+        wins={(a, b): _wins(of_metric[a], of_metric[b], better) for a in of_metric for b in of_metric if a != b},
+        empty=tuple(run.label for run in runs if run.label not in of_metric),
+    )  # fmt: skip
+
+
+def _check_labels(runs: Sequence[Run]) -> None:
+    labels = [run.label for run in runs]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise ValueError(f"`runs` must have distinct labels, got {twice!r} more than once; give each run once")
+
+
+def _check_numbers(metric: str, at: Sequence[int] | None, target: float | None) -> None:
+    if at is not None and (not at or any(count < 0 for count in at)):
+        raise ValueError(f"`at` must be label counts of at least 0, got {list(at)}")
+    top = math.inf if metric == "nll" else 1.0
+    if target is not None and not (0 <= target <= top and math.isfinite(target)):
+        wanted = "finite and at least 0" if metric == "nll" else "from 0 to 1"
+        raise ValueError(f"`target` must be {wanted} for {metric}, got {target:g}; write 0.9 for 90 %")
+
+
+def _metrics(runs: Sequence[Run]) -> tuple[str, ...]:
+    """The names of metrics with a value anywhere, in the order of the records."""
+    names: dict[str, None] = {}
+    for run in runs:
+        for records in run.trials.values():
+            for record in records:
+                names.update(dict.fromkeys(k for k, v in (record.get("metrics") or {}).items() if v is not None))
+    found = tuple(name for name in names if any(_curves(run, name) for run in runs))
+    if not found:
+        raise ValueError(f"`runs` must have a finished round, got none in {len(runs)} runs; run them first")
+    return found
+
+
+def _curves(run: Run, metric: str) -> dict[int, Curve]:
+    found = {seed: curve(records, metric) for seed, records in run.trials.items()}
+    return {seed: trial for seed, trial in found.items() if trial is not None}
+
+
+def _control(runs: Sequence[Run], control: str | None) -> str | None:
+    if control is not None:
+        if control not in [run.label for run in runs]:
+            raise UnknownNameError("control", control, [run.label for run in runs])
+        return control
+    randoms = [run.label for run in runs if (run.config.get("strategy") or {}).get("name") == DEFAULT_CONTROL]
+    return randoms[0] if len(randoms) == 1 else None
+
+
+def _data_names(runs: Sequence[Run]) -> tuple[str, ...]:
+    names = {str((run.config.get("data") or {}).get("name", "unnamed data")) for run in runs}
+    return tuple(sorted({PurePath(name).name or name for name in names}))
+
+
+def _alike(runs: Sequence[Run]) -> bool:
+    settings = [(run.config.get("data"), run.config.get("split")) for run in runs]
+    return all(setting == settings[0] for setting in settings)
+
+
+def _span(curves: dict[str, dict[int, Curve]]) -> Span | None:
+    spans = [common_span(list(trials.values())) for trials in curves.values()]
+    start, end = max(s for s, _ in spans), min(e for _, e in spans)
+    return (start, end) if start <= end else None
+
+
+def _default_counts(curves: dict[str, dict[int, Curve]], span: Span | None) -> tuple[int, ...]:
+    labels = {x for trials in curves.values() for trial in trials.values() for x in trial.labels}
+    return evenly_spaced(sorted(x for x in labels if span is None or span[0] <= x <= span[1]), NUM_COUNTS)
+
+
+def _default_target(
+    curves: dict[str, dict[int, Curve]], control: str | None, span: Span | None, metric: str
+) -> tuple[float, str]:
+    """What the worst trial of the control, or without one of any run, comes to at the end of the span.
+
+    All trials of the control reach that, so that the labels saved against it are known in every trial.
+    """
+    worst = max if metric in LOWER_IS_BETTER else min
+    trials = [trial for label, found in curves.items() if control in (None, label) for trial in found.values()]
+    if span is None:
+        return worst(trial.values[-1] for trial in trials), "the worst last value of a trial"
+    values = [value for trial in trials if (value := trial.at(span[1])) is not None]
+    return worst(values), f"the worst trial of {control or 'all runs'} at {span[1]} labels"
+
+
+def _summary(run: Run, curves: dict[str, dict[int, Curve]], metric: str, target: float, span: Span | None) -> Summary:
+    trials = curves[metric]
+    areas = {seed: trial.area(span) for seed, trial in trials.items()} if span else {}
+    reached = {s: trial.labels_to_reach(target, metric not in LOWER_IS_BETTER) for s, trial in trials.items()}
+    validation = {s: {r["num_labelled"]: r.get("num_validation") or 0 for r in run.trials[s]} for s in trials}
+    records = [record for trial in run.trials.values() for record in trial]
+    memory = [record["peak_memory"] for record in records if record.get("peak_memory") is not None]
+    return Summary(
+        label=run.label,
+        num_trials=len(run.trials),
+        curves=curves,
+        areas={seed: area for seed, area in areas.items() if area is not None},
+        reached=reached,
+        reached_total={s: None if x is None else x + validation[s][x] for s, x in reached.items()},
+        labels=(min(trial.labels[0] for trial in trials.values()), max(t.labels[-1] for t in trials.values())),
+        num_validation=max((record.get("num_validation") or 0 for record in records), default=0),
+        num_rounds=max(len(trial) for trial in run.trials.values()),
+        select_seconds=[float(s) for r in records if r.get("indices") and (s := _seconds(r).get("select")) is not None],
+        round_seconds=[math.fsum(s for s in _seconds(r).values() if s is not None) for r in records if _seconds(r)],
+        peak_memory=max(memory, default=None),
+    )
+
+
+def _seconds(record: dict[str, Any]) -> dict[str, float | None]:
+    return record.get("seconds") or {}
+
+
+def _paired_areas(first: dict[int, Curve], second: dict[int, Curve]) -> tuple[Span | None, dict[int, float]]:
+    """The span of two runs and, for each seed that covers it, the first's mean height minus the second's."""
+    span = shared_span(first, second)
+    if span is None:
+        return None, {}
+    pairs = {seed: (first[seed].area(span), second[seed].area(span)) for seed in first if seed in second}
+    return span, {seed: a - b for seed, (a, b) in pairs.items() if a is not None and b is not None}
+
+
+def _wins(first: dict[int, Curve], second: dict[int, Curve], higher_is_better: bool) -> tuple[float, int]:
+    differences = _paired_areas(first, second)[1].values()
+    better = sum((d > 0) == higher_is_better for d in differences if d != 0)
+    return better + sum(d == 0 for d in differences) / 2, len(differences)
+
+
+def _against(summary: Summary, control: Summary, metric: str, seed: int) -> Comparison:
+    """A run against the control, p not yet corrected."""
+    first, second = summary.curves[metric], control.curves[metric]
+    shared = sorted(first.keys() & second.keys())
+    span, differences = _paired_areas(first, second)
+    values = list(differences.values())
+    pairs = [(control.reached[s], summary.reached[s]) for s in shared]
+    saved = [
+        (math.inf if theirs is None else float(theirs)) - (math.inf if ours is None else float(ours))
+        for theirs, ours in pairs
+        if theirs is not None or ours is not None
+    ]
+    known = bool(saved) and len(saved) >= LEAST_SHARE * len(shared)
+    return Comparison(
+        label=summary.label,
+        num_shared=len(shared),
+        span=span,
+        differences=differences,
+        effect=math.fsum(values) / len(values) if values else None,
+        interval=mean_interval(values),
+        p=sign_flip_test(values, generator=generator(seed, "report-flips")) if values else None,
+        least_p=smallest_p(len(values)),
+        saved=middle(saved) if known else None,
+        saved_interval=median_interval(saved, generator=generator(seed, "report-bootstrap")) if known else None,
+        num_saved=len(saved),
+    )
+
+
+def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    tested = [c.p for c in comparisons if c.p is not None]
+    corrected = iter(holm(tested))
+    return [
+        c
+        if c.p is None
+        else replace(c, corrected_p=next(corrected), least_corrected_p=min(1.0, len(tested) * c.least_p))
+        for c in comparisons
+    ]

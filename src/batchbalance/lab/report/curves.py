@@ -1,0 +1,122 @@
+"""Learning curves: one metric of one trial, and the median and quartiles over trials as in the paper's figures.
+
+Between two rounds a curve is the straight line; before its first and after its last round it has no value.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from batchbalance.lab.metrics import area_under_curve
+
+Span = tuple[int, int]  # label counts, both included
+
+METRIC_NAMES = {"macro_auc": "macro AUC", "macro_f1": "macro F1", "nll": "NLL"}
+LOWER_IS_BETTER = frozenset({"nll", "calibration_error"})
+LEAST_SHARE = 0.5  # a median over fewer of the trials than this would show the slow or the lucky ones only
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric of one trial.
+
+    Attributes:
+        labels: training labels at each round, rising.
+        values: the metric at each round, finite.
+    """
+
+    labels: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def at(self, num_labels: int) -> float | None:
+        """The value at a label count; None outside the rounds of the trial."""
+        if not self.labels[0] <= num_labels <= self.labels[-1]:
+            return None
+        return float(np.interp(num_labels, self.labels, self.values))
+
+    def area(self, span: Span) -> float | None:
+        """The mean height over a span of label counts; None if the trial does not cover it."""
+        start, end = span
+        first, last = self.at(start), self.at(end)
+        if first is None or last is None or start > end:
+            return None
+        inner = [(x, y) for x, y in zip(self.labels, self.values, strict=True) if start < x < end]
+        points = [(start, first), *inner, (end, last)] if start < end else [(start, first)]
+        return area_under_curve(*zip(*points, strict=True))
+
+    def labels_to_reach(self, target: float, higher_is_better: bool) -> int | None:
+        """The labels of the first round that is as good as `target`; None if no round is."""
+        pairs = zip(self.labels, self.values, strict=True)
+        return next((x for x, y in pairs if (y >= target if higher_is_better else y <= target)), None)
+
+
+@dataclass(frozen=True)
+class Band:
+    """The median and quartiles of a metric over trials at one label count."""
+
+    num_labels: int
+    lower: float
+    median: float
+    upper: float
+    num_trials: int
+
+
+def metric_name(metric: str) -> str:
+    """A metric as people write it."""
+    return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+
+def curve(records: Iterable[dict[str, Any]], metric: str) -> Curve | None:
+    """The curve of a trial's records; rounds without a finite value are left out. None if no round is left."""
+    points = {}
+    for record in records:
+        value = (record.get("metrics") or {}).get(metric)
+        if value is not None and math.isfinite(value):
+            points[int(record["num_labelled"])] = float(value)
+    if not points:
+        return None
+    labels = tuple(sorted(points))
+    return Curve(labels, tuple(points[x] for x in labels))
+
+
+def bands(curves: Sequence[Curve]) -> list[Band]:
+    """The median and quartiles at every label count that at least half of the trials cover."""
+    found = []
+    for num_labels in sorted({x for trial in curves for x in trial.labels}):
+        values = [y for trial in curves if (y := trial.at(num_labels)) is not None]
+        if len(values) >= LEAST_SHARE * len(curves):
+            lower, median, upper = (float(q) for q in np.quantile(values, (0.25, 0.5, 0.75)))
+            found.append(Band(num_labels, lower, median, upper, len(values)))
+    return found
+
+
+def common_span(curves: Sequence[Curve]) -> Span:
+    """The label counts, from the first to the last, that at least half of the curves start and end with.
+
+    A trial that is still at its beginning does not cut the span of the others short; it does not cover it.
+    """
+    starts = sorted(trial.labels[0] for trial in curves)
+    ends = sorted(trial.labels[-1] for trial in curves)
+    return starts[len(starts) // 2], ends[(len(ends) - 1) // 2]
+
+
+def shared_span(first: dict[int, Curve], second: dict[int, Curve]) -> Span | None:
+    """The label counts that both cover, in at least half of the trials that both have; None if there are none."""
+    seeds = sorted(first.keys() & second.keys())
+    if not seeds:
+        return None
+    starts = sorted(max(first[seed].labels[0], second[seed].labels[0]) for seed in seeds)
+    ends = sorted(min(first[seed].labels[-1], second[seed].labels[-1]) for seed in seeds)
+    start, end = starts[len(starts) // 2], ends[(len(ends) - 1) // 2]
+    return (start, end) if start < end else None
+
+
+def evenly_spaced(counts: Sequence[int], num: int) -> tuple[int, ...]:
+    """At most `num` of some rising label counts, evenly spread, the last one always among them."""
+    if len(counts) <= num:
+        return tuple(counts)
+    steps = (round((i + 1) * (len(counts) - 1) / num) for i in range(num))
+    return tuple(counts[step] for step in steps)

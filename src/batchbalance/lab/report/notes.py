@@ -1,0 +1,71 @@
+"""What a reader must know before believing a report: few trials, unequal seeds, trials and runs that end early."""
+
+from collections.abc import Iterator
+
+from batchbalance.lab.report.comparisons import ENOUGH_TRIALS, Report
+
+
+def notes(report: Report) -> list[str]:
+    """The notes of a report, one sentence or two each."""
+    return [*_runs(report), *_trials(report), *_counts(report), *_tests(report)]
+
+
+def _runs(report: Report) -> Iterator[str]:
+    if not report.alike:
+        names = ", ".join(report.data)
+        yield f"The runs differ in data or split ({names}): trials of one seed do not start alike, as pairing assumes."
+    if report.empty:
+        yield f"Left out, without a value of {report.metric} yet: {', '.join(report.empty)}."
+    if report.control is None:
+        yield "No single run of random among these and no other control named: nothing is tested."
+    if report.span is None:
+        yield "The runs have no label counts in common: no areas."
+        return
+    cut = [s.label for s in report.summaries if max(t.labels[-1] for t in s.curves[report.metric].values()) ==
+           report.span[1] < max(other.labels[1] for other in report.summaries)]  # fmt: skip
+    if cut:
+        yield f"Areas are over {report.span[0]} to {report.span[1]} labels, because {', '.join(cut)} ends there."
+
+
+def _trials(report: Report) -> Iterator[str]:
+    for summary in report.summaries:
+        curves = summary.curves[report.metric]
+        if len(curves) < summary.num_trials:
+            missing = summary.num_trials - len(curves)
+            yield f"{summary.label}: {missing} of {summary.num_trials} trials have no value of {report.metric} yet."
+        short = [seed for seed in curves if report.span and seed not in summary.areas]
+        if short:
+            seeds = ", ".join(map(str, short))
+            yield f"{summary.label}: trials left out of the area because they do not cover its labels: {seeds}."
+
+
+def _counts(report: Report) -> Iterator[str]:
+    for count in report.counts:
+        without = [s.label for s in report.summaries if not s.at(report.metric, count)]
+        if without:
+            yield f"No value at {count} labels: {', '.join(without)}."
+
+
+def _tests(report: Report) -> Iterator[str]:
+    trials = {s.label: len(s.curves[report.metric]) for s in report.summaries}
+    unequal: dict[str, list[str]] = {}
+    for comparison in report.comparisons:
+        most = max(trials[comparison.label], trials[report.control or ""])
+        if comparison.num_shared < most:
+            shared = f"Paired with {report.control} on the {comparison.num_shared} of {most} seeds that both have"
+            unequal.setdefault(shared, []).append(comparison.label)
+    yield from (f"{shared}: {', '.join(labels)}." for shared, labels in unequal.items())
+    for comparison in report.comparisons:
+        if len(comparison.differences) < comparison.num_shared:
+            dropped = f"{comparison.num_shared - len(comparison.differences)} of {comparison.num_shared} shared trials"
+            yield f"{comparison.label}: {dropped} do not cover the labels compared."
+    tested = [c for c in report.comparisons if c.p is not None]
+    few = min(tested, key=lambda c: len(c.differences), default=None)
+    if few is not None and len(few.differences) < ENOUGH_TRIALS:
+        num = len(few.differences)
+        trial = "one paired trial" if num == 1 else f"{num} paired trials"
+        yield (
+            f"With {trial} the smallest p reachable is {few.least_p:.2g}, and {few.least_corrected_p:.2g} after "
+            f"Holm's correction for {len(tested)} comparisons; intervals are rough too. "
+            f"Run at least {ENOUGH_TRIALS} trials before you trust a difference."
+        )

@@ -1,0 +1,177 @@
+"""A report as files: figures (PNG and SVG), Markdown, CSV, and one HTML page that needs nothing else."""
+
+import base64
+import csv
+import html
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from batchbalance.files import replacing
+from batchbalance.lab.report.comparisons import Report
+from batchbalance.lab.report.curves import metric_name
+from batchbalance.lab.report.figures import figures, rendered
+from batchbalance.lab.report.notes import notes
+from batchbalance.lab.report.tables import Table, csv_tables, tables
+from batchbalance.progress import progress as shown_progress
+
+HTML_PAGE, MARKDOWN_PAGE = "report.html", "report.md"
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --soft: #667; --line: #ddd; --note: #fff6dd; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8e8e8; --paper: #16181c; --soft: #9aa; --line: #3a3d42; --note: #33301f; }
+}
+body { margin: 0 auto; padding: 1rem; max-width: 56rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.5 system-ui, sans-serif; -webkit-text-size-adjust: 100%; }
+h1 { font-size: 1.5rem; margin: .5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .3rem; }
+p { margin: .3rem 0 .7rem; } p.text, figcaption { color: var(--soft); font-size: .9rem; }
+ul.notes { background: var(--note); padding: .7rem 1rem .7rem 2rem; border-radius: .4rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
+  background: var(--paper); }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
+figure { margin: 0; } figure.first { grid-column: 1 / -1; max-width: 42rem; } img { width: 100%; height: auto; }
+"""
+
+CURVES = "Median over trials, band from quartile to quartile; drawn where at least half of the trials have a value."
+DIFFERENCES = "Ticks are seeds; marker and bar the mean and its 95 % interval."
+
+
+def write_report(report: Report, folder: str | os.PathLike[str], *, progress: bool = False) -> Path:
+    """Write all files of a report into a folder, which is made if need be; files of an earlier report are replaced.
+
+    Args:
+        report: what to write.
+        folder: where to.
+        progress: show how far the drawing is.
+
+    Returns:
+        The path of the HTML page.
+
+    Raises:
+        MissingExtraError: if matplotlib is not installed; nothing is written then.
+        OSError: if the folder cannot be written to.
+    """
+    drawn = figures(report)
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"cannot write a report to {folder}: {error.strerror or error}") from error
+    images: dict[str, tuple[bytes, bytes]] = {}
+    with shown_progress("drawing", len(drawn), progress) as bar:
+        for name, draw in drawn.items():
+            light = draw(False)
+            images[name] = rendered(light, "svg"), rendered(draw(True), "svg")
+            _write(folder / f"{name}.svg", images[name][0])
+            _write(folder / f"{name}.png", rendered(light, "png"))
+            bar.advance(note=name)
+    for name, rows in csv_tables(report).items():
+        if rows:
+            _write(folder / f"{name}.csv", as_csv(rows).encode())
+    _write(folder / MARKDOWN_PAGE, as_markdown(report, list(drawn)).encode())
+    _write(folder / HTML_PAGE, as_html(report, images).encode())
+    return folder / HTML_PAGE
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def title(report: Report) -> str:
+    """What the report is about."""
+    num = len(report.summaries)
+    return (
+        f"{', '.join(report.data)}: {num} strateg{'y' if num == 1 else 'ies'} compared by {metric_name(report.metric)}"
+    )
+
+
+def _caption(name: str) -> tuple[str, str]:
+    """The title and the explanation of a figure."""
+    if name == "differences":
+        return "Differences to the control", DIFFERENCES
+    return f"Learning curves, {metric_name(name.removeprefix('curves-').replace('-', '_'))}", CURVES
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows of equal keys as a CSV file."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def as_markdown(report: Report, figure_names: Sequence[str]) -> str:
+    """The report as Markdown that shows the PNG files beside it."""
+    parts = [f"# {title(report)}", *(f"> {note}" for note in notes(report))]
+    parts += [f"![{_caption(name)[0]}]({name}.png)" for name in figure_names[:1]]
+    parts += [_markdown_table(table) for table in tables(report)]
+    if len(figure_names) > 1:
+        parts += ["## More figures", *(f"![{_caption(name)[0]}]({name}.png)" for name in figure_names[1:])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    escaped = r"\|"
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', escaped) for cell in cells)} |"
+
+    ruler = line(["---", *["---:"] * (len(table.header) - 1)])
+    return "\n".join([f"## {table.title}", "", table.text, "", line(table.header), ruler, *map(line, table.rows)])
+
+
+def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
+    """The report as one page: styles and images are inside, no script, nothing from elsewhere.
+
+    Args:
+        report: what to show.
+        images: for the name of each figure, its SVG files on light and on dark paper.
+    """
+    shown = [_html_figure(name, *pair, kind="more" if i else "first") for i, (name, pair) in enumerate(images.items())]
+    warned = "".join(f"<li>{html.escape(note)}</li>" for note in notes(report))
+    parts = [
+        f"<h1>{html.escape(title(report))}</h1>",
+        f'<ul class="notes">{warned}</ul>' if warned else "",
+        *shown[:1],
+        *map(_html_table, tables(report)),
+        f'<h2>More figures</h2>\n<div class="figures">{"".join(shown[1:])}</div>' if shown[1:] else "",
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(title(report))}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(part for part in parts if part)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _html_figure(name: str, light: bytes, dark: bytes, kind: str) -> str:
+    heading, text = _caption(name)
+    text = "" if kind == "more" and text == CURVES else f" {text}"  # told below the first curves
+    return (
+        f'<figure class="{kind}"><picture>'
+        f'<source media="(prefers-color-scheme: dark)" srcset="{_inlined(dark)}">'
+        f'<img alt="{html.escape(heading)}" src="{_inlined(light)}"></picture>'
+        f"<figcaption>{html.escape(heading)}.{html.escape(text)}</figcaption></figure>"
+    )
+
+
+def _inlined(svg: bytes) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+
+
+def _html_table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.header)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
+    return (
+        f'<h2>{html.escape(table.title)}</h2>\n<p class="text">{html.escape(table.text)}</p>\n<div class="scroll">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

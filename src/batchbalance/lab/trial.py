@@ -1,0 +1,261 @@
+"""The benchmark loop: ask and tell with the data set's labels as the oracle, one durable record for each round.
+
+Everything random comes from (trial, purpose, round), so a trial that is killed and resumed equals one that was not in
+every field but seconds and peak memory. Splits and initial sets depend on the trial alone: strategies are paired.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from batchbalance.lab import metrics
+from batchbalance.lab.config import RunConfig
+from batchbalance.lab.data import Dataset, Splits, default_sizes, load, repeat_pool, smaller_test, split
+from batchbalance.lab.records import Record, open_trial, settled
+from batchbalance.learner import Learner
+from batchbalance.learner.learner import BLOCK
+from batchbalance.memory import peak_memory, reset_peak_memory
+from batchbalance.posteriors import MCDropout
+from batchbalance.posteriors.fitting import Fitted, PosteriorFit, takes_features
+from batchbalance.posteriors.settings import MCDropoutSettings
+from batchbalance.predictions import Predictions
+from batchbalance.selection import Selection
+from batchbalance.training import Labelled
+
+PHASES = ("train", "predict", "select", "evaluate")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """When a trial ends: before the training labels exceed `budget`, or once the validation error is `target_error`.
+
+    Only whole batches are asked for, so that a run whose budget is raised later equals one that had it from the start.
+    """
+
+    budget: int | None = None
+    target_error: float | None = None
+
+    def goes_on(self, record: Record, batch_size: int) -> bool:
+        """Whether another batch is due after the model of this record."""
+        if self.budget is not None and record["num_labelled"] + batch_size > self.budget:
+            return False
+        error = record["validation_error"]
+        return self.target_error is None or error is None or error > self.target_error
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a trial is: phase `phase` of round `round`, and the share of its labels that it has."""
+
+    round: int
+    phase: str
+    share: float
+
+
+def run_trial(
+    config: RunConfig,
+    seed: int,
+    runs_dir: Path,
+    goal: Goal,
+    *,
+    data_dir: Path | None = None,
+    report: Callable[[Step], None] | None = None,
+) -> list[Record]:
+    """Run one trial of a run, from its last complete round on, and give all its records.
+
+    Args:
+        config: the run.
+        seed: the trial.
+        runs_dir: where run directories are.
+        goal: when to end.
+        data_dir: where published data sets are.
+        report: told about each phase as it begins.
+
+    Raises:
+        BlockingIOError: if another process runs this trial.
+        OSError: if a record cannot be written; the earlier ones are intact.
+    """
+    with open_trial(config.folder(runs_dir), config.canonical, seed) as journal:
+        records = settled(journal, journal.path, seed)
+        last = records[-1] if records and not records[-1]["indices"] else None
+        if last is not None and not goal.goes_on(last, config.batch_size):
+            return records
+        trial = Trial(config, seed, goal, data_dir, report or (lambda _: None))
+        if last is not None:
+            if last["num_labelled"] + config.batch_size > trial.num_points:
+                return records
+            records.pop()  # that round is done again, this time with a batch
+        learner = trial.learner(records)
+        while not records or records[-1]["indices"]:
+            record = trial.round(learner, len(records))
+            journal.append(record)
+            records.append(record)
+            trial.answer(learner, record["indices"])
+        return records
+
+
+class Trial:
+    """The data of one trial and what is done with it in a round."""
+
+    def __init__(
+        self, config: RunConfig, seed: int, goal: Goal, data_dir: Path | None, report: Callable[[Step], None]
+    ) -> None:
+        self._config, self._seed, self._goal, self._report = config, seed, goal, report
+        report(Step(0, "load", 0.0))
+        self._data, self._splits = prepared(config, seed, data_dir)
+        if goal.target_error is not None and not len(self._splits.validation):
+            raise ValueError("`target_error` needs a validation set, got [split] with validation = 0; give it labels")
+        self._flat = takes_features(config.posterior, config.model)
+        self._rows = torch.cat([self._splits.initial, self._splits.pool])
+        self._now = Step(0, "load", 0.0)
+
+    @property
+    def num_points(self) -> int:
+        """Inputs of the initial set and the pool."""
+        return len(self._rows)
+
+    def learner(self, records: list[Record]) -> Learner:
+        """The learner as it is after these rounds."""
+        config, data = self._config, self._data
+        fit = PosteriorFit(
+            config.posterior, data.num_classes, config.model, config.training, self._validation, config.device
+        )
+        events = []
+        for index, record in enumerate(records):
+            events.append({"event": "asked", "round": index, "ids": record["indices"]})
+            events.append({"event": "told", "ids": record["indices"], "labels": self._oracle(record["indices"])})
+        pool_is_reference = torch.equal(self._splits.reference, self._splits.pool)
+        learner = Learner(
+            Rows(data, self._rows, self._flat),
+            data.num_classes,
+            fit,
+            ids=self._rows.tolist(),
+            strategy=config.chosen_strategy,
+            edges=config.edges,
+            reference=None if pool_is_reference else Rows(data, self._splits.reference, self._flat),
+            candidates=config.candidates,
+            seed=self._seed,
+            device=None if config.device == "cpu" else config.device,
+            events=events,
+            on_phase=self._begin,
+        )
+        if len(self._splits.initial):
+            self.answer(learner, self._splits.initial.tolist())
+        return learner
+
+    def answer(self, learner: Learner, ids: list[int]) -> None:
+        """Tell the data set's labels."""
+        learner.tell(ids, self._oracle(ids))
+
+    def round(self, learner: Learner, index: int) -> Record:
+        """Train, evaluate, and choose the next batch unless the goal is reached."""
+        config = self._config
+        labels: list[Any] = list(learner.labels.values())
+        counts = torch.bincount(torch.tensor(labels, dtype=torch.long), minlength=self._data.num_classes)
+        self._now = Step(index, "train", self._share(len(labels)))
+        reset_peak_memory()
+        fitted = learner.fitted()
+        started = time.perf_counter()
+        self._begin("evaluate")
+        scores = self._test_metrics(fitted)
+        evaluate_seconds = time.perf_counter() - started
+        record: Record = {
+            "round": index,
+            "trial": self._seed,
+            "num_labelled": len(labels),
+            "num_validation": len(self._splits.validation_rows(len(labels))),
+            "metrics": asdict(scores),
+            "validation_error": self._chance_error(len(labels)) if fitted is None else fitted.validation_error,
+        }
+        goes_on = self._goal.goes_on(record, config.batch_size)
+        goes_on = goes_on and len(labels) + config.batch_size <= self.num_points
+        learner.selection = None
+        record["indices"] = learner.ask(config.batch_size) if goes_on else []
+        record["labels_per_class"] = counts.tolist()
+        record |= facts(learner.selection)
+        seconds = {**learner.seconds, "evaluate": evaluate_seconds}
+        record["seconds"] = {phase: seconds.get(phase, 0.0) for phase in PHASES}
+        record["peak_memory"] = peak_memory()
+        return record
+
+    def _begin(self, phase: str) -> None:
+        self._report(Step(self._now.round, phase, self._now.share))
+
+    def _share(self, num_labelled: int) -> float:
+        """How far the trial is, in labels."""
+        end = self.num_points if self._goal.budget is None else min(self._goal.budget, self.num_points)
+        start = len(self._splits.initial)
+        return min(1.0, (num_labelled - start) / max(1, end - start))
+
+    def _oracle(self, ids: list[int]) -> list[Any]:
+        return self._data.train_y[torch.tensor(ids, dtype=torch.long)].tolist()
+
+    def _validation(self, num_labelled: int) -> Labelled | None:
+        rows = self._splits.validation_rows(num_labelled)
+        if not len(rows):
+            return None
+        return Rows(self._data, rows, self._flat)[torch.arange(len(rows))], self._data.train_y[rows]
+
+    def _test_metrics(self, fitted: Fitted | None) -> metrics.Metrics:
+        """The metrics of the mean prediction; without labels, of a model that finds all classes equally likely."""
+        y, num_classes = self._data.test_y, self._data.num_classes
+        if fitted is None:
+            probs = torch.full((len(y), num_classes), 1 / num_classes)
+        else:
+            posterior = fitted.posterior
+            if isinstance(self._config.posterior, MCDropoutSettings) and isinstance(posterior, MCDropout):
+                posterior = posterior.first(self._config.posterior.test_draws or posterior.num_draws)
+            blocks = torch.split(torch.arange(len(y)), BLOCK)
+            parts = (flattened(self._data.test_inputs(block), self._flat) for block in blocks)
+            probs = torch.cat([posterior.predict(part).mean_probs() for part in parts])
+        return metrics.evaluate(Predictions.from_probs(probs, "nc"), y)
+
+    def _chance_error(self, num_labelled: int) -> float | None:
+        return 1 - 1 / self._data.num_classes if self._splits.validation_rows(num_labelled).numel() else None
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some rows of the training part, normalised when they are read."""
+
+    data: Dataset
+    rows: Tensor
+    flat: bool
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return flattened(self.data.train_inputs(self.rows[rows]), self.flat)
+
+
+def flattened(inputs: Tensor, flat: bool) -> Tensor:
+    """Inputs as rows of features, if `flat`."""
+    return inputs.flatten(1) if flat else inputs
+
+
+def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Dataset, Splits]:
+    """The data set and the split of a trial, the same for every strategy."""
+    wanted = config.data
+    dataset = load(wanted.name, data_dir=data_dir, seed=seed, partial=wanted.partial, label=wanted.label)
+    sizes = config.split_sizes(default_sizes(dataset))
+    splits = split(dataset, sizes, seed)
+    return repeat_pool(
+        smaller_test(dataset, sizes.test, seed), splits, wanted.copies or 1, noise=wanted.noise, seed=seed
+    )
+
+
+def facts(selection: Selection | None) -> Record:
+    """What a record keeps of a selection; None where the strategy has no such number."""
+    known = {} if selection is None else selection.as_dict()
+    plain = ("threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from")
+    return {
+        **{name: known.get(name) for name in plain},
+        **{name: known[name][-1] if known.get(name) else None for name in ("coverage", "null_coverage")},
+        "warnings": known.get("warnings", []),
+    }

@@ -1,0 +1,5 @@
+"""Ask and tell."""
+
+from batchbalance.learner.learner import Learner
+
+__all__ = ["Learner"]

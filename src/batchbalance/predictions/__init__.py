@@ -1,0 +1,28 @@
+"""What a pool is: class log-probabilities of its points under posterior draws, wherever the numbers come from."""
+
+from batchbalance.predictions.arrays import Values, as_nsc, check_rows, check_weights
+from batchbalance.predictions.draws import Draws
+from batchbalance.predictions.joined import check_distinct_files, join, load_parts
+from batchbalance.predictions.pool import Predictions, stored_predictions
+from batchbalance.predictions.sources import CHUNK_NUMBERS, Joined, OnDemand, Placed, Rows, Source, Stored, spans_of
+
+__all__ = [
+    "CHUNK_NUMBERS",
+    "Draws",
+    "Joined",
+    "OnDemand",
+    "Placed",
+    "Predictions",
+    "Rows",
+    "Source",
+    "Stored",
+    "Values",
+    "as_nsc",
+    "check_distinct_files",
+    "check_rows",
+    "check_weights",
+    "join",
+    "load_parts",
+    "spans_of",
+    "stored_predictions",
+]

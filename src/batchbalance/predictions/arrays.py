@@ -1,0 +1,124 @@
+"""What an array must be to become predictions: complete, and rows that are distributions."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from batchbalance.checks import compute_dtype
+
+Values = Literal["probs", "logits", "log-probs"]
+
+SUM_TOLERANCE = 1e-4
+SUM_TOLERANCE_16_BIT = 1e-2
+
+
+def as_nsc(tensor: Tensor, axes: str) -> Tensor:
+    """The (N, S, C) view of a tensor whose axes come in the order `axes`."""
+    if sorted(axes) not in (["c", "n"], ["c", "n", "s"]):
+        raise ValueError(f"`axes` must be a permutation of 'nsc' (or of 'nc' for one model), got {axes!r}")
+    if tensor.ndim != len(axes):
+        raise ValueError(
+            f"predictions must have {len(axes)} axes ({axes}), got shape {tuple(tensor.shape)}; "
+            "say with `axes` which axis is which: n points, s draws, c classes"
+        )
+    if "s" not in axes:
+        tensor, axes = tensor.unsqueeze(1), axes[0] + "s" + axes[1]
+    tensor = tensor.permute(*(axes.index(axis) for axis in "nsc"))
+    if 0 in tensor.shape:
+        n, s, c = tensor.shape
+        raise ValueError(f"predictions must not be empty, got {n} points, {s} draws, {c} classes")
+    return tensor
+
+
+def check_draw_ids(draw_ids: Sequence[str | int] | None, num_draws: int) -> tuple[str, ...] | None:
+    """S distinct names, as strings."""
+    if draw_ids is None:
+        return None
+    ids = tuple(str(draw_id) for draw_id in draw_ids)
+    if len(ids) != num_draws or len(set(ids)) != num_draws:
+        raise ValueError(f"`draw_ids` must be {num_draws} distinct names, got {len(ids)} with {len(set(ids))} distinct")
+    return ids
+
+
+def check_weights(weights: Any, num_draws: int) -> Tensor | None:
+    """S normalised weights as float64, or None."""
+    if weights is None:
+        return None
+    w = torch.as_tensor(weights, dtype=torch.float64).detach().cpu().clone()
+    if w.shape != (num_draws,):
+        raise ValueError(f"`weights` must have one number for each of {num_draws} draws, got shape {tuple(w.shape)}")
+    total = float(w.sum())
+    if not torch.isfinite(w).all() or bool((w < 0).any()) or abs(total - 1) > SUM_TOLERANCE:
+        raise ValueError(
+            f"`weights` must be non-negative and sum to 1, got smallest {float(w.min()):g} and sum {total:g}; "
+            "divide them by their sum"
+        )
+    return w / total
+
+
+def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> float:
+    """Raise unless every row of (N, S, C) is a distribution of the stated kind; warn if logits look like probabilities.
+
+    `spans` covers the points; one span is looked at at a time, so that a memory-mapped array need not fit in memory.
+
+    Returns:
+        The furthest that the sum of a row is from 1; 0 for logits.
+    """
+    furthest = 0.0
+    looks_like_probs = values == "logits" and stored.shape[2] > 1
+    tolerance = SUM_TOLERANCE_16_BIT if stored.dtype in (torch.float16, torch.bfloat16) else SUM_TOLERANCE
+    for rows in spans:
+        chunk = stored[rows].to(compute_dtype(stored.dtype))
+        _reject(torch.isnan(chunk) | (chunk == torch.inf), rows, "must be finite, got NaN or +inf")
+        if values != "probs":
+            _reject(chunk.amax(dim=-1) == -torch.inf, rows, "must have a finite entry in every row, got only -inf")
+        slack = tolerance / 100  # averaged or renormalised probabilities may leave [0, 1] by rounding
+        outside = (chunk < -slack) | (chunk > 1 + slack) if values == "probs" else chunk > tolerance
+        if values != "logits" and bool(outside.any()):
+            _reject(outside, rows, _range_complaint(chunk, values))
+        if values == "logits":
+            near_one = (chunk.sum(dim=-1) - 1).abs() <= tolerance
+            looks_like_probs = looks_like_probs and bool((near_one & (chunk >= 0).all(dim=-1)).all())
+            continue
+        sums = (chunk if values == "probs" else chunk.exp()).sum(dim=-1)
+        furthest = max(furthest, float((sums - 1).abs().max()))
+        off = (sums - 1).abs() > tolerance
+        if bool(off.any()):
+            total = float(sums[off][0])
+            _reject(
+                off,
+                rows,
+                f"must be distributions: rows sum to 1 within {tolerance:g}, got a sum of {total:g}",
+            )
+    if looks_like_probs:
+        warnings.warn(
+            "logits lie in [0, 1] and every row sums to 1: these look like probabilities; "
+            "if they are, use `from_probs` or say so with values 'probs'",
+            stacklevel=4,
+        )
+    return furthest
+
+
+def _range_complaint(chunk: Tensor, values: Values) -> str:
+    def hint(kind: Values) -> str:
+        return f"these look like {kind}: use `from_{kind.replace('-', '_')}` or say so with values '{kind}'"
+
+    if values == "log-probs":
+        like_probs = bool(((chunk >= 0) & (chunk <= 1)).all())
+        found = f"must be log-probabilities, at most 0, got {float(chunk.max()):g}"
+        return f"{found}; {hint('probs' if like_probs else 'logits')}"
+    if bool((chunk <= 0).all()):
+        return f"must be probabilities, got negative numbers only; {hint('log-probs')}"
+    worst = float(chunk.max()) if bool((chunk > 1).any()) else float(chunk.min())
+    return f"must be probabilities in [0, 1], got {worst:g}; {hint('logits')}"
+
+
+def _reject(bad: Tensor, rows: slice, complaint: str) -> None:
+    if bool(bad.any()):
+        at = bad.nonzero()[0].tolist()
+        names = ("point", "draw", "class")
+        place = ", ".join(f"{name} {i}" for name, i in zip(names, [at[0] + rows.start, *at[1:]], strict=False))
+        raise ValueError(f"predictions {complaint} (first at {place})")

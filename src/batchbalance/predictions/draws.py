@@ -1,0 +1,51 @@
+"""Which draws a set holds. A draw is one hypothesis on every point, so that sets combine only if theirs are equal."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from batchbalance.errors import DrawMismatchError
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """S posterior draws.
+
+    Attributes:
+        num: S.
+        ids: S distinct names, or None.
+        weights: (S,) float64 weights that sum to 1, or None for equal weights.
+    """
+
+    num: int
+    ids: tuple[str, ...] | None = None
+    weights: Tensor | None = None
+
+    @property
+    def all_weights(self) -> Float[Tensor, " S"]:
+        """The weights, float64; 1/S each if none were given."""
+        if self.weights is not None:
+            return self.weights
+        return torch.full((self.num,), 1 / self.num, dtype=torch.float64)
+
+    def check_same(self, other: "Draws", name: str) -> None:
+        """Raise DrawMismatchError unless `other`, which messages call `name`, are the same draws.
+
+        Where only one side has ids, an equal S is all that can be checked.
+        """
+        if other.num != self.num:
+            raise DrawMismatchError(
+                f"`{name}` must hold the same draws as the pool: {self.num} draws, got {other.num}; "
+                "predict both with one posterior"
+            )
+        if self.ids is not None and other.ids is not None and self.ids != other.ids:
+            at = next(i for i, (a, b) in enumerate(zip(self.ids, other.ids, strict=True)) if a != b)
+            raise DrawMismatchError(
+                f"`{name}` must hold the same draws as the pool, got draw {other.ids[at]!r} where the pool has "
+                f"{self.ids[at]!r} (position {at}); predict both with one posterior"
+            )
+        # Normalising again moves the last digit.
+        if not torch.allclose(self.all_weights, other.all_weights, rtol=1e-9, atol=1e-12):
+            raise DrawMismatchError(f"`{name}` must carry the same draw weights as the pool; give both the same")

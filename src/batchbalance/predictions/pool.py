@@ -1,0 +1,269 @@
+"""Predictions: class log-probabilities of N points under S posterior draws, the currency of the library.
+
+The letters used everywhere: N points, S draws, C classes, E edges, B batch size, M sampled label
+configurations, D features of an embedding. A draw is one hypothesis on every point, so draw 7 on the pool and
+draw 7 on the reference set are the same network; draw ids let the library check that.
+"""
+
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Num
+from torch import Tensor
+
+from batchbalance.checks import as_tensor
+from batchbalance.errors import DrawMismatchError, FileFormatError, UnknownNameError
+from batchbalance.files import MappedFile
+from batchbalance.predictions.arrays import Values, as_nsc, check_draw_ids, check_weights
+from batchbalance.predictions.draws import Draws
+from batchbalance.predictions.files import read_array, write_predictions
+from batchbalance.predictions.sources import CHUNK_NUMBERS, Placed, Rows, Source, Stored, spans_of
+from batchbalance.progress import Bar
+
+ROUNDING = 1e-5  # how far from 1 the sum of a float32 distribution may be by rounding alone
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictions:
+    """Class log-probabilities of N points under S draws. Make one with ``from_probs`` and its sisters.
+
+    Attributes:
+        source: where the numbers come from. Read them with ``log_probs``.
+        draws: which draws they are of.
+        ids: names of the points, or None.
+    """
+
+    source: Source
+    draws: Draws
+    ids: tuple[Hashable, ...] | None = None
+
+    @classmethod
+    def from_probs(
+        cls, x: Any, axes: str = "nsc", *, draw_ids: Sequence[str | int] | None = None, weights: Any = None
+    ) -> "Predictions":
+        """Predictions from class probabilities.
+
+        Args:
+            x: a NumPy array, a torch tensor, or anything ``torch.from_dlpack`` takes; it is copied.
+            axes: the order of the axes of `x`: a permutation of "nsc", or of "nc" for a single model.
+            draw_ids: S distinct names of the draws. Sets that have them combine only if they are equal.
+            weights: S non-negative draw weights that sum to 1; equal weights if left out.
+        """
+        return _checked(x, "probs", axes, draw_ids, weights)._in_memory()
+
+    @classmethod
+    def from_logits(
+        cls, x: Any, axes: str = "nsc", *, draw_ids: Sequence[str | int] | None = None, weights: Any = None
+    ) -> "Predictions":
+        """Predictions from unnormalised log-probabilities; arguments as in ``from_probs``."""
+        return _checked(x, "logits", axes, draw_ids, weights)._in_memory()
+
+    @classmethod
+    def from_log_probs(
+        cls, x: Any, axes: str = "nsc", *, draw_ids: Sequence[str | int] | None = None, weights: Any = None
+    ) -> "Predictions":
+        """Predictions from log-probabilities; arguments as in ``from_probs``."""
+        return _checked(x, "log-probs", axes, draw_ids, weights)._in_memory()
+
+    def _in_memory(self) -> "Predictions":
+        """The same numbers as log-probabilities of this process's own."""
+        log_probs = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        for rows, chunk in self.chunks():
+            log_probs[rows] = chunk
+        return replace(self, source=Stored(log_probs))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(N, S, C)."""
+        return self.source.shape
+
+    @property
+    def num_points(self) -> int:
+        """N, the number of points."""
+        return self.source.shape[0]
+
+    @property
+    def num_draws(self) -> int:
+        """S, the number of draws."""
+        return self.source.shape[1]
+
+    @property
+    def num_classes(self) -> int:
+        """C, the number of classes."""
+        return self.source.shape[2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that ``log_probs`` returns: float64 if that is what is stored, else float32."""
+        return self.source.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where ``log_probs`` puts its numbers."""
+        return self.source.device
+
+    @property
+    def draw_ids(self) -> tuple[str, ...] | None:
+        """S distinct names of the draws, or None."""
+        return self.draws.ids
+
+    @property
+    def weights(self) -> Tensor | None:
+        """(S,) float64 draw weights that sum to 1, or None for equal weights."""
+        return self.draws.weights
+
+    @property
+    def draw_weights(self) -> Float[Tensor, " S"]:
+        """The draw weights, float64; 1/S each if none were given."""
+        return self.draws.all_weights
+
+    def log_probs(self, rows: Rows = slice(None)) -> Float[Tensor, "n S C"]:
+        """Log-probabilities of some points, (n, S, C), in ``dtype``."""
+        return self.source.log_probs(rows)
+
+    def probs(self, rows: Rows = slice(None)) -> Float[Tensor, "n S C"]:
+        """Probabilities of some points, (n, S, C), in ``dtype``; stored probabilities need no logarithm on the way."""
+        return self.source.probs(rows)
+
+    def chunks(
+        self, numbers: int = CHUNK_NUMBERS, bar: Bar | None = None
+    ) -> Iterator[tuple[slice, Float[Tensor, "n S C"]]]:
+        """Yield (rows, log-probabilities) over all points, about `numbers` numbers at a time; `bar` counts points."""
+        for rows in spans_of(self.num_points, numbers // (self.num_draws * self.num_classes)):
+            yield rows, self.log_probs(rows)
+            if bar is not None:
+                bar.advance(rows.stop - rows.start)
+
+    def check(self, rows: slice = slice(None)) -> float:
+        """How far the sums of some points are from 1; raises ValueError unless they are distributions.
+
+        Predictions are checked when they are made; this is for doing it elsewhere.
+        """
+        return self.source.check(rows)
+
+    def mean_probs(self) -> Float[Tensor, "N C"]:
+        """The weighted mean over draws of the class probabilities, (N, C)."""
+        weights = self.draw_weights.to(self.device, self.dtype)
+        return torch.cat([torch.einsum("s,nsc->nc", weights, chunk.exp()) for _, chunk in self.chunks()])
+
+    def hard_labels(self, rows: Rows = slice(None)) -> Int[Tensor, "n S"]:
+        """The most probable class of each point under each draw; a tie goes to the lowest class."""
+        return self.log_probs(rows).argmax(dim=-1)
+
+    def subset(self, rows: Rows) -> "Predictions":
+        """The same draws on some of the points, in memory."""
+        ids = self.ids
+        if ids is not None:
+            ids = ids[rows] if isinstance(rows, slice) else tuple(ids[int(row)] for row in rows)
+        return Predictions(Stored(self.log_probs(rows)), self.draws, ids)
+
+    def to(self, device: str | torch.device) -> "Predictions":
+        """The same predictions, put on a device as they are read."""
+        place = torch.device(device)
+        return self if place == self.device else replace(self, source=Placed(self.source, place))
+
+    def with_weights(self, weights: Any) -> "Predictions":
+        """The same predictions with these draw weights."""
+        return replace(self, draws=replace(self.draws, weights=check_weights(weights, self.num_draws)))
+
+    def check_same_draws(self, other: "Predictions", name: str = "reference") -> None:
+        """Raise DrawMismatchError unless `other` holds the same draws, weights and classes."""
+        if other.num_classes != self.num_classes:
+            raise DrawMismatchError(
+                f"`{name}` must have the pool's {self.num_classes} classes, got {other.num_classes}"
+            )
+        self.draws.check_same(other.draws, name)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        values: Values | None = None,
+        axes: str = "nsc",
+        *,
+        draw_ids: Sequence[str | int] | None = None,
+        weights: Any = None,
+        check: Callable[["Predictions"], float] | None = None,
+    ) -> "Predictions":
+        """Read a ``.npy``, ``.npz`` or ``.safetensors`` file; nothing is ever unpickled.
+
+        A ``.npy`` file is memory-mapped: it is validated chunk by chunk and converted at each read, so it may be
+        larger than memory. The other two hold a named array ``probs``, ``logits`` or ``log_probs``, and may hold
+        ``draw_ids`` and ``weights``.
+
+        Args:
+            path: the file.
+            values: what the numbers are; may be left out if the array's name says it. Probabilities if nothing
+                says otherwise: the numbers are checked, so logits or log-probabilities cannot pass for them.
+            axes: the order of the axes in the file.
+            draw_ids: as in ``from_probs``; overrides the file's own.
+            weights: as in ``from_probs``; overrides the file's own.
+            check: does the work of ``Predictions.check``, on other machines say; it is done here if left out.
+        """
+        path = Path(path)
+        found = read_array(path, values)
+        if values is not None and found.values is not None and values != found.values:
+            raise FileFormatError(f"{path} holds {found.values}, but `values` says {values}; leave `values` out")
+        try:
+            loaded = _checked(
+                found.array,
+                values or found.values or "probs",
+                axes,
+                found.draw_ids if draw_ids is None else draw_ids,
+                found.weights if weights is None else weights,
+                MappedFile.of(found.array, path, axes) if isinstance(found.array, np.memmap) else None,
+                check,
+            )
+        except FileFormatError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise FileFormatError(f"{path}: {error}") from error
+        return loaded if path.suffix == ".npy" else loaded._in_memory()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write log-probabilities, axes "nsc", to a ``.npy``, ``.npz`` or ``.safetensors`` file, atomically."""
+        write_predictions(
+            Path(path), self.shape, self.dtype, (chunk for _, chunk in self.chunks()), self.draw_ids, self.weights
+        )
+
+    def __repr__(self) -> str:
+        kind = f"{self.num_points} points, {self.num_draws} draws, {self.num_classes} classes"
+        return f"Predictions({kind}, {str(self.dtype).removeprefix('torch.')})"
+
+
+def stored_predictions(
+    numbers: Num[Tensor, "N S C"],
+    values: Values = "log-probs",
+    draw_ids: tuple[str, ...] | None = None,
+    weights: Tensor | None = None,
+    file: MappedFile | None = None,
+) -> Predictions:
+    """Predictions of numbers that are known to be right; they are neither checked nor copied."""
+    return Predictions(Stored(numbers, values, file), Draws(numbers.shape[1], draw_ids, weights))
+
+
+def _checked(
+    x: Any,
+    values: Values,
+    axes: str,
+    draw_ids: Sequence[str | int] | None,
+    weights: Any,
+    file: MappedFile | None = None,
+    check: Callable[[Predictions], float] | None = None,
+) -> Predictions:
+    """Validate chunk by chunk but keep the numbers as they are, to be converted at each read."""
+    if values not in get_args(Values):
+        raise UnknownNameError("kind of values", str(values), get_args(Values))
+    numbers = as_nsc(as_tensor(x), axes)
+    ids, checked_weights = check_draw_ids(draw_ids, numbers.shape[1]), check_weights(weights, numbers.shape[1])
+    wrapped = stored_predictions(numbers, values, ids, checked_weights, file)
+    off = wrapped.check() if check is None else check(wrapped)
+    # Log-probabilities that are off by more than rounding need what logits need: to be normalised when read.
+    if values == "log-probs" and off > ROUNDING:
+        return stored_predictions(numbers, "logits", ids, checked_weights, file)
+    return wrapped

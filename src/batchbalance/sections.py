@@ -1,0 +1,58 @@
+"""Settings that people write: tables of named values, checked, with one sentence for a mistake."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from batchbalance.errors import UnknownNameError
+
+Whole = Annotated[int, Field(ge=1)]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def check_keys(where: str, given: Any, known: Iterable[str]) -> Any:
+    """The given table, if all its keys are known; an unknown one suggests the nearest."""
+    if not isinstance(given, dict):
+        return given
+    known = list(known)
+    for key in given:
+        if key not in known:
+            raise UnknownNameError(f"setting of {where}", key, known)
+    return given
+
+
+def fields_of(where: str, cls: Any) -> BeforeValidator:
+    """Refuses keys that are no fields of a dataclass."""
+    return BeforeValidator(lambda given: check_keys(where, given, (field.name for field in fields(cls))))
+
+
+class Section(BaseModel):
+    """A table of the file; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    table: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        return check_keys(cls.table, given, cls.model_fields)
+
+
+def parsed(build: Callable[[], Model]) -> Model:
+    """What `build` builds; a mistake becomes one sentence."""
+    try:
+        return build()
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        where = ".".join(str(part) for part in first["loc"] if "[" not in str(part) and "-" not in str(part))
+        if isinstance(cause, UnknownNameError):
+            raise cause from error
+        if cause is not None:
+            raise ValueError(str(cause)) from error
+        if first["type"] == "missing":
+            raise ValueError(f"`{where}` must be given, got none") from error
+        told = first["msg"].replace("Input should", "must")
+        raise ValueError(f"`{where}` {told}, got {first['input']!r}") from error

@@ -1,0 +1,365 @@
+"""The BALanCe family: one acquisition function Δ, several ways to turn it into a batch (section 3)."""
+
+from typing import Annotated, ClassVar, SupportsIndex
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from batchbalance.balance.closed_form import BalanceModel, BalanceObjective
+from batchbalance.balance.clustering import balance_clustering
+from batchbalance.balance.edges import Edges, MaxReference, Pairs, partition_edges
+from batchbalance.balance.estimators import (
+    MAX_CONFIGURATIONS,
+    ConfigurationEstimator,
+    check_enumerable,
+    estimator_bytes,
+)
+from batchbalance.balance.greedy import NEAR_TIE, Continuation, GreedyOptions, greedy
+from batchbalance.predictions import Predictions
+from batchbalance.progress import progress
+from batchbalance.ranking import power_sample, top_k
+from batchbalance.seeds import generator
+from batchbalance.strategies.contract import Choice, Coldness, ConnectedStrategy, Problem, filled
+
+MAX_ALL_PAIRS_DRAWS = 64  # joint strategies on all pairs cost S³C a point
+MAX_FEATURE_BYTES = 8 * 2**30
+LARGE_BATCH = 50  # the paper clusters from here on
+
+Subset = Annotated[float, Field(ge=1, allow_inf_nan=False)]  # a multiple of the batch size
+
+
+class BalanceStrategy(ConnectedStrategy):
+    """What the family shares.
+
+    Attributes:
+        offset: measure likelihood ratios against the largest of any draw, so that label noise alone discounts nothing.
+    """
+
+    offset: bool = False
+
+    def model(self, problem: Problem) -> BalanceModel:
+        """The closed form for this problem."""
+        return BalanceModel(
+            problem.predictions,
+            self.edges(problem),
+            offset=self.offset,
+            cache_bytes=problem.cache_bytes,
+        )
+
+    def joint_model(self, problem: Problem) -> BalanceModel:
+        """The closed form, if the edges are few enough for a joint strategy."""
+        model = self.model(problem)
+        num_draws = problem.predictions.num_draws
+        if model.edges.design in ("all", "partition") and num_draws > MAX_ALL_PAIRS_DRAWS:
+            raise ValueError(
+                f"`pairs` must not be 'all' with more than {MAX_ALL_PAIRS_DRAWS} draws for {self.name!r}, got "
+                f"{num_draws} draws: the cost grows with their cube; use pairs={4 * num_draws}, or strategy 'balance'"
+            )
+        return model
+
+
+def single_scores(model: BalanceModel, problem: Problem) -> Float[Tensor, " n"]:
+    """Δ of the candidates, in working precision, as float64."""
+    rows = problem.candidates
+    scores = torch.empty(len(rows), dtype=torch.float64)
+    with progress("scoring points", len(rows), problem.progress) as bar:
+        for span in model.spans(len(rows)):
+            scores[span] = model.scores(rows[span]).double().cpu()
+            bar.advance(span.stop - span.start)
+    return scores
+
+
+def best_single(model: BalanceModel, problem: Problem) -> Choice:
+    """The candidates of largest Δ; what float32 cannot tell apart is compared in float64."""
+    scores = single_scores(model, problem)
+    last = scores.topk(problem.batch_size).values[-1]
+    contenders = (scores >= last * (1 - NEAR_TIE)).nonzero().flatten()
+    rows = problem.candidates[contenders]
+    exact = torch.cat([model.scores(rows[span], torch.float64).cpu() for span in model.spans(len(rows))])
+    best = top_k(exact, min(problem.batch_size, int((exact > 0).sum())))
+    return filled(problem, rows[best], exact[best])
+
+
+class Balance(BalanceStrategy):
+    """Sequential BALanCe: the points of largest Δ, each scored on its own."""
+
+    name: ClassVar[str] = "balance"
+    summary: ClassVar[str] = "the top points by Δ, each on its own (the paper's sequential BALanCe)"
+
+    def choose(self, problem: Problem) -> Choice:
+        """Take the largest scores."""
+        return best_single(self.model(problem), problem)
+
+
+class PartitionBalance(BalanceStrategy):
+    """BALanCe-Partition (appendix): explicit equivalence classes, edges between all draws of different classes."""
+
+    name: ClassVar[str] = "partition-balance"
+    summary: ClassVar[str] = "top points by Δ with explicit classes from farthest-first traversal"
+    uses: ClassVar[frozenset[str]] = BalanceStrategy.uses - {"pairs"}
+
+    def connect(
+        self,
+        reference: Predictions,
+        threshold: float,
+        pairs: Pairs | SupportsIndex,  # noqa: ARG002
+        seed: int,
+        max_reference: MaxReference | None,
+    ) -> Edges:
+        """Join all draws of different classes; `pairs` has no say in it."""
+        return partition_edges(reference, threshold, seed, max_reference=max_reference)
+
+    def choose(self, problem: Problem) -> Choice:
+        """Take the largest scores."""
+        return best_single(self.model(problem), problem)
+
+
+class GreedyBalance(BalanceStrategy):
+    """Exact greedy on the joint Δ, at any batch size.
+
+    Attributes:
+        continuation: what to do once what survives is below float64 meaning: "tail" goes on with what is left, "power"
+            samples by the points' own Δ, which learns better (docs/results.md), "random" takes any.
+        lazy: skip evaluations that cannot matter; never changes the batch.
+    """
+
+    name: ClassVar[str] = "greedy-balance"
+    summary: ClassVar[str] = "exact greedy on the joint Δ, lazy; sampled by Δ once nothing is left to gain"
+
+    runs_on_executors: ClassVar[bool] = True
+
+    continuation: Continuation = "power"
+    lazy: bool = True
+
+    def choose(self, problem: Problem) -> Choice:
+        """Maximise the joint Δ one point at a time."""
+        options = GreedyOptions(
+            problem.batch_size,
+            problem.seed,
+            lazy=self.lazy,
+            continuation=self.continuation,
+            progress=problem.progress,
+        )
+        return _greedy_choice(problem, self.joint_model(problem), options)
+
+
+class StochasticBalance(BalanceStrategy):
+    """Greedy's interaction with power sampling's robustness: each pick is drawn with p ∝ gain^β.
+
+    Attributes:
+        beta: 0 is uniform sampling, larger is greedier.
+        continuation: as in greedy-balance.
+    """
+
+    name: ClassVar[str] = "stochastic-balance"
+    summary: ClassVar[str] = "each pick sampled with p ∝ (gain given the picks so far)^β"
+
+    runs_on_executors: ClassVar[bool] = True
+
+    beta: Coldness = 8.0
+    continuation: Continuation = "power"
+
+    def choose(self, problem: Problem) -> Choice:
+        """Sample one point at a time."""
+        options = GreedyOptions(
+            problem.batch_size,
+            problem.seed,
+            beta=self.beta,
+            continuation=self.continuation,
+            progress=problem.progress,
+        )
+        return _greedy_choice(problem, self.joint_model(problem), options)
+
+
+def _greedy_choice(problem: Problem, model: BalanceModel, options: GreedyOptions) -> Choice:
+    if problem.executor is None:
+        run = greedy(BalanceObjective(model, problem.candidates), options)
+    else:
+        run = problem.executor.greedy(model, problem.candidates, options)
+    return Choice(
+        problem.candidates[run.positions],
+        scores=run.gains,
+        upper_bound=run.upper_bound,
+        continued_from=run.continued_from,
+        continuation=run.continuation,
+    )
+
+
+class PowerBalance(BalanceStrategy):
+    """PowerBALanCe: sampling without replacement with p(x) ∝ Δ(x)^β.
+
+    Attributes:
+        beta: coldness β; 0 is uniform sampling.
+    """
+
+    name: ClassVar[str] = "power-balance"
+    summary: ClassVar[str] = "sampling without replacement with p ∝ Δ^β (PowerBALanCe)"
+
+    beta: Coldness = 1.0
+
+    def choose(self, problem: Problem) -> Choice:
+        """Sample by power."""
+        scores = single_scores(self.model(problem), problem)
+        picks = power_sample(scores, problem.batch_size, self.beta, generator=generator(problem.seed, "power"))
+        return Choice(problem.candidates[picks], scores=scores[picks])
+
+
+class ClusterBalance(BalanceStrategy):
+    """BALanCe-Clustering (Algorithm 3) on a subset sampled with p(x) ∝ Δ(x)^β.
+
+    Attributes:
+        beta: coldness β of the subset and of the first centroids.
+        subset: size of the subset, as a multiple of the batch size (the paper: 2 with MC dropout, 3 with cSG-MCMC).
+    """
+
+    name: ClassVar[str] = "cluster-balance"
+    summary: ClassVar[str] = "power-sampled subset, then clustering by the overlap I(x, y); the centroids"
+
+    beta: Coldness = 1.0
+    subset: Subset = 2.0
+
+    def memory_needed(self, problem: Problem) -> int:
+        """Features of the subset, and of the centroids and sums of the clusters."""
+        num_points = min(self.subset * problem.batch_size, len(problem.candidates)) + 2 * problem.batch_size
+        edges = self.edges(problem)
+        return round(num_points * edges.num_draws * edges.num_edges * problem.predictions.dtype.itemsize)
+
+    def choose(self, problem: Problem) -> Choice:
+        """Sample a subset and cluster it."""
+        model = self.joint_model(problem)
+        scores = single_scores(model, problem)
+        size = round(min(self.subset * problem.batch_size, len(scores)))
+        drawn = power_sample(scores, size, self.beta, generator=generator(problem.seed, "subset"))
+        members = drawn.sort().values
+        rows = problem.candidates[members]
+        width = len(model.draw_weights) * len(model.edge_weights)
+        needed = size * width * problem.predictions.dtype.itemsize
+        if needed > MAX_FEATURE_BYTES:
+            raise ValueError(
+                f"clustering {size} points over {width} pairs of draw and edge must fit in "
+                f"{MAX_FEATURE_BYTES / 2**30:.0f} GiB, got {needed / 2**30:.1f} GiB; use fewer pairs or less subset"
+            )
+        features = torch.empty(size, width, dtype=problem.predictions.dtype, device=model.device)
+        for span in model.spans(size):
+            features[span] = model.features(rows[span])
+        own = scores[members].to(features)
+        seeds = power_sample(
+            scores[members], problem.batch_size, self.beta, generator=generator(problem.seed, "centroids")
+        )
+        centroids = balance_clustering(features, own, seeds.to(features.device)).cpu()
+        return Choice(rows[centroids], scores=scores[members][centroids])
+
+
+class BatchBalance(BalanceStrategy):
+    """Algorithm 1 as users meet it: exact greedy for small batches, clustering for large ones.
+
+    Attributes:
+        large_batch: the batch size from which on clustering is used (the paper: 50).
+        continuation: of the greedy part.
+        beta: of the clustering part.
+        subset: of the clustering part.
+    """
+
+    name: ClassVar[str] = "batch-balance"
+    summary: ClassVar[str] = f"the paper's Algorithm 1: greedy under {LARGE_BATCH}, clustering from there on"
+
+    runs_on_executors: ClassVar[bool] = True
+
+    large_batch: PositiveInt = LARGE_BATCH
+    continuation: Continuation = "power"
+    beta: Coldness = 1.0
+    subset: Subset = 2.0
+
+    def memory_needed(self, problem: Problem) -> int:
+        """Nothing for greedy; what clustering needs for large batches."""
+        if problem.batch_size < self.large_batch:
+            return 0
+        return ClusterBalance(beta=self.beta, subset=self.subset).memory_needed(problem)
+
+    def choose(self, problem: Problem) -> Choice:
+        """Hand over to greedy-balance or cluster-balance."""
+        is_small = problem.batch_size < self.large_batch
+        for option in ("beta", "subset") if is_small else ("continuation",):
+            if getattr(self, option) != type(self).model_fields[option].default:
+                raise ValueError(
+                    f"option `{option}` of {self.name!r} must be left out at batch size {problem.batch_size}: it is "
+                    f"used {'from' if is_small else 'below'} {self.large_batch} points {'on' if is_small else 'only'}"
+                )
+        if problem.executor is not None and not is_small:
+            raise ValueError(
+                f"`executor` is used by {self.name!r} below {self.large_batch} points only, got {problem.batch_size}; "
+                "use strategy 'greedy-balance'"
+            )
+        if is_small:
+            return GreedyBalance(offset=self.offset, continuation=self.continuation).choose(problem)
+        return ClusterBalance(offset=self.offset, beta=self.beta, subset=self.subset).choose(problem)
+
+
+class EnumeratedBalance(BalanceStrategy):
+    """Greedy on Δ by enumerating every label configuration: exact, and exponential in the batch size."""
+
+    name: ClassVar[str] = "enumerated-balance"
+    summary: ClassVar[str] = "greedy by enumerating all C^b label configurations (small batches only)"
+
+    def memory_needed(self, problem: Problem) -> int:
+        """The table of configurations and a block of scores."""
+        return estimator_bytes(
+            problem.predictions, min(MAX_CONFIGURATIONS, problem.predictions.num_classes**problem.batch_size)
+        )
+
+    def choose(self, problem: Problem) -> Choice:
+        """Maximise the enumerated Δ one point at a time."""
+        return _estimated_greedy(self.joint_model(problem), problem, None)
+
+
+class SampledBalance(BalanceStrategy):
+    """Greedy as the paper computes it: enumeration for b < 4, importance sampling from there on (eq. 6).
+
+    Attributes:
+        num_samples: M, the number of sampled label configurations.
+    """
+
+    name: ClassVar[str] = "sampled-balance"
+    summary: ClassVar[str] = "greedy with the paper's estimator: enumeration for b < 4, then M sampled configurations"
+
+    num_samples: PositiveInt = 10_000
+
+    def memory_needed(self, problem: Problem) -> int:
+        """The table of configurations and a block of scores."""
+        return estimator_bytes(problem.predictions, self.num_samples)
+
+    def choose(self, problem: Problem) -> Choice:
+        """Maximise the estimated Δ one point at a time."""
+        return _estimated_greedy(self.joint_model(problem), problem, self.num_samples)
+
+
+def _estimated_greedy(model: BalanceModel, problem: Problem, num_samples: int | None) -> Choice:
+    if num_samples is None:
+        check_enumerable(problem.predictions.num_classes, problem.batch_size)
+    stream = generator(problem.seed, "configurations")
+    estimator = ConfigurationEstimator(model, num_samples=num_samples, generator=stream)
+    left = problem.candidates
+    chosen: list[int] = []
+    values: list[float] = []
+    notes: tuple[str, ...] = ()
+    saturated = model.edges.total_weight * (1 - 1e-6)
+    for pick in range(problem.batch_size):
+        if pick:
+            estimator.add(chosen[-1])
+        scores = estimator.scores(left)
+        largest = float(scores.max())
+        tied = (scores == largest).nonzero().flatten()
+        if len(tied) > 1 and (largest <= 0 or largest >= saturated):
+            best = int(tied[torch.randint(len(tied), (), generator=stream)])
+            notes = notes or (
+                f"from pick {pick + 1} on, several points tie at the same estimate of Δ and one of them is taken at "
+                "random; 'greedy-balance' still tells them apart",
+            )
+        else:
+            best = int(top_k(scores, 1))
+        values.append(float(scores[best]))
+        chosen.append(int(left[best]))
+        left = torch.cat([left[:best], left[best + 1 :]])
+    return Choice(torch.tensor(chosen), scores=torch.tensor(values, dtype=torch.float64), notes=notes)

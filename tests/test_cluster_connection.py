@@ -1,0 +1,49 @@
+import time
+
+import pytest
+
+from batchbalance.cluster import RayExecutor
+from batchbalance.cluster.cluster import connected_ray
+
+ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+
+
+@pytest.fixture(autouse=True)
+def started(monkeypatch):
+    """The addresses that Ray was asked for; no cluster runs on this machine."""
+    asked = []
+
+    def init(address, **options):
+        asked.append((address, options.get("include_dashboard")))
+        if address == "auto":
+            raise ConnectionError("none")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return asked
+
+
+def test_any_is_a_running_cluster_or_a_new_one(started, monkeypatch):
+    connected_ray("any")
+    connected_ray("local")
+    assert started == [("auto", None), ("local", False), ("local", False)]
+    with pytest.raises(ConnectionError, match="no Ray cluster runs on this machine; start one with: ray start --head"):
+        connected_ray("auto")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    for address in ("any", "auto"):
+        with pytest.raises(ConnectionError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"):
+            connected_ray(address)
+
+
+def test_an_unreachable_cluster_is_an_error_in_seconds(started):
+    began = time.monotonic()
+    with pytest.raises(ConnectionError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"):
+        RayExecutor("127.0.0.1:9")
+    assert time.monotonic() - began < 30
+    for address in ("nowhere", "host:port"):
+        with pytest.raises(ValueError, match="must look like host:port"):
+            RayExecutor(address)
+    with pytest.raises(ValueError, match="`num_shards` must be at least 1, got 0"):
+        RayExecutor(num_shards=0)
+    assert started == []

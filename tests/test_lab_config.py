@@ -1,0 +1,179 @@
+import json
+
+import pytest
+
+from batchbalance import FileFormatError, UnknownNameError
+from batchbalance.lab.config import RunConfig, read_comparison
+from batchbalance.lab.data import PAPER_SIZES, SplitSizes
+
+FILE = """
+batch_size = 10
+budget = 60
+strategies = ["random", {name = "power-balance", beta = 2}, {name = "batch-balance", ratio = 0.5}]
+[data]
+name = "digits"
+[model]
+name = "tabular-mlp"
+hidden = [32]
+[posterior]
+num_draws = 20
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "comparison.toml"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def names(path, *changes):
+    return [run.folder_name for run in read_comparison(path, changes).runs()]
+
+
+def test_one_run_for_each_strategy(path):
+    runs = read_comparison(path).runs()
+    assert [run.label for run in runs] == ["random", "power-balance(beta=2)", "batch-balance [ratio=0.5]"]
+    assert [run.edges.ratio for run in runs] == [0.25, 0.25, 0.5]
+    assert runs[1].chosen_strategy.beta == 2
+    assert runs[1].folder_name.startswith("power-balance-beta=2-")
+
+
+def test_the_canonical_form_is_complete_and_a_fixed_point(path):
+    for run in read_comparison(path).runs():
+        canonical = run.canonical
+        assert json.loads(json.dumps(canonical)) == canonical
+        again = RunConfig(**canonical)
+        assert again.canonical == canonical
+        assert again.folder_name == run.folder_name
+    assert canonical["training"]["patience"] == 3
+    assert canonical["model"] == {"name": "tabular-mlp", "hidden": [32], "dropout": 0.5, "width": 1.0}
+    assert canonical["split"]["validation"] == PAPER_SIZES["digits"].validation
+
+
+def test_an_option_that_is_not_set_is_left_out(path):
+    three, plain = read_comparison(
+        path, ['strategies=[{name="cluster-margin", num_clusters=3}, "cluster-margin"]']
+    ).runs()
+    assert three.canonical["strategy"]["num_clusters"] == 3
+    assert "num_clusters" not in plain.canonical["strategy"]
+    assert three.folder_name != plain.folder_name
+
+
+def test_a_run_is_found_by_its_hash_whatever_its_label(path, tmp_path):
+    run = read_comparison(path).runs()[1]
+    assert run.folder(tmp_path / "absent") == tmp_path / "absent" / run.folder_name
+    older = tmp_path / run.folder_name.replace("power-balance-beta=2", "power-balance")  # as if 2 had been the default
+    older.mkdir()
+    assert run.folder(tmp_path) == older
+    assert read_comparison(path).runs()[0].folder(tmp_path) != older
+
+
+def test_the_hash_sees_what_changes_a_number_and_nothing_else(path):
+    before = names(path)
+    for same in ("trials=9", "budget=500", "target_error=0.1", "model.width=1", "model.dropout=0.5", "threads=1"):
+        assert names(path, same) == before
+    for other in ("threads=2", "batch_size=5", "posterior.num_draws=21", "split.validation=7", "data.noise=0.2"):
+        assert not set(names(path, other)) & set(before)
+    # τ is nothing to a random batch, so that such runs are shared
+    assert [a == b for a, b in zip(names(path, "edges.ratio=0.1"), before, strict=True)] == [True, False, True]
+
+
+def test_what_the_split_leaves_open_is_the_papers(path):
+    (run, *_) = read_comparison(path, ["split.small_validation=true", "split.initial_per_class=[1,2]"]).runs()
+    default = SplitSizes(initial_per_class=2, validation=50, reference=9)
+    assert run.split_sizes(default) == SplitSizes((1, 2), validation=50, reference=9, small_validation=True)
+    assert run.canonical["split"] == {
+        **{"initial_per_class": [1, 2], "initial": 0, "validation": 200, "reference": 200, "pool": None},
+        **{"small_validation": True, "test": None},
+    }
+
+
+def test_presets_fill_a_schedule(path):
+    changes = ("posterior={kind='csg-mcmc', preset='cifar100', schedule={cycles=2}}",)
+    (run, *_) = read_comparison(path, changes).runs()
+    assert (run.posterior.schedule.epochs, run.posterior.schedule.cycles) == (200, 2)
+    assert "preset" not in run.canonical["posterior"]
+    assert run.canonical["training"] is None
+
+
+def test_a_fixed_threshold_of_one_strategy(path):
+    changes = ("edges.ratio=0.1", "strategies=['bald', {name='balance', threshold=0.02}]")
+    runs = read_comparison(path, changes).runs()
+    assert runs[1].edges.threshold == 0.02
+    assert runs[1].edges.ratio == 0.25
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("batch_siz=3", "'batch_siz'; did you mean 'batch_size'"),
+        ("data.nam='x'", "'nam'; did you mean 'name'"),
+        ("data.name=digit", "'digit'; did you mean 'digits'"),
+        ("split.validatin=3", "'validatin'; did you mean 'validation'"),
+        ("model.name=mnist-cn", "'mnist-cn'; did you mean 'mnist-cnn'"),
+        ("model.drop=0.5", "'drop'; did you mean 'dropout'"),
+        ("training.learning_rat=1", "'learning_rat'; did you mean 'learning_rate'"),
+        ("training.optimizer=adm", "'adm'; did you mean 'adam'"),
+        ("posterior.kind=mc-dropot", "'mc-dropot'; did you mean 'mc-dropout'"),
+        ("posterior.num_draw=3", "'num_draw'; did you mean 'num_draws'"),
+        ("posterior={kind='csg-mcmc', preset='cifar1'}", "'cifar1'; did you mean 'cifar10'"),
+        ("posterior={kind='csg-mcmc', schedule={epoch=1}}", "'epoch'; did you mean 'epochs'"),
+        ("edges.ration=0.5", "'ration'; did you mean 'ratio'"),
+        ("strategies=['randm']", "'randm'; did you mean 'random'"),
+        ("strategies=[{name='power-balance', bet=2}]", "'bet'; did you mean 'beta'"),
+    ],
+)
+def test_unknown_names_suggest_the_nearest(path, change, message):
+    with pytest.raises(UnknownNameError, match=message):
+        read_comparison(path, [change]).runs()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("posterior.num_draws=0", "`posterior.num_draws` must be greater than or equal to 1, got 0"),
+        ("posterior={num_draws=3, test_draws=4}", "`test_draws` must be at most the 3 draws there are, got 4"),
+        ("training.patience=0", "`patience` must be a whole number of at least 1"),
+        ("training.batch_size=many", "`training.batch_size` must be a valid integer"),
+        ("split.validation=-1", "`validation` must be a whole number"),
+        ("edges.pairs=some", "`edges.pairs` must be 'disjoint' or 'all'"),
+        ("edges={ratio=0.5, threshold=0.1}", "must not be given together"),
+        ("strategies=[{name='batch-balance', ratio=0.5, threshold=0.1}]", "must not be given together"),
+        ("candidates=5", "`candidates` must be at least the batch size 10, got 5"),
+        ("strategies=[]", "`strategies`"),
+        ("strategies=[3]", "a strategy must be its name"),
+        ("strategies=['bald', 'bald']", "must be distinct, got 'bald' more than once"),
+        ("strategies=[{name='random', ratio=0.4}]", "`ratio` is not used by strategy 'random'"),
+        ("data=3", "`data` must be"),
+        ("data={}", "`data.name` must be given"),
+        ("model={}", "must give the name of a network"),
+        ("posterior={kind='committee'}", r"\[model\] is not used by posterior 'committee'"),
+        ("budget.x=1", "'budget' in 'budget.x=1' must be a table"),
+        ("nonsense", "must look like"),
+    ],
+)
+def test_wrong_values_say_what_is_expected(path, change, message):
+    with pytest.raises(ValueError, match=message):
+        read_comparison(path, [change]).runs()
+
+
+def test_needs_a_model(path):
+    path.write_text(FILE.replace('[model]\nname = "tabular-mlp"\nhidden = [32]\n', ""))
+    with pytest.raises(ValueError, match=r"\[model\] must be given for posterior 'mc-dropout'"):
+        read_comparison(path)
+
+
+def test_needs_an_end(path):
+    path.write_text(FILE.replace("budget = 60", ""))
+    with pytest.raises(ValueError, match="`target_error` must be given, got neither"):
+        read_comparison(path)
+
+
+def test_a_file_that_is_no_toml(path):
+    path.write_bytes(b"batch_size = \xff")
+    with pytest.raises(FileFormatError, match="must be a TOML file"):
+        read_comparison(path)
+    path.write_text("batch_size = = 3")
+    with pytest.raises(FileFormatError, match="must be a TOML file"):
+        read_comparison(path)

@@ -1,0 +1,173 @@
+"""Where files come from: folders, downloads (from a local server), archives, and messages without a network."""
+
+import dataclasses
+import gzip
+import hashlib
+import http.server
+import io
+import re
+import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import published_files as files
+from batchbalance.lab.data import load, published, sources
+from batchbalance.lab.data.sources import Download, Source
+
+ALL = [value for value in vars(sources).values() if isinstance(value, Source)]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder and the address under which it is served."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_every_hash_is_an_md5_and_every_source_has_a_page() -> None:
+    assert len(ALL) == 10
+    for source in ALL:
+        assert source.page.startswith("http")
+        for download in source.downloads:
+            assert download.md5 is None or re.fullmatch("[0-9a-f]{32}", download.md5)
+
+
+def test_data_folder_order(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("BATCHBALANCE_DATA", str(tmp_path / "variable"))
+    assert sources.data_folder(tmp_path / "argument") == tmp_path / "argument"
+    assert sources.data_folder() == tmp_path / "variable"
+    monkeypatch.delenv("BATCHBALANCE_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert sources.data_folder().name == "batchbalance"
+
+
+def test_find_looks_one_folder_down_and_at_gz(tmp_path: Path) -> None:
+    source = Source(("har", "UCI HAR Dataset"), "http://page", ())
+    assert sources.find(source, tmp_path, "train/X.txt") is None
+    deep = files.write(tmp_path / "UCI HAR Dataset" / "inner" / "train" / "X.txt", b"1", packed=True)
+    assert sources.find(source, tmp_path, "train/X.txt") == deep
+    plain = files.write(tmp_path / "har" / "train" / "X.txt", b"1")
+    assert sources.find(source, tmp_path, "train/X.txt") == plain
+
+
+def test_missing_data_without_download_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        load("mnist", data_dir=tmp_path, download=False)
+    message = str(caught.value)
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        assert f"{name}-ubyte" in message
+    assert str(tmp_path / "mnist") in message
+    assert sources.MNIST.downloads[0].url in message
+
+
+def test_a_failing_download_names_file_folder_and_address(tmp_path: Path, monkeypatch) -> None:
+    nowhere = Source(("mnist",), "http://page", (Download("http://127.0.0.1:9/train-images-idx3-ubyte.gz"),))
+    monkeypatch.setitem(published.PUBLISHED, "mnist", _with_source("mnist", nowhere))
+    with pytest.raises(FileNotFoundError) as caught:
+        load("mnist", data_dir=tmp_path)
+    for part in ("train-images-idx3-ubyte", str(tmp_path / "mnist"), "http://127.0.0.1:9/", "failed"):
+        assert part in str(caught.value)
+
+
+def test_single_files_are_downloaded_and_checked(tmp_path: Path, served, monkeypatch) -> None:
+    folder, address = served
+    files.write_mnist(folder, packed=True)
+    downloads = []
+    for path in sorted(folder.iterdir()):
+        downloads.append(Download(address + path.name, hashlib.md5(path.read_bytes()).hexdigest()))
+    monkeypatch.setitem(
+        published.PUBLISHED, "mnist", _with_source("mnist", Source(("mnist",), address, tuple(downloads)))
+    )
+    # A file at hand stays as it is, even if the publisher packs it otherwise.
+    own = files.write(tmp_path / "data" / "mnist" / "t10k-labels-idx1-ubyte", files.idx(files.labels(30, 10)))
+    before = own.stat().st_mtime_ns
+    with pytest.warns(UserWarning, match="60 of 60,000 training inputs"):
+        data = load("mnist", data_dir=tmp_path / "data", partial=True)
+    assert len(data.train_y) == 60
+    assert own.stat().st_mtime_ns == before
+    assert not (own.parent / "t10k-labels-idx1-ubyte.gz").exists()
+
+
+def test_a_download_draws_a_bar_on_a_terminal(tmp_path: Path, served, monkeypatch, capsys) -> None:
+    folder, address = served
+    files.write(folder / "train.mat", b"x" * 1_000_000)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    sources._retrieve(Download(address + "train.mat"), tmp_path)
+    assert (tmp_path / "train.mat").stat().st_size == 1_000_000
+    assert "1.0/1.0 MB" in capsys.readouterr().err
+
+
+def test_a_wrong_hash_is_refused(tmp_path: Path, served, monkeypatch) -> None:
+    folder, address = served
+    files.write_mnist(folder, packed=True)
+    wrong = Source(("mnist",), address, (Download(address + "train-images-idx3-ubyte.gz", "0" * 32),))
+    monkeypatch.setitem(published.PUBLISHED, "mnist", _with_source("mnist", wrong))
+    with pytest.raises(FileNotFoundError, match="hash"):
+        load("mnist", data_dir=tmp_path / "data")
+    assert not list((tmp_path / "data" / "mnist").glob("train*"))
+
+
+def test_an_archive_is_downloaded_and_unpacked(tmp_path: Path, served, monkeypatch) -> None:
+    folder, address = served
+    files.write_cifar_10(tmp_path / "cifar-10-batches-bin")
+    with tarfile.open(folder / "cifar.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "cifar-10-batches-bin", arcname="cifar-10-batches-bin")
+    source = Source(("cifar-10-batches-bin",), address, (Download(address + "cifar.tar.gz"),))
+    monkeypatch.setitem(published.PUBLISHED, "cifar-10", _with_source("cifar-10", source))
+    with pytest.warns(UserWarning, match="20 of 50,000"):
+        data = load("cifar-10", data_dir=tmp_path / "data", partial=True)
+    assert data.train_x.shape == (20, 3, 32, 32)
+    names = sorted(path.name for path in (tmp_path / "data" / "cifar-10-batches-bin").iterdir())
+    assert names == [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["cifar-10-batches-bin"]
+
+
+def test_unpack_opens_inner_zips_and_keeps_own_files(tmp_path: Path) -> None:
+    inner = files.write_zip(tmp_path / "inner.zip", {"UCI HAR Dataset/train/y.txt": b"new", "UCI HAR Dataset/a": b"a"})
+    outer = files.write_zip(
+        tmp_path / "outer.zip", {"UCI HAR Dataset.zip": inner.read_bytes(), "__MACOSX/x": b"", "names.txt": b"n"}
+    )
+    target = tmp_path / "data" / "har"
+    files.write(target / "UCI HAR Dataset" / "train" / "y.txt", b"own")
+    sources.unpack(outer, target)
+    assert (target / "UCI HAR Dataset" / "train" / "y.txt").read_bytes() == b"own"
+    assert (target / "UCI HAR Dataset" / "a").read_bytes() == b"a"
+    assert not (target / "__MACOSX").exists()
+
+
+def test_unpack_refuses_to_leave_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "evil.tar.gz"
+    with gzip.open(path, "wb") as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        member = tarfile.TarInfo("../../evil")
+        member.size = 1
+        archive.addfile(member, io.BytesIO(b"x"))
+    with pytest.raises(tarfile.FilterError):
+        sources.unpack(path, tmp_path / "data")
+    assert not list(tmp_path.rglob("evil"))
+
+
+def _with_source(name: str, source: Source) -> published.Published:
+    return dataclasses.replace(published.PUBLISHED[name], source=source)

@@ -1,0 +1,96 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from batchbalance.lab.processes import KEPT_MEMORY, Task, keeping_memory, run_tasks
+from batchbalance.lab.records import open_trial, read_runs
+from batchbalance.lab.trial import Goal, run_trial
+from small_runs import FOREST, run_of, timeless
+
+GOAL = Goal(budget=20)
+
+
+def test_jobs_change_no_number_and_failures_stay_alone(tmp_path):
+    configs = [run_of("random"), run_of("power-balance"), run_of("random", split={"validation": 10**6})]
+    tasks = [Task(config, seed, tmp_path / "parallel", GOAL) for seed in (0, 1) for config in configs]
+    with open_trial(tmp_path / "parallel" / configs[0].folder_name, configs[0].canonical, 1):
+        news = list(run_tasks(tasks, 2))
+    ended = {each.task: each for each in news if each.kind in ("done", "failed")}
+    assert [ended[index].kind for index in range(6)] == ["done", "done", "failed", "failed", "done", "failed"]
+    assert "in use by another process" in ended[3].text
+    assert "must leave a pool" in ended[2].text
+    assert {each.step.phase for each in news if each.step} == {"load", "train", "evaluate", "predict", "select"}
+    runs = {run.label: run for run in read_runs([tmp_path / "parallel" / c.folder_name for c in configs[:2]])}
+    for label, config, seeds in (("random", configs[0], [0]), ("power-balance", configs[1], [0, 1])):
+        for seed in seeds:
+            alone = run_trial(config, seed, tmp_path / "alone", GOAL)
+            assert timeless(runs[label].trials[seed]) == timeless(alone)
+
+
+def test_workers_keep_freed_memory_unless_the_user_says_otherwise(monkeypatch):
+    tell = "import os; print(*(os.environ[name] for name in os.environ if name.startswith('MALLOC_')))"
+    first, second = KEPT_MEMORY
+    monkeypatch.setenv(first, "4096")
+    monkeypatch.delenv(second, raising=False)
+    with keeping_memory():
+        told = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True).stdout
+    assert set(told.split()) == {"4096", KEPT_MEMORY[second]}
+    assert (os.environ[first], second in os.environ) == ("4096", False)
+
+
+def test_a_worker_that_dies_is_reported_and_replaced(tmp_path):
+    config = run_of("random", **FOREST)
+    tasks = [Task(config, seed, tmp_path, GOAL) for seed in (0, 1)]
+    kinds = {}
+    for news in run_tasks(tasks, 1):
+        if news.kind == "step" and news.task == 0 and news.step.round == 0 and "pid" not in kinds:
+            (pid,) = children()
+            os.kill(pid, signal.SIGKILL)
+            kinds["pid"] = pid
+        if news.kind in ("done", "failed"):
+            kinds[news.task] = news
+    assert kinds[0].kind == "failed"
+    assert "ended with code -9" in kinds[0].text
+    assert kinds[1].kind == "done"
+
+
+def children(parent="self"):
+    """Worker processes of a process (Linux)."""
+    pid = os.getpid() if parent == "self" else parent
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return [each for each in found if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes through /proc")
+def test_workers_end_with_a_killed_parent(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path; from small_runs import FOREST, run_of\n"
+        "from batchbalance.lab.processes import Task, run_tasks; from batchbalance.lab.trial import Goal\n"
+        "if __name__ == '__main__':\n"
+        "    for news in run_tasks([Task(run_of('random', **FOREST), 0, Path(sys.argv[2]), Goal(budget=100))], 1):\n"
+        "        print(news.kind, flush=True)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    command = [sys.executable, str(script), str(Path(__file__).parent), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "step\n"
+        workers = children(process.pid)
+        assert len(workers) == 1
+        process.kill()
+    for _ in range(200):
+        if not any(Path(f"/proc/{pid}").exists() for pid in workers):
+            break
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    config = run_of("random", **FOREST)
+    resumed = run_trial(config, 0, tmp_path, GOAL)
+    assert timeless(resumed)[:3] == timeless(run_trial(config, 0, tmp_path / "alone", GOAL))[:3]

@@ -1,0 +1,125 @@
+"""The files of a report: all there, whole, self-contained, and the same each time."""
+
+import csv
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from batchbalance.lab.report import compare, tables, write_report
+from made_runs import made_run
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    runs = [made_run(folder, label) for label in ("random", "batch-balance")]
+    runs[1] = replace(runs[1], label="batch-balance(a|b=<1>)")
+    report = compare(runs)
+    return report, write_report(report, folder / "deep" / "report").parent
+
+
+def test_all_files_are_there(written):
+    _, folder = written
+    figures = {"curves-accuracy", "curves-macro-auc", "curves-macro-f1", "curves-nll", "curves-calibration-error"}
+    names = {f"{name}.{kind}" for name in (*figures, "differences") for kind in ("png", "svg")}
+    names |= {"report.html", "report.md", "curves.csv", "trials.csv", "comparisons.csv", "wins.csv"}
+    assert {path.name for path in folder.iterdir()} == names
+    for path in folder.glob("*.svg"):
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+    for path in folder.glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+class Balance(HTMLParser):
+    """Fails on tags that do not match."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.rows, self.text = [], 0, ""
+
+    def handle_starttag(self, tag, _attrs):
+        if tag not in ("meta", "img", "source"):
+            self.open.append(tag)
+        self.rows += tag == "tr"
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_page_stands_alone(written):
+    report, folder = written
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    for address in re.findall(r'(?:src|srcset|href)="([^"]*)"', page):
+        assert address.startswith("data:image/svg+xml;base64,")
+    assert "url(" not in page
+    assert "@import" not in page
+    assert 'name="viewport"' in page
+    assert "prefers-color-scheme: dark" in page
+    parser = Balance()
+    parser.feed(page)
+    assert parser.open == []
+    assert parser.rows == sum(1 + len(table.rows) for table in tables(report))
+    assert "batch-balance(a|b=<1>)" in parser.text
+    assert "<1>" not in page
+
+
+def test_markdown_shows_every_table_and_figure(written):
+    report, folder = written
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    for table in tables(report):
+        assert f"## {table.title}\n" in text
+    assert r"batch-balance(a\|b=<1>)" in text
+    for name in re.findall(r"\]\((.*?)\)", text):
+        assert (folder / name).is_file()
+    for line in text.splitlines():
+        if line.startswith("| random"):
+            assert len(re.split(r"(?<!\\)\|", line)) > 4
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_csv_files_hold_the_numbers(written):
+    report, folder = written
+    trials = rows_of(folder / "trials.csv")
+    assert len(trials) == 12
+    areas = {(s.label, seed): area for s in report.summaries for seed, area in s.areas.items()}
+    assert {(row["strategy"], int(row["seed"])): float(row["area"]) for row in trials} == areas
+    curves = rows_of(folder / "curves.csv")
+    assert len(curves) == 5 * 2 * 12
+    first = report.summaries[0].bands("accuracy")[0]
+    assert float(curves[0]["median"]) == first.median
+    (comparison,) = rows_of(folder / "comparisons.csv")
+    assert float(comparison["p_holm"]) == report.comparisons[0].corrected_p
+    assert [float(row["wins"]) for row in rows_of(folder / "wins.csv")] == [0, 6]
+
+
+def test_writing_again_gives_the_same_bytes(written, tmp_path):
+    report, folder = written
+    small = replace(report, metrics=("accuracy",))
+    first, second = write_report(small, tmp_path / "a").parent, write_report(small, tmp_path / "b").parent
+    for path in first.iterdir():
+        assert path.read_bytes() == (second / path.name).read_bytes()
+    assert (first / "curves-accuracy.svg").read_bytes() == (folder / "curves-accuracy.svg").read_bytes()
+
+
+def test_a_folder_that_cannot_be(written, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot write a report"):
+        write_report(written[0], tmp_path / "file" / "report")
+
+
+def test_nothing_is_written_without_matplotlib(written, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'batchbalance\[report\]'"):
+        write_report(written[0], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
