@@ -5,7 +5,8 @@ BIN := .venv/bin
 
 install: .venv/.installed
 
-.venv/.installed: pyproject.toml constraints.txt
+# __init__.py has the version, which an editable install copies into its metadata.
+.venv/.installed: pyproject.toml constraints.txt src/batchbalance/__init__.py
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
