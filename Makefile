@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test check format demo bench clean
+.PHONY: install test check lint check-workflows format demo bench clean
 
 install: .venv/.installed
 
@@ -13,11 +13,24 @@ install: .venv/.installed
 
 test: install check
 
-check:
+check: lint check-workflows
+	$(BIN)/python -m pytest
+
+lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+
+# The schemas come with check-jsonschema; nothing is fetched.
+SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema
+FORMS := .github/ISSUE_TEMPLATE
+
+check-workflows:
+	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml
+	$(SCHEMA) custom.github-workflows-require-timeout .github/workflows/*.yml
+	$(SCHEMA) vendor.github-issue-forms $(filter-out $(FORMS)/config.yml,$(wildcard $(FORMS)/*.yml))
+	$(SCHEMA) vendor.github-issue-config $(FORMS)/config.yml
+	$(SCHEMA) vendor.citation-file-format --default-filetype yaml CITATION.cff
 
 format: install
 	$(BIN)/ruff check --fix .
