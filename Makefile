@@ -1,22 +1,36 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test check format demo bench clean
+.PHONY: install test check lint check-workflows format demo bench clean
 
 install: .venv/.installed
 
-.venv/.installed: pyproject.toml constraints.txt
+# __init__.py has the version, which an editable install copies into its metadata.
+.venv/.installed: pyproject.toml constraints.txt src/batchbalance/__init__.py
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
 test: install check
 
-check:
+check: lint check-workflows
+	$(BIN)/python -m pytest
+
+lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+
+# The schemas come with check-jsonschema; nothing is fetched.
+SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema
+FORMS := .github/ISSUE_TEMPLATE
+
+check-workflows:
+	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml
+	$(SCHEMA) custom.github-workflows-require-timeout .github/workflows/*.yml
+	$(SCHEMA) vendor.github-issue-forms $(filter-out $(FORMS)/config.yml,$(wildcard $(FORMS)/*.yml))
+	$(SCHEMA) vendor.github-issue-config $(FORMS)/config.yml
+	$(SCHEMA) vendor.citation-file-format --default-filetype yaml CITATION.cff
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -43,7 +43,7 @@ from batchbalance.strategies import (
     VariationRatio,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "STRATEGIES",
     "Badge",
