@@ -11,8 +11,8 @@ import math
 import torch
 
 from batchbalance import Predictions
-from batchbalance.scores import bald
 from batchbalance.balance.finite import HypothesisTable
+from batchbalance.scores import bald
 
 
 def positions(num_hypotheses):
