@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 from typer.testing import CliRunner
 
+from batchbalance.balance.greedy import Stage
 from batchbalance.cli import app
 from batchbalance.cli.run import Bars, Lines
 from batchbalance.lab.config import read_comparison
 from batchbalance.lab.processes import News, Task
 from batchbalance.lab.records import read_runs
-from batchbalance.lab.trial import Goal, Step
+from batchbalance.lab.trial import Goal
 from conftest import interruptible
 from small_runs import run_of
 
@@ -128,8 +129,8 @@ def test_stopping_by_hand_keeps_the_records(path):
 
 TASKS = [Task(run_of("random"), seed, Path("runs"), Goal(budget=20)) for seed in (0, 1)]
 NEWS = [
-    News(0, "step", Step(0, "train", 0.0)),
-    News(1, "step", Step(3, "select", 0.5)),
+    News(0, "step", Stage(0, "train", 0.0)),
+    News(1, "step", Stage(3, "select", 0.5)),
     News(0, "done"),
     News(1, "failed", text="no"),
 ]

@@ -12,17 +12,17 @@ SOURCE = Path(batchbalance.__file__).parent
 # The rooms of the house, from the ground up. A module lives in the last room here whose name begins its own, and may
 # import from its own room and from those before it.
 ROOMS = [
-    "errors", "checks", "sections", "seeds", "files", "progress", "journal", "predictions", "memory", "ranking",
-    "bounds", "scores", "balance", "batches", "strategies", "selection", "networks", "training", "posteriors",
-    "learner", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes", "lab.report",
-    "lab.paper", "cluster", "cli",
+    "errors", "registry", "checks", "sections", "seeds", "files", "progress", "journal", "predictions", "memory",
+    "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection", "networks", "training",
+    "posteriors", "learner", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
+    "lab.report", "lab.paper", "cluster", "cli",
 ]  # fmt: skip
 LIBRARY = ROOMS[: ROOMS.index("lab.data")]
 
 PUBLIC = {
     "Badge", "Balance", "Bald", "BatchBalance", "BatchBalanceError", "BatchBald", "BatchEvaluation", "ClusterBalance",
     "ClusterMargin", "CoreSet", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy", "EnumeratedBalance", "Epig",
-    "FileFormatError", "GreedyBalance", "HypothesisTable", "LeastConfidence", "Margin", "MeanStd",
+    "FileFormatError", "GreedyBalance", "HypothesisTable", "Learner", "LeastConfidence", "Margin", "MeanStd",
     "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald", "PowerSampling", "Predictions", "Random",
     "STRATEGIES", "SampledBalance", "Selection", "StochasticBalance", "Strategy", "UnknownNameError",
     "VariationRatio", "annealed_threshold", "balance_scores", "connect", "evaluate_batch", "hamming_distances",

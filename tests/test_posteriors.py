@@ -293,8 +293,12 @@ def test_the_first_draws_are_a_posterior_of_their_own():
     fewer = posterior.first(2)
     assert fewer.draw_ids == posterior.draw_ids[:2]
     torch.testing.assert_close(fewer.predict(x).log_probs(), posterior.predict(x).log_probs()[:, :2], rtol=0, atol=0)
-    for wrong in (0, posterior.num_draws + 1):
-        with pytest.raises(ValueError, match=f"from 1 to the {posterior.num_draws} draws there are, got {wrong}"):
+    most = posterior.num_draws
+    for wrong, message in (
+        (0, "at least 1, got 0"),
+        (most + 1, f"at most {most}, the draws there are, got {most + 1}"),
+    ):
+        with pytest.raises(ValueError, match=message):
             posterior.first(wrong)
 
 

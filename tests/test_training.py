@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from batchbalance.networks import mnist_cnn, tabular_mlp, vgg11
-from batchbalance.training import Recipe, class_weights, evaluate, fit, split_rows
+from batchbalance.training import Recipe, class_weights, fit, network_accuracy, split_rows
 
 
 def blobs(num, seed=0, num_classes=3):
@@ -26,7 +26,7 @@ def test_learns_and_restores_the_best_epoch():
     accuracies = [epoch.accuracy for epoch in fitted.history]
     assert max(accuracies) > 0.9
     assert fitted.best == accuracies.index(max(accuracies))
-    assert evaluate(fitted.model, *validation) == accuracies[fitted.best]
+    assert network_accuracy(fitted.model, *validation) == accuracies[fitted.best]
     assert len(accuracies) == fitted.best + 1 + 3
     assert not fitted.model.training
 
@@ -94,7 +94,7 @@ def test_few_labels_train(labels):
     x = torch.randn(len(y), 2, generator=torch.Generator().manual_seed(0))
     fitted = fit(factory, x, y, Recipe(max_epochs=30, learning_rate=0.05), num_classes=3)
     assert fitted.history[-1].loss < 1.1
-    assert evaluate(fitted.model, x, y) == 1.0
+    assert network_accuracy(fitted.model, x, y) == 1.0
 
 
 def test_one_image_trains_a_network_with_batch_normalisation():
@@ -109,7 +109,7 @@ def test_tokens_train_an_embedding():
     fitted = fit(
         lambda: nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(8, 2)), tokens, labels, num_classes=2
     )
-    assert evaluate(fitted.model, tokens, labels) == 1.0
+    assert network_accuracy(fitted.model, tokens, labels) == 1.0
 
 
 def test_batches_never_hold_a_single_row():

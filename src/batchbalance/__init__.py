@@ -11,6 +11,7 @@ from batchbalance.errors import (
     MissingExtraError,
     UnknownNameError,
 )
+from batchbalance.learner import Learner
 from batchbalance.predictions import Predictions
 from batchbalance.selection import Selection, select
 from batchbalance.strategies import (
@@ -66,6 +67,7 @@ __all__ = [
     "FileFormatError",
     "GreedyBalance",
     "HypothesisTable",
+    "Learner",
     "LeastConfidence",
     "Margin",
     "MeanStd",

@@ -6,11 +6,13 @@ number of filters and hidden units, for laptops; 1 gives the networks of the pap
 
 import math
 from collections.abc import Callable, Sequence
+from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from batchbalance.errors import UnknownNameError
+from batchbalance.registry import Registry
 
 
 class Classifier(nn.Module):
@@ -131,20 +133,44 @@ def resnet18(
     return Classifier(nn.Sequential(*layers), nn.Linear(channels, num_classes), input_shape)
 
 
-NETWORKS: dict[str, Callable[..., Classifier]] = {
-    "mnist-cnn": mnist_cnn,
-    "fashion-cnn": fashion_cnn,
-    "tabular-mlp": tabular_mlp,
-    "vgg11": vgg11,
-    "resnet18": resnet18,
-}
+tabular_mlp.flat_inputs = True  # type: ignore[attr-defined]  # it takes one row of features
+
+Network = Callable[..., nn.Module]
+
+NETWORKS: Registry[Network] = Registry(
+    "network",
+    "batchbalance.networks",
+    {
+        "mnist-cnn": mnist_cnn,
+        "fashion-cnn": fashion_cnn,
+        "tabular-mlp": tabular_mlp,
+        "vgg11": vgg11,
+        "resnet18": resnet18,
+    },
+    callable,
+    "a function or class that builds an nn.Module",
+)
 
 
-def network(name: str) -> Callable[..., Classifier]:
-    """The builder of a network by its name in `NETWORKS`."""
-    if name not in NETWORKS:
-        raise UnknownNameError("network", name, NETWORKS)
-    return NETWORKS[name]
+def network_named(name: str) -> Network:
+    """The builder of a network by its name in `NETWORKS`, or at a path "package.module:Name"."""
+    return NETWORKS.named(name)
+
+
+def built(network: Network, num_classes: int, input_shape: Sequence[int], **options: Any) -> Any:
+    """What a builder builds; it is given `num_classes` and `input_shape` if it takes arguments of these names."""
+    taken = signature(network).parameters
+    given = {"num_classes": num_classes, "input_shape": tuple(input_shape)}
+    return network(**{name: value for name, value in given.items() if name in taken}, **options)
+
+
+def network_options(network: Network) -> dict[str, Any]:
+    """The options of a builder and their defaults: all its arguments but the two that the data decide."""
+    return {
+        name: option.default
+        for name, option in signature(network).parameters.items()
+        if name not in ("num_classes", "input_shape") and option.kind not in (option.VAR_POSITIONAL, option.VAR_KEYWORD)
+    }
 
 
 class _Residual(nn.Module):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchbalance.checks import check_whole
 from batchbalance.errors import UnknownNameError
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
@@ -54,9 +55,9 @@ class Recipe:
         if self.optimizer not in OPTIMIZERS:
             raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
         for name in ("batch_size", "max_epochs", "patience"):
-            _check_positive_int(name, getattr(self, name))
+            check_whole(name, getattr(self, name))
         if self.samples_per_epoch is not None:
-            _check_positive_int("samples_per_epoch", self.samples_per_epoch)
+            check_whole("samples_per_epoch", self.samples_per_epoch)
         if not 0 < self.learning_rate < float("inf"):
             raise ValueError(f"`learning_rate` must be above 0, got {self.learning_rate}")
         if not (0 <= self.momentum < 1 and 0 <= self.weight_decay < float("inf")):
@@ -138,7 +139,7 @@ def fit(
                     f"the training loss must stay finite, got {mean_loss} in epoch {index + 1}; lower "
                     f"`learning_rate` ({recipe.learning_rate:g}) or check the scale of `inputs`"
                 )
-            accuracy = None if validation is None else evaluate(model, *validation)
+            accuracy = None if validation is None else network_accuracy(model, *validation)
             history.append(Epoch(mean_loss, accuracy))
             bar.advance(note=f"loss {mean_loss:.3f}" + ("" if accuracy is None else f", accuracy {accuracy:.3f}"))
             if accuracy is None or index == 0 or accuracy > (history[best].accuracy or 0):
@@ -151,7 +152,7 @@ def fit(
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
+def network_accuracy(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
     """Accuracy of a network in eval mode (dropout off); the network is left in eval mode."""
     model.eval()
     pairs = zip(torch.split(inputs, EVALUATION_BATCH), torch.split(labels, EVALUATION_BATCH), strict=True)
@@ -322,8 +323,3 @@ def check_labelled(inputs_name: str, labels_name: str, inputs: Tensor, labels: T
         )
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
         raise ValueError(f"{inputs_name} must be finite, got NaN or infinity; drop or fill those rows")
-
-
-def _check_positive_int(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"`{name}` must be a whole number of at least 1, got {value!r}")

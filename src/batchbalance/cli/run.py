@@ -49,6 +49,10 @@ def run_command(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, as posterior.num_draws=20; repeatable.")
     ] = None,
+    allow_imports: Annotated[
+        bool,
+        typer.Option("--allow-imports", help="Import what the file names by path, as mypackage.module:MyStrategy."),
+    ] = False,
     ray: Ray = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
 ) -> None:
@@ -61,7 +65,7 @@ def run_command(
         if is_file(config):
             if preset is not None or paper_draws:
                 raise ValueError(f"--preset and --paper-draws are for names of experiments, got the file {config!r}")
-            comparisons = {runs_dir: read_comparison(Path(config), changes)}
+            comparisons = {runs_dir: read_comparison(Path(config), changes, allow_imports=allow_imports)}
         else:
             preset = preset or "laptop"
             parts = experiment(config).comparisons(preset, changes, paper_draws=paper_draws)

@@ -38,7 +38,7 @@ class Metrics:
     calibration_error: float
 
 
-def evaluate(predictions: Predictions, labels: Int[Tensor, " n"]) -> Metrics:
+def test_metrics(predictions: Predictions, labels: Int[Tensor, " n"]) -> Metrics:
     """All test metrics of predictions, their draws averaged by weight."""
     probs = predictions.mean_probs()
     return Metrics(

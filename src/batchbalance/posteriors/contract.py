@@ -60,6 +60,11 @@ class Posterior(ABC):
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the options (numbers, strings, lists) that `load` needs."""
 
+    @classmethod
+    @abstractmethod
+    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
+        """Read what ``save`` wrote; `network` is a network or what builds one, None for posteriors without one."""
+
     @property
     def num_draws(self) -> int:
         """S."""
@@ -150,23 +155,40 @@ class Posterior(ABC):
             bar.advance(len(batch))
 
 
+def saved_kind(directory: str | os.PathLike[str]) -> str:
+    """The kind of a saved posterior."""
+    return str(_listing(directory)["kind"])
+
+
+def _listing(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a saved posterior says about itself."""
+    listing = Path(directory) / "posterior.json"
+    if not listing.is_file():
+        raise FileFormatError(f"{directory} must be a saved posterior, got a folder without posterior.json")
+    try:
+        content = json.loads(listing.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"cannot read the posterior in {directory}: {error}; save it again") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise FileFormatError(f"{listing} must describe a saved posterior, got something else")
+    missing = [key for key in ("version", "kind", "options", "weights") if key not in content]
+    if missing:
+        raise FileFormatError(f"{listing} must describe a saved posterior, got one without {missing[0]}; save it again")
+    if content["version"] != VERSION:
+        raise FileFormatError(f"{listing} must be of version {VERSION}, got {content['version']}")
+    return content
+
+
 def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and options of a folder written by ``save``; nothing is unpickled.
 
     Raises:
         FileFormatError: if the folder is damaged, foreign, or holds a posterior of another kind.
     """
-    listing = Path(directory) / "posterior.json"
-    if not listing.is_file():
-        raise FileFormatError(f"{directory} must be a saved posterior, got a folder without posterior.json")
+    content = _listing(directory)
+    if content["kind"] != kind:
+        raise FileFormatError(f"{directory} must hold a posterior of kind {kind!r}, got {content['kind']!r}")
     try:
-        content = json.loads(listing.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise FileFormatError(f"{listing} must describe a saved posterior, got something else")
-        if content["version"] != VERSION:
-            raise FileFormatError(f"{listing} must be of version {VERSION}, got {content['version']}")
-        if content["kind"] != kind:
-            raise FileFormatError(f"{directory} must hold a posterior of kind {kind!r}, got {content['kind']!r}")
         options = dict(content["options"])
         weights = Path(directory) / Path(content["weights"]).name
         tensors: dict[str, Tensor] = safetensors.torch.load_file(weights)
@@ -186,6 +208,28 @@ def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:10]
+
+
+def as_network(network: Any, directory: str | os.PathLike[str]) -> nn.Module:
+    """A network, or what a function without arguments builds."""
+    found = network() if callable(network) and not isinstance(network, nn.Module) else network
+    if not isinstance(found, nn.Module):
+        raise ValueError(
+            f"`network` must be a network like the one saved in {directory}, or a function that builds one, got "
+            f"{found!r}"
+        )
+    return found
+
+
+def structure_of(model: nn.Module) -> str:
+    """What a network is apart from its weights: the types and options of its modules, by name.
+
+    Two networks with equal weights may differ in an activation or a stride, and then their draws are not the same.
+    """
+    return "\n".join(
+        f"{name}: {type(module).__module__}.{type(module).__qualname__}({module.extra_repr()})"
+        for name, module in model.named_modules()
+    )
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], directory: str | os.PathLike[str]) -> None:

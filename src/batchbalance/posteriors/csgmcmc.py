@@ -11,14 +11,19 @@ with the mean loss L̄ over N examples, so that at T = 1 and small h it samples 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from batchbalance.posteriors.states import State, WeightDraws, check_count
+from batchbalance.checks import check_whole
+from batchbalance.errors import UnknownNameError
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.states import State, WeightDraws
 from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
+from batchbalance.sections import check_keys, fields_of
 from batchbalance.seeds import derived_seed, generator
 from batchbalance.training import (
     ModelFactory,
@@ -63,7 +68,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "cycles", "samples_per_cycle", "noise_epochs", "batch_size", "num_chains"):
-            check_count(name, getattr(self, name))
+            check_whole(name, getattr(self, name))
         if self.epochs % self.cycles:
             raise ValueError(f"`epochs` must be a multiple of the {self.cycles} cycles, got {self.epochs}")
         if not self.samples_per_cycle <= self.noise_epochs <= self.epochs // self.cycles:
@@ -85,7 +90,7 @@ class Schedule:
         return self.num_chains * self.cycles * self.samples_per_cycle
 
 
-PRESETS: dict[str, Schedule] = {
+SCHEDULES: dict[str, Schedule] = {
     "cifar10": Schedule(),
     "cifar100": Schedule(epochs=200, cycles=4),
     "cifar10-multichain": Schedule(epochs=200, cycles=4, num_chains=3),
@@ -109,7 +114,7 @@ class CyclicalSGMCMC(WeightDraws):
         seed: for initialisation, the order of examples, noise and dropout.
     """
 
-    kind: ClassVar[str] = "csgmcmc"
+    kind: ClassVar[str] = "csg-mcmc"
 
     def __init__(
         self,
@@ -141,7 +146,7 @@ class CyclicalSGMCMC(WeightDraws):
 
     @classmethod
     def from_schedule(cls, model_factory: ModelFactory, schedule: Schedule, *, seed: int = 0) -> "CyclicalSGMCMC":
-        """A posterior with the settings of `schedule`, for example one of `PRESETS`."""
+        """A posterior with the settings of `schedule`, for example one of `SCHEDULES`."""
         return cls(model_factory, **asdict(schedule), seed=seed)
 
     @classmethod
@@ -182,6 +187,32 @@ class CyclicalSGMCMC(WeightDraws):
                     )
         self._keep(model, states)
         return self
+
+
+class ChainOptions(PosteriorOptions):
+    """Cyclical SG-MCMC. A key `preset` names one of `SCHEDULES`; keys of the schedule take precedence over it."""
+
+    has_network: ClassVar[bool] = True
+
+    kind: str = "csg-mcmc"
+    schedule: Annotated[Schedule, fields_of("[posterior.schedule]", Schedule)] = Schedule()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "preset" not in given:
+            return check_keys(cls.table, given, [*cls.model_fields, "preset"])
+        preset = given["preset"]
+        if preset not in SCHEDULES:
+            raise UnknownNameError("preset of csg-mcmc", str(preset), SCHEDULES)
+        rest = {key: value for key, value in given.items() if key != "preset"}
+        return {**rest, "schedule": {**asdict(SCHEDULES[preset]), **rest.get("schedule", {})}}
+
+    def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
+        """Run the chains; ε is the error of the mean prediction."""
+        chains = CyclicalSGMCMC.from_schedule(context.factory(inputs), self.schedule, seed=context.seed)
+        chains.fit(inputs, labels, num_classes=context.num_classes, device=context.device)
+        return with_error(chains, context.validation)
 
 
 @torch.no_grad()

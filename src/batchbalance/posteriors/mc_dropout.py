@@ -14,12 +14,33 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from batchbalance.posteriors.contract import Posterior, fingerprint, last_hidden, load_weights, read_saved
+from batchbalance.checks import check_whole
+from batchbalance.posteriors.contract import (
+    Posterior,
+    as_network,
+    fingerprint,
+    last_hidden,
+    load_weights,
+    read_saved,
+    structure_of,
+)
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask
 from batchbalance.posteriors.sliced import Chain
-from batchbalance.training import check_dtype, check_finite, placed, set_channels_last
+from batchbalance.sections import Whole
+from batchbalance.seeds import derived_seed
+from batchbalance.training import (
+    check_dtype,
+    check_finite,
+    fit,
+    fresh_model,
+    network_accuracy,
+    placed,
+    set_channels_last,
+)
 
 
 class MCDropout(Posterior):
@@ -35,8 +56,7 @@ class MCDropout(Posterior):
     kind: ClassVar[str] = "mc-dropout"
 
     def __init__(self, model: nn.Module, num_draws: int = 100, seed: int = 0, *, fast: bool = True) -> None:
-        if isinstance(num_draws, bool) or not isinstance(num_draws, int) or num_draws < 1:
-            raise ValueError(f"`num_draws` must be a whole number of at least 1, got {num_draws!r}")
+        num_draws = check_whole("num_draws", num_draws)
         check_finite(model)
         weights = model.state_dict()
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
@@ -45,7 +65,7 @@ class MCDropout(Posterior):
         self._masks = _fix_masks(self._model, seed)
         self._chain = Chain.of(self._model) if fast else None
         rates = [mask.rate for mask in self._masks]
-        digest = fingerprint(weights, self.kind, seed, rates)
+        digest = fingerprint(weights, self.kind, seed, rates, structure_of(model))
         self._draw_ids = tuple(f"{digest}-{draw}" for draw in range(num_draws))
         self._checked = False
 
@@ -62,10 +82,14 @@ class MCDropout(Posterior):
         load_weights(model, tensors, directory)
         return cls(model, options["num_draws"], options["seed"], fast=fast)
 
+    @classmethod
+    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "MCDropout":
+        """Read what ``save`` wrote, for a network or what builds one."""
+        return cls.load(directory, as_network(network, directory))
+
     def first(self, num_draws: int) -> "MCDropout":
         """The first `num_draws` draws alone, sharing the weights."""
-        if not 1 <= num_draws <= self.num_draws:
-            raise ValueError(f"`num_draws` must be from 1 to the {self.num_draws} draws there are, got {num_draws}")
+        num_draws = check_whole("num_draws", num_draws, 1, self.num_draws, limit="the draws there are")
         fewer = copy.copy(self)
         fewer._draw_ids = self._draw_ids[:num_draws]
         return fewer
@@ -118,6 +142,62 @@ class MCDropout(Posterior):
                 f"its batch of {len(batch)}; build the model batch first and keep examples apart"
             )
         self._checked = True
+
+
+class MCDropoutOptions(PosteriorOptions):
+    """Monte Carlo dropout of a trained network.
+
+    Attributes:
+        num_draws: S.
+        test_draws: test metrics are those of the mean of so many draws, the first ones; of all if left out.
+    """
+
+    has_network: ClassVar[bool] = True
+
+    kind: str = "mc-dropout"
+    num_draws: Whole = 100
+    test_draws: Whole | None = None
+
+    @model_validator(mode="after")
+    def _enough_draws(self) -> "MCDropoutOptions":
+        if self.test_draws is not None and self.test_draws > self.num_draws:
+            raise ValueError(
+                f"`test_draws` must be at most the {self.num_draws} draws there are, got {self.test_draws}"
+            )
+        return self
+
+    @property
+    def uses_recipe(self) -> bool:
+        """Yes."""
+        return True
+
+    def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
+        """Train one network; ε is its error with dropout off."""
+        trained = fit(
+            context.factory(inputs),
+            inputs,
+            labels,
+            context.recipe,
+            num_classes=context.num_classes,
+            validation=context.validation,
+            seed=context.seed,
+            device=context.device,
+        )
+        return self._draws(trained.model, context)
+
+    def untrained(self, inputs: Tensor, context: FitContext) -> Fitted:
+        """Draws of the network before any training."""
+        return self._draws(fresh_model(context.factory(inputs), context.seed, context.device), context)
+
+    def for_metrics(self, posterior: Posterior) -> Posterior:
+        """The first `test_draws` draws."""
+        return posterior.first(self.test_draws or self.num_draws) if isinstance(posterior, MCDropout) else posterior
+
+    def _draws(self, model: nn.Module, context: FitContext) -> Fitted:
+        draws = MCDropout(model, self.num_draws, derived_seed(context.seed, "masks"))
+        if context.validation is None:
+            return Fitted(draws)
+        return Fitted(draws, 1 - network_accuracy(model, *(part.to(context.device) for part in context.validation)))
 
 
 def _stacked(runs: Iterator[Tensor]) -> Tensor:

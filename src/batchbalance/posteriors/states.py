@@ -1,5 +1,6 @@
 """Draws that are whole networks: one architecture, S sets of weights."""
 
+import copy
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from batchbalance.posteriors.contract import Posterior, fingerprint, last_hidden, load_weights, read_saved
+from batchbalance.posteriors.contract import (
+    Posterior,
+    as_network,
+    fingerprint,
+    last_hidden,
+    load_weights,
+    read_saved,
+    structure_of,
+)
 from batchbalance.training import ModelFactory, check_dtype, check_finite, fresh_model, placed
 
 State = Mapping[str, Tensor]
@@ -49,6 +58,12 @@ class WeightDraws(Posterior):
         return loaded
 
     @classmethod
+    def loaded(cls: type[Draws], directory: str | os.PathLike[str], network: Any) -> Draws:
+        """Read what ``save`` wrote, for a network or what builds one."""
+        model = as_network(network, directory)
+        return cls.load(directory, lambda: copy.deepcopy(model))
+
+    @classmethod
     @abstractmethod
     def _from_options(cls: type[Draws], model_factory: ModelFactory, options: dict[str, Any]) -> Draws:
         """An unfitted posterior with the saved options."""
@@ -63,7 +78,10 @@ class WeightDraws(Posterior):
             with torch.no_grad():
                 model.load_state_dict(state)
             check_finite(model)
-        self._draw_ids = tuple(f"{fingerprint(state, self.kind)}-{draw}" for draw, state in enumerate(states))
+        structure = structure_of(model)
+        self._draw_ids = tuple(
+            f"{fingerprint(state, self.kind, structure)}-{draw}" for draw, state in enumerate(states)
+        )
         self._states = tuple({key: placed(value, value.device) for key, value in state.items()} for state in states)
         self._model = model.eval().requires_grad_(False)
 
@@ -96,9 +114,3 @@ class WeightDraws(Posterior):
             raise ValueError(f"{type(self).__name__} must be fitted first, got one without draws; call `fit`")
         check_dtype(self._model, batch)
         return self._model, placed(batch, next(self._model.parameters()).device)
-
-
-def check_count(name: str, value: int, least: int = 1) -> None:
-    """Raise ValueError unless `value` is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")

@@ -21,6 +21,7 @@ from typing import Any
 
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.config import Comparison, comparison_of
+from batchbalance.posteriors import MCDropoutOptions
 from batchbalance.sections import check_keys
 from batchbalance.strategies import STRATEGIES, ConnectedStrategy
 
@@ -91,7 +92,7 @@ class Experiment:
 def halved_draws(comparison: Comparison) -> list[tuple[str, Comparison]]:
     """The strategies that use edges as they are, and the others with half as many draws of MC dropout."""
     posterior = comparison.posterior
-    if posterior.kind != "mc-dropout":
+    if not isinstance(posterior, MCDropoutOptions):
         return [("", comparison)]
     names = [entry if isinstance(entry, str) else entry["name"] for entry in comparison.strategies]
     joined = [issubclass(STRATEGIES[name], ConnectedStrategy) for name in names]
