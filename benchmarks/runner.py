@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchbalance.checks import check_whole
 from batchbalance.errors import UnknownNameError
 from batchbalance.progress import Bar, progress
 from benchmarks.cases import CASES, Case, Size
@@ -193,8 +194,4 @@ def _checked(only: Sequence[str] | None) -> Sequence[str]:
 
 
 def _checked_repeats(repeats: int | None, default: int) -> int:
-    if repeats is None:
-        return default
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise ValueError(f"`repeats` must be a whole number of at least 1, got {repeats!r}")
-    return repeats
+    return default if repeats is None else check_whole("repeats", repeats)

@@ -13,13 +13,12 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 from typer.testing import CliRunner
 
-from batchbalance.balance.greedy import Stage
 from batchbalance.cli import app
 from batchbalance.cli.run import Bars, Lines
 from batchbalance.lab.config import read_comparison
 from batchbalance.lab.processes import News, Task
 from batchbalance.lab.records import read_runs
-from batchbalance.lab.trial import Goal
+from batchbalance.lab.trial import Goal, Stage
 from conftest import interruptible
 from small_runs import run_of
 

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from batchbalance.cluster import RayExecutor
-from batchbalance.cluster.cluster import connected_ray
+from batchbalance.cluster.connection import connected_ray
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 

@@ -1,8 +1,11 @@
 """Parts of users' own: by path, by entry point, and only if a file may import."""
 
 import importlib.metadata
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,8 @@ from batchbalance.lab.config import read_comparison
 from batchbalance.registry import Registry, check_paths, imported
 from batchbalance.strategies import strategy_named
 from conftest import random_probs
+
+ROOT = Path(__file__).parents[1]
 
 OWN = '''
 from typing import ClassVar
@@ -128,6 +133,26 @@ def test_ten_paired_trials_of_an_own_strategy(folder):
         "own_strategies-last-step=2",
         "random",
     ]
+
+
+def test_the_guide_is_true(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    (strategy,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    config, entry_points = re.findall(r"```toml\n(.*?)```", text, re.S)
+    (tmp_path / "own_strategies.py").write_text(strategy)
+    (tmp_path / "own.toml").write_text(config)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        comparison = read_comparison(tmp_path / "own.toml", allow_imports=True)
+        assert (comparison.trials, len(comparison.runs())) == (10, 3)
+        pool = Predictions.from_probs(random_probs(40, 4, 3))
+        chosen = select(pool, 3, strategy="own_strategies:ThinnedMargin").indices.tolist()
+        assert set(chosen) <= set(select(pool, 15, strategy="margin").indices.tolist())
+    finally:
+        sys.modules.pop("own_strategies", None)
+    for group in tomllib.loads(entry_points)["project"]["entry-points"]:
+        assert group == STRATEGIES.group
 
 
 def test_installed_packages_add_names(monkeypatch):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchbalance.checks import check_whole
 from batchbalance.registry import Registry
 
 
@@ -232,8 +233,7 @@ def _scaled(count: int, width: float) -> int:
 
 
 def _check(num_classes: int, input_shape: Sequence[int], num_axes: int, dropout: float) -> None:
-    if num_classes < 1:
-        raise ValueError(f"`num_classes` must be at least 1, got {num_classes}")
+    check_whole("num_classes", num_classes)
     if len(input_shape) != num_axes or min(input_shape) < 1:
         wanted = "(features,)" if num_axes == 1 else "(channels, height, width)"
         raise ValueError(f"`input_shape` must be {wanted} with positive sizes, got {tuple(input_shape)}")

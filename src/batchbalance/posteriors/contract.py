@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, default_collate
 
+from batchbalance.checks import check_whole
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array, replacing
 from batchbalance.predictions import Predictions, check_rows, stored_predictions
@@ -242,8 +243,7 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], directory: str |
 
 def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
     """Consecutive batches of inputs, (n, ...), in order."""
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}")
+    batch_size = check_whole("batch_size", batch_size)
     if isinstance(inputs, np.ndarray):
         inputs = torch.from_numpy(np.ascontiguousarray(inputs))
     if isinstance(inputs, Tensor):
