@@ -44,6 +44,6 @@ def test_an_unreachable_cluster_is_an_error_in_seconds(started):
     for address in ("nowhere", "host:port"):
         with pytest.raises(ValueError, match="must look like host:port"):
             RayExecutor(address)
-    with pytest.raises(ValueError, match="`num_shards` must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="`num_shards` must be a whole number of at least 1, got 0"):
         RayExecutor(num_shards=0)
     assert started == []

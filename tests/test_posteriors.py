@@ -314,12 +314,6 @@ def test_an_error_half_way_leaves_the_old_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["p.npy"]
 
 
-def test_probabilities_in_place_of_logits_are_noticed():
-    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Softmax(dim=-1))
-    with pytest.warns(UserWarning, match="look like probabilities"):
-        MCDropout(model, 2).predict(torch.zeros(3, 4))
-
-
 MEMORY = """
 import resource, torch
 from torch import nn

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from batchbalance.checks import check_whole
 from batchbalance.errors import UnknownNameError
+from batchbalance.predictions import looks_like_probs
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
 
@@ -21,6 +22,7 @@ ModelFactory = Callable[[], nn.Module]
 Labelled = tuple[Tensor, Tensor]
 
 OPTIMIZERS = ("adam", "sgd")
+PROBED = 8  # inputs that tell whether a network gives logits
 EVALUATION_BATCH = 128  # more no longer fits a core's cache
 
 
@@ -121,6 +123,7 @@ def fit(
     check_finite(model)
     check_dtype(model, inputs)
     inputs, labels = placed(inputs, device), labels.to(device)
+    _check_outputs(model, inputs[:PROBED], num_classes)
     optimizer = _optimizer(model, recipe)
     weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
     loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
@@ -158,6 +161,16 @@ def network_accuracy(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
     pairs = zip(torch.split(inputs, EVALUATION_BATCH), torch.split(labels, EVALUATION_BATCH), strict=True)
     right = sum(int((model(channels_last(x)).argmax(dim=-1) == y).sum()) for x, y in pairs)
     return right / len(labels)
+
+
+@torch.no_grad()
+def _check_outputs(model: nn.Module, inputs: Tensor, num_classes: int) -> None:
+    """Raise ValueError if a network ends in a softmax, which the loss would apply again."""
+    if looks_like_probs(logits_of(model.eval(), channels_last(inputs), num_classes)):
+        raise ValueError(
+            "the model must give logits, got rows that are non-negative and sum to 1; leave its softmax out, which the "
+            "loss applies"
+        )
 
 
 def class_weights(labels: Tensor, num_classes: int) -> Tensor:
@@ -203,8 +216,11 @@ def set_channels_last(model: nn.Module) -> None:
 
 def check_finite(model: nn.Module) -> None:
     """Raise ValueError if a weight is NaN or infinite."""
-    for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+    buffers = dict(model.named_buffers())
+    for name, value in [*model.named_parameters(), *buffers.items()]:
+        # A buffer may hold infinities on purpose, as the mask of a causal attention does.
+        fine = ~torch.isnan(value) if name in buffers else torch.isfinite(value)
+        if value.is_floating_point() and not bool(fine.all()):
             raise ValueError(f"the model's weights must be finite, got NaN or infinity in `{name}`; train it again")
 
 
@@ -249,7 +265,7 @@ def logits_of(model: nn.Module, batch: Tensor, num_classes: int) -> Tensor:
     if logits.shape != (len(batch), num_classes):
         raise ValueError(
             f"the model must give ({len(batch)}, {num_classes}) logits, got {tuple(logits.shape)}; "
-            "build it for `num_classes` classes"
+            "build it for `num_classes` classes, or say binary=True if it gives the one logit of two classes"
         )
     return logits  # type: ignore[no-any-return]
 

@@ -161,7 +161,7 @@ class Learner:
         strategy = Random() if fitted is None else self._strategy
         seed = derived_seed(self._seed, "select", known.round)
         if fitted is None or isinstance(strategy, Random):
-            unread = Predictions.from_probs(torch.ones(len(rows), 1, 1))  # a random batch needs no prediction
+            unread = Predictions.from_probs(torch.full((len(rows), 1, 2), 0.5))  # a random batch needs no prediction
             arguments: dict[str, Any] = {"predictions": unread}
         else:
             with self._timed("predict"):

@@ -181,7 +181,7 @@ def _members_of(fitted: Any) -> tuple[list[Any], Array | None, list[Array | None
     if not isinstance(fitted, BaggingClassifier | ExtraTreesClassifier | RandomForestClassifier | VotingClassifier):
         raise ValueError(
             "a committee must come from a forest, bagging or voting classifier or a list of classifiers, "
-            f"got {type(fitted).__name__}; hand over a list of its fitted members"
+            f"got {type(fitted).__name__}{_advice(fitted)}"
         )
     if not hasattr(fitted, "estimators_"):
         raise ValueError(f"the {type(fitted).__name__} must be fitted first; call its `fit`")
@@ -194,6 +194,15 @@ def _members_of(fitted: Any) -> tuple[list[Any], Array | None, list[Array | None
         used = [float(w) for (_, kind), w in zip(fitted.estimators, fitted.weights, strict=True) if kind != "drop"]
         weights = [weight / sum(used) for weight in used]
     return members, np.asarray(labels), features, weights
+
+
+def _advice(fitted: Any) -> str:
+    """What to do with a classifier that is no committee."""
+    from sklearn.pipeline import Pipeline
+
+    if isinstance(fitted, Pipeline):  # its members alone would never see what the steps before them do
+        return "; transform the inputs by pipeline[:-1], and hand over pipeline[-1] if that is one"
+    return "; hand over a list of several fitted classifiers"
 
 
 def _classes_of(member: Any) -> Array:

@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
 from batchbalance.checks import check_whole
 from batchbalance.errors import FileFormatError
@@ -142,7 +142,7 @@ class Posterior(ABC):
                 with fitting(batch):
                     logits = self._logits(batch)
                 if seen == 0:
-                    check_rows(logits, "logits", [slice(0, len(logits))])
+                    _check_first(logits)
                 chunk = torch.log_softmax(logits, dim=-1).cpu()
             wrong = torch.isnan(chunk).any(dim=-1)
             if bool(wrong.any()):
@@ -178,6 +178,13 @@ def _listing(directory: str | os.PathLike[str]) -> dict[str, Any]:
     if content["version"] != VERSION:
         raise FileFormatError(f"{listing} must be of version {VERSION}, got {content['version']}")
     return content
+
+
+def _check_first(logits: Tensor) -> None:
+    """Raise ValueError unless the first (n, S, C) may be logits of at least two classes."""
+    if logits.shape[-1] < 2:
+        raise ValueError("predictions must be of at least two classes, got one; look at the last layer of the model")
+    check_rows(logits, "logits", [slice(0, len(logits))])
 
 
 def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -252,8 +259,7 @@ def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
         yield from torch.split(inputs, batch_size)
         return
     if isinstance(inputs, DataLoader):
-        if isinstance(inputs.sampler, RandomSampler):
-            raise ValueError("`inputs` must come in a fixed order, got a DataLoader that shuffles; use shuffle=False")
+        _check_order(inputs)
         collated: Iterable[Any] = inputs
     elif isinstance(inputs, Dataset):
         ordered = isinstance(inputs, IterableDataset)
@@ -270,6 +276,20 @@ def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
         yield batch
     if empty:
         raise ValueError("`inputs` must hold at least one example, got none")
+
+
+def _check_order(loader: DataLoader[Any]) -> None:
+    """Raise ValueError unless a DataLoader is known to read its data set from the first item to the last."""
+    if isinstance(loader.dataset, IterableDataset):
+        return
+    batches = loader.batch_sampler
+    sampler = loader.sampler if type(batches) in (BatchSampler, type(None)) else batches
+    inner = batches.sampler if type(batches) is BatchSampler else sampler
+    if type(inner) is not SequentialSampler:
+        raise ValueError(
+            "`inputs` must come in the order of their data set, got a DataLoader with "
+            f"{type(inner).__name__}, which may change it; use shuffle=False, or hand over the data set itself"
+        )
 
 
 @contextmanager

@@ -22,15 +22,24 @@ class DeepEnsemble(WeightDraws):
         size: S.
         recipe: how each member is trained.
         seed: each member has a seed derived from it.
+        outputs: what the network gives: "logits" (log-probabilities too), or "probs" if it ends in a softmax.
+        binary: the network gives one output, the logit (or probability) of the second of two classes.
     """
 
     kind: ClassVar[str] = "deep-ensemble"
 
     def __init__(
-        self, model_factory: ModelFactory, size: int = 5, recipe: Recipe | None = None, *, seed: int = 0
+        self,
+        model_factory: ModelFactory,
+        size: int = 5,
+        recipe: Recipe | None = None,
+        *,
+        seed: int = 0,
+        outputs: str = "logits",
+        binary: bool = False,
     ) -> None:
         check_whole("size", size)
-        super().__init__(model_factory, seed)
+        super().__init__(model_factory, seed, outputs, binary)
         self.size = size
         self.recipe = recipe or Recipe()
 
@@ -64,7 +73,8 @@ class DeepEnsemble(WeightDraws):
 
     @classmethod
     def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> "DeepEnsemble":
-        return cls(model_factory, options["num_draws"], Recipe(**options["recipe"]), seed=options["seed"])
+        reading = {key: options[key] for key in ("outputs", "binary") if key in options}
+        return cls(model_factory, options["num_draws"], Recipe(**options["recipe"]), seed=options["seed"], **reading)
 
     def _options(self) -> dict[str, Any]:
         return {"recipe": asdict(self.recipe), "seed": self._seed}

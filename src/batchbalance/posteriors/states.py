@@ -19,6 +19,7 @@ from batchbalance.posteriors.contract import (
     read_saved,
     structure_of,
 )
+from batchbalance.posteriors.outputs import check_logits, with_outputs
 from batchbalance.training import ModelFactory, check_dtype, check_finite, fresh_model, placed
 
 State = Mapping[str, Tensor]
@@ -28,8 +29,11 @@ Draws = TypeVar("Draws", bound="WeightDraws")
 class WeightDraws(Posterior):
     """A posterior of S sets of weights, empty until it is fitted or loaded."""
 
-    def __init__(self, model_factory: ModelFactory, seed: int) -> None:
-        self._model_factory = model_factory
+    def __init__(self, model_factory: ModelFactory, seed: int, outputs: str = "logits", binary: bool = False) -> None:
+        self._model_factory: ModelFactory = model_factory
+        if outputs != "logits" or binary:
+            self._model_factory = lambda: with_outputs(model_factory(), outputs, binary)
+        self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary} if outputs != "logits" or binary else {}
         self._seed = seed
         self._model: nn.Module | None = None
         self._states: tuple[State, ...] = ()
@@ -51,7 +55,7 @@ class WeightDraws(Posterior):
         for name, value in tensors.items():
             draw, _, key = name.partition("/")
             states[int(draw)][key] = value
-        model = fresh_model(model_factory, 0, "cpu")
+        model = fresh_model(loaded._model_factory, 0, "cpu")
         for state in states:
             load_weights(model, state, directory)
         loaded._keep(model, states)
@@ -91,13 +95,12 @@ class WeightDraws(Posterior):
             for (draw, state), _ in zip(enumerate(self._states), self.draw_ids, strict=True)
             for key, value in state.items()
         }
-        return tensors, {**self._options(), "num_draws": self.num_draws}
+        return tensors, {**self._options(), **self._reading, "num_draws": self.num_draws}
 
     def _logits(self, batch: Tensor) -> Tensor:
         model, batch = self._ready(batch)
         outputs = [functional_call(model, dict(state), (batch,)) for state in self._states]
-        if outputs[0].ndim != 2:
-            raise ValueError(f"the model must give logits (N, C), got shape {tuple(outputs[0].shape)}")
+        check_logits(outputs[0])
         return torch.stack(outputs, dim=1)
 
     def _hidden(self, batch: Tensor) -> Tensor:
