@@ -166,7 +166,7 @@ def test_number_lines_damage(tmp_path: Path, raw: str) -> None:
 
 
 def test_csv_takes_the_label_from_any_column(tmp_path: Path) -> None:
-    path = files.write(tmp_path / "own.csv", "\ufeffa,kind,b\n1,yes,2\n3,no,4.5\n\n".encode())
+    path = files.write(tmp_path / "own.csv", "\ufeffa,kind,b\n1, yes,2\n3,no ,4.5\n\n".encode())
     x, names = formats.read_csv(path, "kind")
     assert x.tolist() == [[1, 2], [3, 4.5]]
     assert names == ["yes", "no"]
@@ -178,9 +178,16 @@ def test_csv_takes_the_label_from_any_column(tmp_path: Path) -> None:
         ("", "column 'kind'"),
         ("a,b\n1,2\n", "got columns a, b"),
         ("a,kind\n", "0 rows"),
-        ("a,kind\n1,x\nfoo,y\n", "row 3, column 'a' must be a number, got 'foo'"),
-        ("a,kind\n1,x,3\n", "row 2 must have 2 cells, got 3"),
-        ("a,kind\ninf,x\n", "finite"),
+        ("a,kind\n1,x\nfoo,y\n", "line 3, column 'a' must be a finite number, got 'foo'"),
+        ("a,kind\n\n\n1,x\n\nfoo,y\n", "line 6, column 'a'"),
+        ("a,kind\n1,x,3\n", "line 2 must have 2 cells, got 3"),
+        ("a,kind\n1,x\ninf,x\n", "line 3, column 'a' must be a finite number"),
+        ("a,kind\n1,x\n1_000,x\n", "line 3, column 'a' must be a finite number"),
+        ("a,kind\n1,x\n\n2,\n", "line 4, column 'kind' must be a label, got ''; drop lines without a label"),
+        ("a,kind\n1,x\n2,  \n", "line 3, column 'kind' must be a label"),
+        ("a,kind\n1,x\n2,nan\n", "line 3, column 'kind' must be a label, got 'nan'"),
+        ("a,kind\n1,x\n2,NA\n", "line 3, column 'kind' must be a label, got 'NA'"),
+        ("kind,a,kind\nx,1,x\n", "one column 'kind'"),
     ],
 )
 def test_csv_damage(tmp_path: Path, raw: str, complaint: str) -> None:
