@@ -124,6 +124,16 @@ def test_image_folders(tmp_path: Path, parts: tuple[str, ...]) -> None:
     assert data.input_shape == (3, 8, 8)
 
 
+@pytest.mark.parametrize("shape", [(32, 32, 3), (28, 20, 1), (4, 4, 3), (6, 6, 2)])
+def test_npz_images_with_the_channels_last_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    x = files.images(10, shape, 0)
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(10) % 2)
+    with pytest.raises(FileFormatError, match=r"channels last; save x\.transpose\(0, 3, 1, 2\)"):
+        load(tmp_path / "own.npz")
+    np.savez(tmp_path / "own.npz", x=x.transpose(0, 3, 1, 2), y=np.arange(10) % 2)
+    assert load(tmp_path / "own.npz").input_shape == (shape[2], *shape[:2])
+
+
 def test_too_little_data(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.ones((4, 2)), y=np.arange(4))
     with pytest.raises(ValueError, match="at least 5 inputs"):

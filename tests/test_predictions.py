@@ -8,6 +8,7 @@ import safetensors.numpy
 import torch
 
 from batchbalance import DrawMismatchError, FileFormatError, Predictions
+from batchbalance.predictions.arrays import check_draw_ids
 from conftest import random_probs, random_weights
 
 PROBS = random_probs(7, 3, 4, seed=1)
@@ -96,6 +97,14 @@ def nan_at(value):
         (lambda: Predictions.from_probs(PROBS.astype(str)), "real numbers"),
         (lambda: Predictions.from_probs(PROBS, draw_ids=["a", "b"]), "3 distinct names, got 2"),
         (lambda: Predictions.from_probs(PROBS, draw_ids=["a", "b", "a"]), "3 with 2 distinct"),
+        (lambda: Predictions.from_probs(PROBS, draw_ids="abc"), "list of 3 names or whole numbers, got 'abc'"),
+        (lambda: check_draw_ids({"a": 1, "b": 2, "c": 3}, 3), "list of 3 names"),
+        (lambda: check_draw_ids({1, 2, 3}, 3), "list of 3 names"),
+        (lambda: check_draw_ids([1.5, 2.5, 3.5], 3), "list of 3 names"),
+        (lambda: check_draw_ids([True, False, 2], 3), "list of 3 names"),
+        (lambda: Predictions.from_probs(PROBS, weights=np.array([0.5 + 1j, 0.25, 0.25])), "`weights` must be real"),
+        (lambda: Predictions.from_probs(PROBS, weights=torch.tensor([0.5 + 1j, 0.25, 0.25])), "`weights` must be real"),
+        (lambda: Predictions.from_probs(torch.tensor(PROBS[0]).to_sparse(), "nc"), "must be dense, got .*to_dense"),
         (lambda: Predictions.from_probs(PROBS, weights=[0.5, 0.5]), "each of 3 draws"),
         (lambda: Predictions.from_probs(PROBS, weights=[0.5, 0.6, -0.1]), "non-negative"),
         (lambda: Predictions.from_probs(PROBS, weights=[1, 1, 1]), "sum 3; divide"),
@@ -104,6 +113,11 @@ def nan_at(value):
 def test_bad_arrays_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_draw_ids_may_come_in_arrays():
+    for given in (np.array([3, 1, 2]), torch.tensor([3, 1, 2]), (3, "1", 2)):
+        assert check_draw_ids(given, 3) == ("3", "1", "2")
 
 
 def test_16_bit_rows_may_be_off_by_a_hundredth():

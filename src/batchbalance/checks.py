@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -32,6 +33,26 @@ def check_whole(name: str, value: Any, least: int = 1, most: int | None = None, 
     return number
 
 
+def check_real(name: str, value: Any, least: float = 0.0, *, above: bool = False) -> float:
+    """The value as a float, if it is a finite number of at least `least`, or `above` it."""
+    number = math.nan
+    if not isinstance(value, bool | str | bytes):
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
+    if not math.isfinite(number) or number < least or (above and number == least):
+        raise ValueError(
+            f"`{name}` must be a finite number {'above' if above else 'of at least'} {least:g}, got {value!r}"
+        )
+    return number
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """The value, if it is true or false; text and numbers are neither."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be true or false, got {value!r}")
+    return value
+
+
 def check_unit(name: str, value: SupportsFloat) -> float:
     """The value as a float, if it is a number in [0, 1]."""
     number = math.nan if isinstance(value, bool | str) else float(value)
@@ -55,6 +76,8 @@ def check_bytes(name: str, value: int | str) -> int:
 def as_tensor(x: Any, name: str = "predictions") -> Tensor:
     """An array of real numbers as a tensor that shares its memory where it can."""
     if isinstance(x, Tensor):
+        if x.layout != torch.strided:
+            raise ValueError(f"{name} must be dense, got a tensor of layout {x.layout}; use x.to_dense()")
         tensor = x.detach()
     elif isinstance(x, np.ndarray) or not hasattr(x, "__dlpack__"):
         array = np.asarray(x)

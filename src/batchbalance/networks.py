@@ -6,14 +6,17 @@ number of filters and hidden units, for laptops; 1 gives the networks of the pap
 
 import math
 from collections.abc import Callable, Sequence
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from batchbalance.checks import check_whole
+from batchbalance.checks import check_real, check_whole
 from batchbalance.registry import Registry
+
+MAX_WIDTH = 100  # a hundred times the paper's networks
+MAX_UNITS = 10**6
 
 
 class Classifier(nn.Module):
@@ -49,7 +52,7 @@ def mnist_cnn(
 
     The convolutions are not padded: 28×28 becomes 12×12, then 4×4, so that 1024 numbers enter the hidden layer.
     """
-    _check(num_classes, input_shape, 3, dropout)
+    _check(num_classes, input_shape, 3, dropout, width)
     blocks = _blocks(input_shape[0], [_scaled(32, width), _scaled(64, width)], kernel=5, padding=0, dropout=dropout)
     return _with_mlp(blocks, _scaled(128, width), num_classes, input_shape, dropout)
 
@@ -62,7 +65,7 @@ def fashion_cnn(
     The convolutions are padded by 1 and so keep the size: 28×28 becomes 14×14, 7×7, then 3×3, so that 1152 numbers
     enter the 128 hidden units.
     """
-    _check(num_classes, input_shape, 3, dropout)
+    _check(num_classes, input_shape, 3, dropout, width)
     filters = [_scaled(count, width) for count in (32, 64, 128)]
     blocks = _blocks(input_shape[0], filters, kernel=3, padding=1, dropout=dropout)
     return _with_mlp(blocks, _scaled(128, width), num_classes, input_shape, dropout)
@@ -77,9 +80,8 @@ def tabular_mlp(
     width: float = 1.0,
 ) -> Classifier:
     """Hidden layers with ReLU, dropout after each. The paper: (64, 64) HAR, (32, 32) DRIFT, (8, 8) Dry Bean."""
-    _check(num_classes, input_shape, 1, dropout)
-    if not hidden:
-        raise ValueError("`hidden` must name at least one layer, got none")
+    _check(num_classes, input_shape, 1, dropout, width)
+    check_options(hidden=hidden)
     layers: list[nn.Module] = []
     size = input_shape[0]
     for count in hidden:
@@ -95,7 +97,7 @@ def vgg11(
 
     The convolutions have no dropout, so that they run once for all draws of MC dropout.
     """
-    _check(num_classes, input_shape, 3, dropout)
+    _check(num_classes, input_shape, 3, dropout, width)
     layers: list[nn.Module] = []
     channels = input_shape[0]
     for filters, pooled in ((64, 1), (128, 1), (256, 0), (256, 1), (512, 0), (512, 1), (512, 0), (512, 1)):
@@ -118,7 +120,7 @@ def resnet18(
     It has no dropout unless `dropout` is above 0: then one layer before the head. `width` must be at least 0.125: with
     fewer filters, convolutions of torch 2.13 in channels-last layout have crashed in training on the CPU.
     """
-    _check(num_classes, input_shape, 3, dropout)
+    _check(num_classes, input_shape, 3, dropout, width)
     if width < 0.125:
         raise ValueError(f"`width` must be at least 0.125 for resnet18, got {width}")
     stem = _scaled(64, width)
@@ -138,16 +140,17 @@ tabular_mlp.flat_inputs = True  # type: ignore[attr-defined]  # it takes one row
 
 Network = Callable[..., nn.Module]
 
+OWN: dict[str, Network] = {
+    "mnist-cnn": mnist_cnn,
+    "fashion-cnn": fashion_cnn,
+    "tabular-mlp": tabular_mlp,
+    "vgg11": vgg11,
+    "resnet18": resnet18,
+}
 NETWORKS: Registry[Network] = Registry(
     "network",
     "batchbalance.networks",
-    {
-        "mnist-cnn": mnist_cnn,
-        "fashion-cnn": fashion_cnn,
-        "tabular-mlp": tabular_mlp,
-        "vgg11": vgg11,
-        "resnet18": resnet18,
-    },
+    OWN,
     callable,
     "a function or class that builds an nn.Module",
 )
@@ -226,19 +229,39 @@ def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
     return math.prod(size)
 
 
+def check_network(name: str, options: dict[str, Any]) -> None:
+    """Raise ValueError if the options of one of our own networks cannot be right, whatever the inputs are."""
+    network = OWN.get(name)
+    if network is None:
+        return
+    check_options(**options)
+    shape = signature(network).parameters["input_shape"].default
+    with torch.device("meta"):  # without memory for its weights
+        network(2, (8,) if shape is Parameter.empty else shape, **options)
+
+
+def check_options(*, dropout: Any = 0.0, width: Any = 1.0, hidden: Any = (1,)) -> None:
+    """Raise ValueError unless these are options of networks: they are, whatever the inputs."""
+    if check_real("dropout", dropout) >= 1:
+        raise ValueError(f"`dropout` must be in [0, 1), got {dropout}")
+    if check_real("width", width, above=True) > MAX_WIDTH:
+        raise ValueError(f"`width` must be at most {MAX_WIDTH}, got {width}; 1 gives the networks of the paper")
+    if not isinstance(hidden, list | tuple) or not hidden:
+        raise ValueError(f"`hidden` must be the units of each of at least one layer, as [64, 64], got {hidden!r}")
+    for units in hidden:
+        check_whole("hidden", units, 1, MAX_UNITS)
+
+
 def _scaled(count: int, width: float) -> int:
-    if not width > 0:
-        raise ValueError(f"`width` must be above 0, got {width}")
     return max(1, round(count * width))
 
 
-def _check(num_classes: int, input_shape: Sequence[int], num_axes: int, dropout: float) -> None:
+def _check(num_classes: int, input_shape: Sequence[int], num_axes: int, dropout: float, width: float) -> None:
+    check_options(dropout=dropout, width=width)
     check_whole("num_classes", num_classes)
     if len(input_shape) != num_axes or min(input_shape) < 1:
         wanted = "(features,)" if num_axes == 1 else "(channels, height, width)"
         raise ValueError(f"`input_shape` must be {wanted} with positive sizes, got {tuple(input_shape)}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"`dropout` must be in [0, 1), got {dropout}")
 
 
 def _dims(shape: Sequence[int]) -> str:

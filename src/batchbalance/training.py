@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from batchbalance.checks import check_whole
+from batchbalance.checks import check_flag, check_real, check_whole
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import looks_like_probs
 from batchbalance.progress import progress as shown_progress
@@ -35,8 +35,8 @@ class Recipe:
         learning_rate: constant over the run.
         momentum: of SGD.
         weight_decay: L2 penalty of the optimizer.
-        batch_size: examples in a step.
-        samples_per_epoch: examples drawn with replacement in an epoch; None goes once through the set.
+        batch_size: examples in a step, at least 2.
+        samples_per_epoch: examples drawn with replacement in an epoch, at least 2; None goes once through the set.
         max_epochs: the run ends here at the latest.
         patience: the run ends after this many epochs without a better validation accuracy. The paper: 3 for small
             batches and tabular data, 20 for large batches.
@@ -56,16 +56,16 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
             raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
-        for name in ("batch_size", "max_epochs", "patience"):
+        check_whole("batch_size", self.batch_size, 2)  # batch normalisation cannot train on one example
+        for name in ("max_epochs", "patience"):
             check_whole(name, getattr(self, name))
         if self.samples_per_epoch is not None:
-            check_whole("samples_per_epoch", self.samples_per_epoch)
-        if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(f"`learning_rate` must be above 0, got {self.learning_rate}")
-        if not (0 <= self.momentum < 1 and 0 <= self.weight_decay < float("inf")):
-            raise ValueError(
-                f"`momentum` must be in [0, 1) and `weight_decay` at least 0, got {self.momentum}, {self.weight_decay}"
-            )
+            check_whole("samples_per_epoch", self.samples_per_epoch, 2)
+        check_real("learning_rate", self.learning_rate, above=True)
+        if check_real("momentum", self.momentum) >= 1:
+            raise ValueError(f"`momentum` must be below 1, got {self.momentum}")
+        check_real("weight_decay", self.weight_decay)
+        check_flag("class_weighted", self.class_weighted)
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
     """
     if len(rows) == 1:
         rows = rows.repeat(2)
-    batches = list(torch.split(rows, max(2, batch_size)))
+    batches = list(torch.split(rows, batch_size))
     if len(batches) > 1 and len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches

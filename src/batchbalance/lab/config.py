@@ -11,13 +11,14 @@ import re
 import tomllib
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+import torch
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.errors import FileFormatError, UnknownNameError
@@ -25,12 +26,14 @@ from batchbalance.lab.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COP
 from batchbalance.lab.data.own import is_own
 from batchbalance.lab.data.splits import NOISE
 from batchbalance.lab.records import changed_settings, strategy_label
-from batchbalance.networks import network_named, network_options
+from batchbalance.networks import check_network, network_named, network_options
 from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
 from batchbalance.registry import check_paths
-from batchbalance.sections import Section, Whole, check_keys, fields_of, parsed
+from batchbalance.sections import Flag, NotNegative, Section, Whole, check_fields, check_keys, fields_of, parsed
 from batchbalance.strategies import Strategy, strategy_named
 from batchbalance.training import Recipe
+
+MAX_TRIALS = 10_000
 
 
 class DataSettings(Section):
@@ -39,8 +42,8 @@ class DataSettings(Section):
     table = "[data]"
     name: str
     copies: Whole | None = None
-    noise: Annotated[float, Field(ge=0)] = NOISE
-    partial: bool = False
+    noise: NotNegative = NOISE
+    partial: Flag = False
     label: str = "label"
 
     @model_validator(mode="before")
@@ -71,11 +74,21 @@ def _check_model(given: Any) -> Any:
     check_keys(f"the model {given['name']!r}", given, ["name", *options])
     for key, value in given.items():
         # 1 and 1.0 must hash alike
-        options[key] = float(value) if isinstance(options.get(key), float) and isinstance(value, int) else value
+        options[key] = float(value) if isinstance(options.get(key), float) and type(value) is int else value
     missing = next((key for key, value in options.items() if value is Parameter.empty), None)
     if missing is not None:
         raise ValueError(f"`{missing}` of the model {given['name']!r} must be given, got none")
+    check_network(given["name"], {key: value for key, value in options.items() if key != "name"})
     return {"name": given["name"], **options}
+
+
+def _check_device(given: str) -> str:
+    """A device that torch knows by this name, whether or not this machine has it."""
+    try:
+        torch.device(given)
+    except RuntimeError:
+        raise ValueError(f"`device` must be as 'cpu', 'cuda', 'cuda:1' or 'mps', got {given!r}") from None
+    return given
 
 
 def _check_strategy(given: Any) -> Any:
@@ -89,10 +102,9 @@ def _check_strategy(given: Any) -> Any:
 
 
 def _check_split(given: Any) -> Any:
-    check_keys("[split]", given, (field.name for field in fields(SplitSizes)))
     if isinstance(given, dict):
-        per_class = given.get("initial_per_class")
-        SplitSizes(**{**given, **({"initial_per_class": tuple(per_class)} if isinstance(per_class, list) else {})})
+        tupled = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+        SplitSizes(**check_fields("[split]", tupled, SplitSizes))
     return given
 
 
@@ -111,7 +123,7 @@ class Settings(Section):
     batch_size: Whole
     candidates: Whole | None = None
     threads: Whole = 1
-    device: str = "cpu"
+    device: Annotated[str, AfterValidator(_check_device)] = "cpu"
 
     @model_validator(mode="after")
     def _fits_posterior(self) -> "Settings":
@@ -205,9 +217,9 @@ class Comparison(Settings):
 
     table = "the config"
     strategies: Annotated[list[Any], Field(min_length=1)]
-    trials: Whole = 1
+    trials: Annotated[int, Field(ge=1, le=MAX_TRIALS, strict=True)] = 1
     budget: Whole | None = None
-    target_error: Annotated[float, Field(ge=0, lt=1)] | None = None
+    target_error: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = None
 
     @model_validator(mode="after")
     def _ends(self) -> "Comparison":

@@ -13,7 +13,7 @@ from torch import Tensor
 from batchbalance.posteriors.contract import Posterior, read_saved
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
 from batchbalance.predictions import check_weights
-from batchbalance.sections import Whole
+from batchbalance.sections import NumDraws, Whole
 
 Array = NDArray[Any]
 
@@ -236,7 +236,7 @@ class CommitteeOptions(PosteriorOptions):
 
     kind: str = "committee"
     classifier: Literal["random-forest", "extra-trees"] = "random-forest"
-    size: Whole = 100
+    size: NumDraws = 100
     max_depth: Whole | None = None
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:

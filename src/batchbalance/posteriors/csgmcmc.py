@@ -17,7 +17,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from batchbalance.checks import check_whole
+from batchbalance.checks import check_real, check_whole
 from batchbalance.errors import UnknownNameError
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
 from batchbalance.posteriors.states import State, WeightDraws
@@ -52,7 +52,7 @@ class Schedule:
         temperature: T. The released code of the paper takes 1/50,000.
         weight_decay: the Gaussian prior, a part of the mean loss.
         noise_epochs: epochs with noise at the end of a cycle, at least `samples_per_cycle`.
-        batch_size: examples in a step.
+        batch_size: examples in a step, at least 2.
         num_chains: independent chains, each from fresh weights.
     """
 
@@ -67,21 +67,18 @@ class Schedule:
     num_chains: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "cycles", "samples_per_cycle", "noise_epochs", "batch_size", "num_chains"):
+        for name in ("epochs", "cycles", "samples_per_cycle", "noise_epochs", "num_chains"):
             check_whole(name, getattr(self, name))
+        check_whole("batch_size", self.batch_size, 2)  # batch normalisation cannot train on one example
+        check_real("initial_step_size", self.initial_step_size, above=True)
+        check_real("temperature", self.temperature)
+        check_real("weight_decay", self.weight_decay)
         if self.epochs % self.cycles:
             raise ValueError(f"`epochs` must be a multiple of the {self.cycles} cycles, got {self.epochs}")
         if not self.samples_per_cycle <= self.noise_epochs <= self.epochs // self.cycles:
             raise ValueError(
                 f"a cycle of {self.epochs // self.cycles} epochs must hold `noise_epochs` ({self.noise_epochs}), and "
                 f"these `samples_per_cycle` ({self.samples_per_cycle}); lower them or raise `epochs`"
-            )
-        if not 0 < self.initial_step_size < math.inf:
-            raise ValueError(f"`initial_step_size` must be above 0, got {self.initial_step_size}")
-        if not (0 <= self.temperature < math.inf and 0 <= self.weight_decay < math.inf):
-            raise ValueError(
-                "`temperature` and `weight_decay` must be finite and at least 0, "
-                f"got {self.temperature} and {self.weight_decay}"
             )
 
     @property

@@ -9,7 +9,7 @@ from torch import Tensor
 from batchbalance.checks import check_whole
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
 from batchbalance.posteriors.states import State, WeightDraws
-from batchbalance.sections import Whole
+from batchbalance.sections import NumDraws
 from batchbalance.seeds import derived_seed
 from batchbalance.training import Labelled, ModelFactory, Recipe, copied_state, fit
 
@@ -90,7 +90,7 @@ class EnsembleOptions(PosteriorOptions):
     has_network: ClassVar[bool] = True
 
     kind: str = "deep-ensemble"
-    size: Whole = 5
+    size: NumDraws = 5
 
     @property
     def uses_recipe(self) -> bool:

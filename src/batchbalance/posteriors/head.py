@@ -23,7 +23,7 @@ from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors.contract import Posterior, fingerprint, load_weights, read_saved
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
 from batchbalance.posteriors.mc_dropout import MCDropout
-from batchbalance.sections import Whole
+from batchbalance.sections import NumDraws, Whole
 from batchbalance.seeds import generator
 from batchbalance.training import Labelled, Recipe, check_labelled, fit
 
@@ -192,10 +192,10 @@ class HeadOptions(PosteriorOptions):
 
     kind: str = "bayesian-head"
     method: Literal["laplace", "dropout"] = "laplace"
-    num_draws: Whole = 100
-    prior_precision: Annotated[float, Field(gt=0)] = 1.0
+    num_draws: NumDraws = 100
+    prior_precision: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] = 1.0
     hidden: tuple[Whole, ...] = (128,)
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    dropout: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.5
 
     @property
     def uses_recipe(self) -> bool:

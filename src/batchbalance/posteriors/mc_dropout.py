@@ -35,7 +35,7 @@ from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask, is_plain
 from batchbalance.posteriors.outputs import check_logits, with_outputs
 from batchbalance.posteriors.sliced import Chain
-from batchbalance.sections import Whole
+from batchbalance.sections import NumDraws, Whole
 from batchbalance.seeds import derived_seed
 from batchbalance.training import (
     check_dtype,
@@ -203,7 +203,7 @@ class MCDropoutOptions(PosteriorOptions):
     has_network: ClassVar[bool] = True
 
     kind: str = "mc-dropout"
-    num_draws: Whole = 100
+    num_draws: NumDraws = 100
     test_draws: Whole | None = None
 
     @model_validator(mode="after")

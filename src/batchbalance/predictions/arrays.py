@@ -1,13 +1,14 @@
 """What an array must be to become predictions: complete, and rows that are distributions."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from batchbalance.checks import compute_dtype
+from batchbalance.checks import as_tensor, compute_dtype
 
 Values = Literal["probs", "logits", "log-probs"]
 
@@ -38,11 +39,16 @@ def as_nsc(tensor: Tensor, axes: str) -> Tensor:
     return tensor
 
 
-def check_draw_ids(draw_ids: Sequence[str | int] | None, num_draws: int) -> tuple[str, ...] | None:
+def check_draw_ids(draw_ids: Any, num_draws: int) -> tuple[str, ...] | None:
     """S distinct names, as strings."""
     if draw_ids is None:
         return None
-    ids = tuple(str(draw_id) for draw_id in draw_ids)
+    given = draw_ids.tolist() if isinstance(draw_ids, np.ndarray | Tensor) else draw_ids
+    if not isinstance(given, list | tuple | range) or not all(
+        isinstance(draw_id, str | int) and not isinstance(draw_id, bool) for draw_id in given
+    ):
+        raise ValueError(f"`draw_ids` must be a list of {num_draws} names or whole numbers, got {draw_ids!r}")
+    ids = tuple(str(draw_id) for draw_id in given)
     if len(ids) != num_draws or len(set(ids)) != num_draws:
         raise ValueError(f"`draw_ids` must be {num_draws} distinct names, got {len(ids)} with {len(set(ids))} distinct")
     return ids
@@ -52,7 +58,7 @@ def check_weights(weights: Any, num_draws: int) -> Tensor | None:
     """S normalised weights as float64, or None."""
     if weights is None:
         return None
-    w = torch.as_tensor(weights, dtype=torch.float64).detach().cpu().clone()
+    w = as_tensor(weights, "`weights`").to("cpu", torch.float64, copy=True)
     if w.shape != (num_draws,):
         raise ValueError(f"`weights` must have one number for each of {num_draws} draws, got shape {tuple(w.shape)}")
     total = float(w.sum())

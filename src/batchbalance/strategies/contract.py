@@ -113,6 +113,8 @@ class Strategy(BaseModel, ABC):
         for name in options:
             if name not in cls.model_fields:
                 raise UnknownNameError(f"option of {cls.name!r}", name, cls.model_fields)
+            if isinstance(options[name], bool) and cls.model_fields[name].annotation is not bool:
+                raise ValueError(f"option `{name}` of {cls.name!r}: must not be true or false, got {options[name]!r}")
         try:
             return cls(**options)
         except ValidationError as error:

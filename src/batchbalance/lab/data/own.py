@@ -71,6 +71,15 @@ def _from_npz(path: Path) -> tuple[Labelled, Labelled | None]:
     return train, _checked(path, arrays, "x_test", "y_test") if "x_test" in arrays or "y_test" in arrays else None
 
 
+def _check_channels_first(path: Path, name: str, shape: tuple[int, ...]) -> None:
+    """Refuse images whose channels look to come last: few there, and many or a square before them."""
+    if len(shape) == 4 and shape[3] <= 4 and (shape[1] > 4 or shape[1] == shape[2] != shape[3]):
+        raise FileFormatError(
+            f"{path}: `{name}` must be images of shape (N, channels, height, width), got {shape} with the channels "
+            f"last; save {name}.transpose(0, 3, 1, 2)"
+        )
+
+
 def _checked(path: Path, arrays: dict[str, NDArray[Any]], x_name: str, y_name: str) -> Labelled:
     if x_name not in arrays or y_name not in arrays:
         raise FileFormatError(
@@ -79,6 +88,7 @@ def _checked(path: Path, arrays: dict[str, NDArray[Any]], x_name: str, y_name: s
     x, y = arrays[x_name], arrays[y_name]
     if x.ndim < 2 or x.dtype.kind not in "fiub" or len(x) == 0:
         raise FileFormatError(f"{path}: `{x_name}` must be numbers of shape (N, …), got {x.dtype} of shape {x.shape}")
+    _check_channels_first(path, x_name, x.shape)
     if y.shape != x.shape[:1] or y.dtype.kind not in "iubU":
         raise FileFormatError(
             f"{path}: `{y_name}` must hold a whole number or a name for each of {len(x)} inputs, "

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from batchbalance.checks import check_whole
+from batchbalance.checks import check_flag, check_whole
 from batchbalance.lab.data.dataset import Dataset
 from batchbalance.seeds import generator
 
@@ -58,6 +58,7 @@ class SplitSizes:
             check_whole("pool", self.pool, least=1)
         if self.test is not None:
             check_whole("test", self.test, least=1)
+        check_flag("small_validation", self.small_validation)
 
 
 @dataclass(frozen=True, eq=False)
