@@ -34,7 +34,7 @@ def fields_of(where: str, cls: Any) -> BeforeValidator:
 
 def check_fields(where: str, given: Any, cls: Any) -> Any:
     """The given table, if its keys are fields of a dataclass and its values of their types."""
-    types = {field.name: field.type for field in fields(cls)}
+    types: dict[str, Any] = {field.name: field.type for field in fields(cls)}
     check_keys(where, given, types)
     for key, value in given.items() if isinstance(given, dict) else ():
         try:
