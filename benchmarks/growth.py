@@ -14,7 +14,7 @@ from batchbalance.balance.edges import connect
 from batchbalance.balance.greedy import GreedyOptions, greedy
 from batchbalance.errors import MissingExtraError
 from batchbalance.files import replacing
-from batchbalance.memory import FREE_SHARE, free_memory
+from batchbalance.machine import FREE_SHARE, free_memory
 from benchmarks.inputs import random_pool
 from benchmarks.measure import Side, take_turns
 

@@ -132,8 +132,8 @@ BAD = [
     (["-b", 3, "--ids", "absent.txt"], "absent.txt"),
     (["-b", 3, "--output", "/no/such/folder/o.csv"], "cannot write"),
     (["-b", 3, "--output", "o.xlsx"], "must end in .csv or .json"),
-    (["-b", 3, "--device", "warp"], "`device`"),
-    (["-b", 3, "--device", "meta"], "`device`"),
+    (["-b", 3, "--device", "warp"], "--device must be"),
+    (["-b", 3, "--device", "meta"], "--device must be"),
     (["-b", 3, "--strategy", "power-balance", "--option", "beta=inf"], "finite number"),
     (["-b", 60, "--strategy", "cluster-balance", "--option", "subset=inf"], "finite number"),
     (["-b", 3, "--option", "subset=3"], "must be left out at batch size 3"),
@@ -268,7 +268,7 @@ def test_embeddings_reach_the_strategies_that_need_them(files):
         assert code == 2
         assert message in err
     code, _, err = run(files, "-b", 3, "--strategy", "badge")
-    assert (code, "`embeddings` must be given" in err) == (2, True)
+    assert (code, "--embeddings must be given" in err) == (2, True)
 
 
 def test_an_interrupt_leaves_nothing_behind_and_the_old_output_as_it_was(tmp_path):

@@ -317,3 +317,34 @@ def test_models_that_cannot_be(options, message):
 
 def test_numpy_numbers_are_taken():
     assert len(started(seed=np.int64(3), candidates=np.int32(30)).ask(np.int64(2))) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('"ids"', '"id"'), "line 2 of .*journal.jsonl must be an event of this learner: it has no 'ids'"),
+        (('"event": "told"', '"events": "told"'), "it has no 'event'"),
+        (('"img-1"', '"img-99"'), "ids of this learner's points, got 'img-99'"),
+        (('"labels": ["', '"labels": ["x", "'), "must be an event of this learner"),
+    ],
+)
+def test_a_damaged_event_is_named(tmp_path, change, message):
+    started(tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    header, told = journal.read_text().splitlines()
+    journal.write_text(f"{header}\n{told.replace(*change)}\n")
+    with pytest.raises(FileFormatError, match=message):
+        _ = learner(tmp_path).labels
+
+
+def test_text_stands_for_whole_numbers_as_in_csv_files(tmp_path):
+    new = Learner(data()[0], 3, model=forest, directory=tmp_path)
+    new.tell(["3", 4], ["2", 1])
+    assert new.labels == {3: 2, 4: 1}
+    new.tell([3], [2])
+    named = Learner(data()[0], ["1", "2", "3"], model=forest, ids=[str(i) for i in range(60)])
+    named.tell([7], [3])
+    assert named.labels == {"7": "3"}
+    for label in ("02", "2.0", " ", "-", "²"):
+        with pytest.raises(UnknownNameError, match="unknown label"):
+            new.tell([5], [label])

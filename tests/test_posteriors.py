@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from batchbalance.errors import DrawMismatchError, FileFormatError
 from batchbalance.networks import mnist_cnn, tabular_mlp
 from batchbalance.posteriors import BayesianHead, Committee, CyclicalSGMCMC, DeepEnsemble, MCDropout, Posterior
+from batchbalance.predictions import Predictions
 from batchbalance.training import Recipe
 
 
@@ -153,7 +154,8 @@ def test_streaming_into_a_file(case, tmp_path):
     mapped = posterior.predict(x, batch_size=4, path=path)
     same(mapped, posterior.predict(x, batch_size=4), atol=0)
     assert np.load(path).shape == (13, 6, 3)
-    assert [file.name for file in tmp_path.iterdir()] == ["pool.npy"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["pool.npy", "pool.npy.json"]
+    same(Predictions.load(path), mapped, atol=0)
 
 
 def test_save_and_load(case, tmp_path):
@@ -311,7 +313,8 @@ def test_an_error_half_way_leaves_the_old_file(tmp_path):
     with pytest.raises(ValueError, match="NaN at point 8"):
         posterior.predict(torch.cat([x[:8], x[8:] * float("nan")]), batch_size=4, path=path)
     assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["p.npy"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["p.npy", "p.npy.json"]
+    assert Predictions.load(path).draw_ids == posterior.draw_ids
 
 
 MEMORY = """
@@ -350,3 +353,21 @@ def test_progress_is_shown_if_asked(capsys):
     shown = capsys.readouterr().err
     assert "predicting: 9 of 9" in shown
     assert "embedding: 9 of 9" in shown
+
+
+def test_bfloat16_networks_predict_into_files_too(tmp_path):
+    posterior = MCDropout(tabular_mlp(3, (4,)).to(torch.bfloat16), 5)
+    x = data(9)[0].to(torch.bfloat16)
+    path = tmp_path / "p.npy"
+    same(posterior.predict(x, path=path), posterior.predict(x), atol=0)
+    same(Predictions.load(path), posterior.predict(x), atol=0)
+
+
+def test_sparse_inputs_are_refused_in_one_sentence(case):
+    _, posterior, _ = case
+    x, _ = data(6)
+    message = r"`inputs` must be dense, got a tensor of layout torch.sparse_coo; use its to_dense\(\)"
+    with pytest.raises(ValueError, match=message):
+        posterior.predict(x.to_sparse())
+    with pytest.raises(ValueError, match=message):
+        posterior.predict(DataLoader(x, batch_size=2, collate_fn=lambda rows: torch.stack(rows).to_sparse()))

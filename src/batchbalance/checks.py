@@ -12,6 +12,8 @@ import torch.utils.dlpack
 from pydantic import ByteSize, TypeAdapter, ValidationError
 from torch import Tensor
 
+from batchbalance.errors import sentence
+
 Indices = Sequence[Any] | Set[Any] | np.ndarray | Tensor  # as users give them; `check_indices` makes a tensor
 
 BYTES = TypeAdapter(ByteSize)
@@ -73,11 +75,26 @@ def check_bytes(name: str, value: int | str) -> int:
         ) from None
 
 
+def check_device(name: str, device: str | torch.device) -> torch.device:
+    """The device, if torch can compute on it here."""
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        said = sentence(error)
+        raise ValueError(f"`{name}` must be one that torch can use here, got {str(device)!r}: {said}") from error
+    return torch.device(device)
+
+
+def check_dense(name: str, tensor: Tensor) -> None:
+    """Raise ValueError if a tensor is sparse."""
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{name} must be dense, got a tensor of layout {tensor.layout}; use its to_dense()")
+
+
 def as_tensor(x: Any, name: str = "predictions") -> Tensor:
     """An array of real numbers as a tensor that shares its memory where it can."""
     if isinstance(x, Tensor):
-        if x.layout != torch.strided:
-            raise ValueError(f"{name} must be dense, got a tensor of layout {x.layout}; use x.to_dense()")
+        check_dense(name, x)
         tensor = x.detach()
     elif isinstance(x, np.ndarray) or not hasattr(x, "__dlpack__"):
         array = np.asarray(x)

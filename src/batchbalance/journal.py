@@ -101,7 +101,7 @@ def _parsed(path: Path) -> tuple[list[Entry], int]:
     for number, line in enumerate(content[:size].splitlines(), start=1):
         try:
             entry = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FileFormatError(f"line {number} of {path} must be JSON, got damage: {error}; restore it") from error
         if not isinstance(entry, dict):
             raise FileFormatError(f"line {number} of {path} must be a JSON object, got {type(entry).__name__}")

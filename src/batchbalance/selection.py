@@ -3,15 +3,23 @@
 from dataclasses import dataclass, replace
 from typing import Any, SupportsFloat, SupportsIndex
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.balance.edges import DEFAULT_RATIO, Edges, MaxReference, Pairs, annealed_threshold, subsample
 from batchbalance.balance.evaluation import BatchEvaluation, batch_value, remaining_candidates
 from batchbalance.balance.greedy import Continuation, Executor
-from batchbalance.checks import Indices, check_bytes, check_embeddings, check_indices, check_unit, check_whole
-from batchbalance.memory import FREE_SHARE, check_budget, free_memory, streaming_bytes
+from batchbalance.checks import (
+    Indices,
+    check_bytes,
+    check_device,
+    check_embeddings,
+    check_indices,
+    check_unit,
+    check_whole,
+)
+from batchbalance.machine import free_memory
+from batchbalance.memory import FREE_SHARE, check_budget, streaming_bytes
 from batchbalance.predictions import Predictions
 from batchbalance.scores import unsureness
 from batchbalance.strategies import Choice, ConnectedStrategy, Problem, Random, Strategy, strategy_named
@@ -269,11 +277,7 @@ def _checked_predictions(name: str, given: Any) -> Predictions:
 def _placed(predictions: Predictions, device: str | None) -> Predictions:
     if device is None:
         return predictions
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"`device` must be one that torch can use here, got {device!r}: {error}") from error
-    return predictions.to(device)
+    return predictions.to(check_device("device", device))
 
 
 def _candidates(predictions: Predictions, exclude: Indices | None) -> Int[Tensor, " n"]:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from batchbalance.checks import check_flag, check_real, check_whole
-from batchbalance.errors import UnknownNameError
+from batchbalance.checks import check_dense, check_device, check_flag, check_real, check_whole
+from batchbalance.errors import UnknownNameError, is_out_of_memory
 from batchbalance.predictions import looks_like_probs
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
@@ -114,6 +114,7 @@ def fit(
         progress: show loss, validation accuracy and time left.
     """
     recipe = recipe or Recipe()
+    check_device("device", device)
     check_labelled("inputs", "labels", inputs, labels, num_classes)
     if validation is not None:
         check_labelled("validation inputs", "validation labels", *validation, num_classes)
@@ -259,6 +260,8 @@ def logits_of(model: nn.Module, batch: Tensor, num_classes: int) -> Tensor:
     try:
         logits = model(batch)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         raise ValueError(
             f"`inputs` must fit the model, got a batch of shape {tuple(batch.shape)} and {batch.dtype}: {error}"
         ) from error
@@ -326,6 +329,7 @@ def check_labelled(inputs_name: str, labels_name: str, inputs: Tensor, labels: T
     if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
         got = f"{type(inputs).__name__} and {type(labels).__name__}"
         raise ValueError(f"{inputs_name} and {labels_name} must be tensors, got {got}; use torch.as_tensor")
+    check_dense(inputs_name, inputs)
     if labels.dtype != torch.int64 or labels.ndim != 1:
         raise ValueError(f"{labels_name} must be (N,) int64, got {tuple(labels.shape)} {labels.dtype}")
     if inputs.ndim < 2 or len(inputs) != len(labels) or not len(labels):

@@ -31,7 +31,7 @@ def report_command(
     ] = None,
 ) -> None:
     """Turn runs into plots and tables: an HTML page, Markdown, CSV, PNG and SVG."""
-    with reported_errors():
+    with reported_errors(report_command):
         # Only here, so that the other commands start without them.
         from batchbalance.lab.records import only_labelled, read_runs
         from batchbalance.lab.report import compare, notes, overview, write_report

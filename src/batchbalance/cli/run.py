@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from batchbalance.checks import check_device
 from batchbalance.cli.app import Ray, RayCommand, app, complain, err, out, reported_errors
 from batchbalance.cluster import run_tasks_on_ray
 from batchbalance.journal import read_journal
@@ -80,6 +82,9 @@ def run_command(
         if dry_run:
             show_plan(tasks)
             return
+        if ray is None:
+            for device in {task.config.device for task in tasks}:
+                check_device("device", device)
         if not is_file(config):
             check_data(tasks)
         started = time.perf_counter()
@@ -89,9 +94,10 @@ def run_command(
         except KeyboardInterrupt:
             complain("stopped", "complete rounds are kept; the same command goes on from there")
             raise typer.Exit(130) from None
+        failed += lost_records(tasks, failed)
         seconds = time.perf_counter() - started
         out.print(Text(f"{len(tasks) - len(failed)} of {len(tasks)} trials are complete after {seconds:.0f} s"))
-        out.print(Text(f"their records are in {runs_dir}; next: batchbalance report {runs_dir}"), soft_wrap=True)
+        out.print(Text(advice(runs_dir, len(failed), len(tasks))), soft_wrap=True)
     if failed:
         raise typer.Exit(2)
 
@@ -109,26 +115,53 @@ def check_data(tasks: list[Task]) -> None:
 
 def show_plan(tasks: list[Task]) -> None:
     """One line for each trial, with what is there already."""
+    known: dict[int, tuple[str, Path]] = {}  # hashing the settings of a run takes longer than all the rest
     for task in tasks:
-        folder = task.config.folder(task.runs_dir)
+        if id(task.config) not in known:
+            known[id(task.config)] = task.config.label, task.config.folder(task.runs_dir)
+        label, folder = known[id(task.config)]
         path = trial_path(folder, task.seed)
         done = len(settled(read_journal(path), path, task.seed)) if path.is_file() else 0
-        out.print(Text(f"{task.label}: {done} rounds in {folder}"), soft_wrap=True)
+        out.print(Text(f"{label}, trial {task.seed}: {done} rounds in {folder}"), soft_wrap=True)
+
+
+def lost_records(tasks: list[Task], failed: list[int]) -> list[int]:
+    """Complain about trials that ended well and whose records are gone: deleted while they ran, say."""
+    lost = []
+    for index, task in enumerate(tasks):
+        path = trial_path(task.config.folder(task.runs_dir), task.seed)
+        if index not in failed and not (path.is_file() and read_journal(path)):
+            lost.append(index)
+            complain("error", f"{task.label}: its records in {path} were removed while it ran; start it again")
+    return lost
+
+
+def advice(runs_dir: Path, num_failed: int, num_tasks: int) -> str:
+    """What to do next."""
+    if num_failed == num_tasks:
+        return "no trial is complete; mend what the errors say and start the same command again"
+    again = f"; the same command runs the {num_failed} failed ones again" if num_failed else ""
+    return f"their records are in {runs_dir}; next: batchbalance report {runs_dir}{again}"
 
 
 def follow(tasks: list[Task], all_news: Iterator[News]) -> list[int]:
-    """Show how far the tasks are; gives those that failed."""
-    failed, warned = [], set()
+    """Show how far the tasks are; gives those that failed. What fails many of them alike is told once."""
+    failed, warned, causes = [], set(), Counter[str]()
     with display(tasks) as shown:
         for news in all_news:
             label = tasks[news.task].label
             if news.kind == "failed":
                 failed.append(news.task)
-                complain("error", f"{label}: {news.text}")
+                causes[news.text] += 1
+                if causes[news.text] == 1:
+                    complain("error", f"{label}: {news.text}")
             elif news.kind == "warning" and news.text not in warned:
                 warned.add(news.text)
                 complain("warning", f"{label}: {news.text}")
             shown.take(news)
+    for text, count in causes.items():
+        if count > 1:
+            complain("error", f"{count - 1} more trials failed in the same way: {text.splitlines()[-1]}")
     return failed
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-import numpy as np
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +19,7 @@ from batchbalance.balance.edges import Pairs
 from batchbalance.cli.app import Ray, RayCommand, app, complain, out, reported_errors
 from batchbalance.cluster import RayExecutor
 from batchbalance.errors import FileFormatError, UnknownNameError
-from batchbalance.files import replacing
+from batchbalance.files import mapped_array, replacing
 from batchbalance.predictions import Predictions, Values, check_distinct_files, load_parts
 from batchbalance.selection import Selection, select
 from batchbalance.strategies import STRATEGIES, strategy_named
@@ -83,7 +82,7 @@ def select_command(
     output: Annotated[Path | None, typer.Option(help="Write the batch to this .csv or .json file.")] = None,
 ) -> None:
     """Choose the batch of points to label next."""
-    with reported_errors():
+    with reported_errors(select_command):
         if output is not None:
             check_output(output)
         if one_round and ray is None:
@@ -178,10 +177,7 @@ def read_embeddings(path: Path) -> Any:
     """The array of a .npy file, memory-mapped."""
     if path.suffix != ".npy":
         raise FileFormatError(f"{path} must be a .npy file of embeddings, got {path.suffix or 'no ending'!r}")
-    try:
-        return np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise FileFormatError(f"{path} is damaged, or no plain .npy array: {error}") from error
+    return mapped_array(path)
 
 
 def read_ids(paths: list[Path], num_points: int) -> list[str]:

@@ -273,6 +273,8 @@ def read_comparison(path: Path, changes: Iterable[str] = (), *, allow_imports: b
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path} must be a TOML file, got: {error}") from error
+    except RecursionError as error:
+        raise FileFormatError(f"{path} must be a TOML file that describes a comparison, got deep nesting") from error
     if not allow_imports:
         check_paths(_named_parts(content), str(path))
     return comparison_of(content, changes)
@@ -316,3 +318,5 @@ def _apply(content: dict[str, Any], change: str) -> None:
         content[name] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         content[name] = text.strip()
+    except RecursionError as error:
+        raise ValueError(f"{key.strip()!r} must be a value of TOML, got deep nesting") from error

@@ -104,6 +104,23 @@ def settled(records: Iterable[Record], path: Path, seed: int) -> list[Record]:
     return rounds
 
 
+def check_records(records: Iterable[Record], path: Path) -> None:
+    """Raise FileFormatError unless records hold what reports and runs read of them."""
+    kinds = {"num_labelled": int, "metrics": dict, "indices": list, "validation_error": float, "seconds": dict}
+    for record in records:
+        where = f"round {record.get('round')} in {path}"
+        for name, kind in kinds.items():
+            value = record.get(name, ...)
+            optional = value is None and name in ("validation_error", "seconds", "metrics")
+            if not isinstance(value, int | float if kind is float else kind) and not optional:
+                got = "nothing of that name" if value is ... else f"{value!r}"
+                raise FileFormatError(f"{where} must hold `{name}`, got {got}; restore it, or run the trial again")
+        named = {**(record["metrics"] or {}), **(record["seconds"] or {}), "peak_memory": record.get("peak_memory")}
+        wrong = next((k for k, v in named.items() if v is not None and not isinstance(v, int | float)), None)
+        if wrong is not None:
+            raise FileFormatError(f"{where} must hold a number as `{wrong}`, got {named[wrong]!r}; restore it")
+
+
 def trial_path(folder: Path, seed: int) -> Path:
     """Where the records of a trial are."""
     return folder / f"trial-{seed}.jsonl"
@@ -149,7 +166,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} must be JSON, got damage: {error}") from error
     strategy = config.get("strategy") if isinstance(config, dict) else None
     if not isinstance(strategy, dict) or not isinstance(strategy.get("name"), str):

@@ -16,7 +16,7 @@ from torch import Tensor
 from batchbalance.lab import metrics
 from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits, default_sizes, load, repeat_pool, smaller_test, split
-from batchbalance.lab.records import Record, open_trial, settled
+from batchbalance.lab.records import Record, check_records, open_trial, settled
 from batchbalance.learner import Learner
 from batchbalance.learner.learner import BLOCK
 from batchbalance.memory import peak_memory, reset_peak_memory
@@ -80,6 +80,7 @@ def run_trial(
     """
     with open_trial(config.folder(runs_dir), config.canonical, seed) as journal:
         records = settled(journal, journal.path, seed)
+        check_records(records, journal.path)
         last = records[-1] if records and not records[-1]["indices"] else None
         if last is not None and not goal.goes_on(last, config.batch_size):
             return records

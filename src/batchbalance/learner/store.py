@@ -92,6 +92,7 @@ class Store:
             raise ValueError(f"`labels` must be one for each of {len(names)} ids, got {len(told)}")
         rows = [self._row(name) for name in names]
         classes = [self._class(label) for label in told]
+        names, told = [self.ids[row] for row in rows], [self.classes[index] for index in classes]
         with self._opened() as journal:
             answers = dict(self._read(journal).labels)
             for name, row, label in zip(names, rows, classes, strict=True):
@@ -128,24 +129,40 @@ class Store:
         rounds = label_round = num_events = 0
         for event in journal:
             num_events += 1
-            if event["event"] == "asked":
-                asked |= dict.fromkeys(self._row(name) for name in event["ids"])
-                rounds += 1
-            elif event["event"] == "told":
-                label_round = rounds
-                for name, label in zip(event["ids"], event["labels"], strict=True):
-                    labels[self._row(name)] = self._class(label)
+            try:
+                if event["event"] == "asked":
+                    asked |= dict.fromkeys(self._row(name) for name in event["ids"])
+                    rounds += 1
+                elif event["event"] == "told":
+                    label_round = rounds
+                    for name, label in zip(event["ids"], event["labels"], strict=True):
+                        labels[self._row(name)] = self._class(label)
+            except (KeyError, TypeError, ValueError) as error:
+                wrong = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+                where = f"line {num_events} of {self._path or '`events`'}"
+                raise FileFormatError(f"{where} must be an event of this learner: {wrong}") from error
         return Known(labels, [row for row in asked if row not in labels], rounds, label_round, num_events)
 
     def _row(self, name: Id) -> int:
-        if name not in self._row_of:
+        """The row of a point. Text stands for a whole number too, and the other way round: CSV files give text."""
+        row = self._row_of.get(name, self._row_of.get(_other(name)))
+        if row is None:
             raise ValueError(f"`ids` must be ids of this learner's points, got {name!r}")
-        return self._row_of[name]
+        return row
 
     def _class(self, label: Label) -> int:
-        if label not in self.classes:
-            raise UnknownNameError("label", str(label), [str(each) for each in self.classes])
-        return self.classes.index(label)
+        """The class of a label, which may be text for a whole number, as an id."""
+        for known in (label, _other(label)):
+            if known in self.classes:
+                return self.classes.index(known)
+        raise UnknownNameError("label", str(label), [str(each) for each in self.classes])
+
+
+def _other(name: Id | Label) -> Id | Label:
+    """The text of a whole number, or the whole number of a text that is one; else the name itself."""
+    if isinstance(name, str):
+        return int(name) if name.isascii() and name.lstrip("-").isdecimal() and str(int(name)) == name else name
+    return str(name)
 
 
 def plain(value: Any) -> Any:

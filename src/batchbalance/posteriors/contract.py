@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
-from batchbalance.checks import check_whole
+from batchbalance.checks import as_tensor, check_dense, check_whole
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array, replacing
-from batchbalance.predictions import Predictions, check_rows, stored_predictions
+from batchbalance.predictions import Predictions, check_rows, note_path, stored_predictions, write_note
 from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
 
@@ -85,7 +85,8 @@ class Posterior(ABC):
             inputs: a tensor or array (N, ...), a Dataset, or a DataLoader that does not shuffle. Of items that are
                 tuples, the first entry is taken.
             batch_size: inputs looked at at a time; a DataLoader has its own.
-            path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N.
+            path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N. A
+                small JSON file beside it, as ``pool.npy.json``, says what it holds.
             progress: show how far it is.
         """
         ids = self.draw_ids
@@ -98,9 +99,10 @@ class Posterior(ABC):
                 raise ValueError(f"`path` must end in .npy, got {str(path)!r}")
             if total is None:
                 raise ValueError("`inputs` must have a length to be streamed into a file; leave `path` out")
-            with replacing(path) as temporary, temporary.open("wb") as file:
+            with replacing(path, first=note_path(Path(path))) as temporary, temporary.open("wb") as file:
                 _write_npy(file, chunks, total)
         array = mapped_array(Path(path))
+        write_note(Path(path), array.shape, "log-probs", ids, self.weights)
         mapped = MappedFile.of(array, Path(path))
         return stored_predictions(torch.from_numpy(array), "log-probs", ids, self.weights, mapped)
 
@@ -143,6 +145,8 @@ class Posterior(ABC):
                     logits = self._logits(batch)
                 if seen == 0:
                     _check_first(logits)
+                if logits.dtype == torch.bfloat16:  # which NumPy has no type for
+                    logits = logits.float()
                 chunk = torch.log_softmax(logits, dim=-1).cpu()
             wrong = torch.isnan(chunk).any(dim=-1)
             if bool(wrong.any()):
@@ -252,8 +256,9 @@ def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
     """Consecutive batches of inputs, (n, ...), in order."""
     batch_size = check_whole("batch_size", batch_size)
     if isinstance(inputs, np.ndarray):
-        inputs = torch.from_numpy(np.ascontiguousarray(inputs))
+        inputs = as_tensor(np.ascontiguousarray(inputs), "`inputs`")
     if isinstance(inputs, Tensor):
+        check_dense("`inputs`", inputs)
         if inputs.ndim < 2 or not len(inputs):
             raise ValueError(f"`inputs` must be (N, ...) with at least one row, got shape {tuple(inputs.shape)}")
         yield from torch.split(inputs, batch_size)
@@ -272,6 +277,7 @@ def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
         batch = item[0] if isinstance(item, list | tuple) else item
         if not isinstance(batch, Tensor):
             raise ValueError(f"`inputs` must give tensors, got {type(batch).__name__}")
+        check_dense("`inputs`", batch)
         empty = False
         yield batch
     if empty:

@@ -3,6 +3,7 @@
 from batchbalance.predictions.arrays import Values, as_nsc, check_rows, check_weights, looks_like_probs
 from batchbalance.predictions.draws import Draws
 from batchbalance.predictions.joined import check_distinct_files, join, load_parts
+from batchbalance.predictions.notes import note_path, write_note
 from batchbalance.predictions.pool import Predictions, stored_predictions
 from batchbalance.predictions.sources import CHUNK_NUMBERS, Joined, OnDemand, Placed, Rows, Source, Stored, spans_of
 
@@ -24,6 +25,8 @@ __all__ = [
     "join",
     "load_parts",
     "looks_like_probs",
+    "note_path",
     "spans_of",
     "stored_predictions",
+    "write_note",
 ]

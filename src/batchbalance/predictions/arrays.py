@@ -107,7 +107,7 @@ def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> float:
     if looks_like_probs:
         warnings.warn(
             "logits lie in [0, 1] and every row sums to 1: these look like probabilities; "
-            "if they are, use `from_probs` or say so with values 'probs'",
+            "if they are, use `from_probs`, or say so with `values='probs'`",
             stacklevel=4,
         )
     return furthest
@@ -121,7 +121,7 @@ def looks_like_probs(outputs: Tensor) -> bool:
 
 def _range_complaint(chunk: Tensor, values: Values) -> str:
     def hint(kind: Values) -> str:
-        return f"these look like {kind}: use `from_{kind.replace('-', '_')}` or say so with values '{kind}'"
+        return f"these look like {kind}: use `from_{kind.replace('-', '_')}`, or say so with `values='{kind}'`"
 
     if values == "log-probs":
         like_probs = bool(((chunk >= 0) & (chunk <= 1)).all())

@@ -18,11 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchbalance.errors import FileFormatError, MissingExtraError
+from batchbalance.files import archived_arrays
 from batchbalance.lab.data.labels import is_blank
+from batchbalance.machine import as_text, free_memory
 
 Array = NDArray[Any]
 T = TypeVar("T")
 
+PIECE_BYTES = 2**24
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
 
@@ -32,9 +35,21 @@ def content(path: Path) -> bytes:
     if raw[:2] != b"\x1f\x8b":
         return raw
     try:
-        return gzip.decompress(raw)
+        return _unpacked(path)
     except (EOFError, OSError, zlib.error) as error:
         raise FileFormatError(f"{path} is truncated or damaged: {error}") from error
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a gzipped file, unless memory cannot hold it: a few megabytes may unpack to gigabytes."""
+    most, pieces, size = free_memory() // 2, [], 0
+    with gzip.open(path) as stream:
+        while piece := stream.read(PIECE_BYTES):
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise FileFormatError(f"{path} must fit in half of the free memory, {as_text(most)}, once unpacked")
+    return b"".join(pieces)
 
 
 def text(path: Path) -> str:
@@ -290,11 +305,7 @@ def read_images(paths: Sequence[Path]) -> Array:
     return images[:, :1] if all_grey else images
 
 
-def read_npz(path: Path) -> dict[str, Array]:
-    """The named arrays of a ``.npz`` file."""
-
-    def arrays() -> dict[str, Array]:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-
-    return parsed(path, "a .npz file of plain arrays (pickled objects are never loaded)", arrays)
+def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
+    """Those of the named arrays that a ``.npz`` file holds; others are not read."""
+    expected = "a .npz file of plain arrays (pickled objects are never loaded)"
+    return parsed(path, expected, lambda: archived_arrays(path, names))

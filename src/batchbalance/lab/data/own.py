@@ -66,7 +66,7 @@ def _from_folder(path: Path) -> tuple[Labelled, Labelled | None]:
 
 
 def _from_npz(path: Path) -> tuple[Labelled, Labelled | None]:
-    arrays = formats.read_npz(path)
+    arrays = formats.read_npz(path, ("x", "y", "x_test", "y_test"))
     train = _checked(path, arrays, "x", "y")
     return train, _checked(path, arrays, "x_test", "y_test") if "x_test" in arrays or "y_test" in arrays else None
 
@@ -83,7 +83,8 @@ def _check_channels_first(path: Path, name: str, shape: tuple[int, ...]) -> None
 def _checked(path: Path, arrays: dict[str, NDArray[Any]], x_name: str, y_name: str) -> Labelled:
     if x_name not in arrays or y_name not in arrays:
         raise FileFormatError(
-            f"{path} must hold arrays named {x_name} and {y_name}, got {', '.join(arrays) or 'none'}; save them by name"
+            f"{path} must hold arrays named {x_name} and {y_name}, got {', '.join(arrays) or 'neither'}; "
+            "save them by name"
         )
     x, y = arrays[x_name], arrays[y_name]
     if x.ndim < 2 or x.dtype.kind not in "fiub" or len(x) == 0:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from batchbalance.errors import UnknownNameError
-from batchbalance.lab.records import Run
+from batchbalance.lab.records import Run, check_records, trial_path
 from batchbalance.lab.report.curves import (
     LEAST_SHARE,
     LOWER_IS_BETTER,
@@ -174,6 +174,9 @@ def compare(
         UnknownNameError: if no run has that metric or is labelled `control`.
     """
     _check_labels(runs)
+    for run in runs:
+        for number, records in run.trials.items():
+            check_records(records, trial_path(run.path, number))
     metrics = _metrics(runs)
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
