@@ -127,6 +127,7 @@ class Report:
         comparisons: one for each run but the control.
         wins: for a pair of labels, (seeds in which the first is better, a tie counting half; seeds compared).
         empty: labels of the runs left out, which have no value of the metric yet.
+        runs: those that are compared, the control first.
     """
 
     data: tuple[str, ...]
@@ -142,6 +143,7 @@ class Report:
     comparisons: tuple[Comparison, ...]
     wins: dict[tuple[str, str], tuple[float, int]]
     empty: tuple[str, ...]
+    runs: tuple[Run, ...] = ()
 
     @property
     def higher_is_better(self) -> bool:
@@ -197,7 +199,7 @@ def compare(
         data=_data_names(shown), alike=_alike(shown), metric=metric, metrics=metrics, control=control, counts=counts,
         target=goal, target_origin=origin, span=span, summaries=summaries, comparisons=tuple(_corrected(comparisons)),
         wins={(a, b): _wins(of_metric[a], of_metric[b], better) for a in of_metric for b in of_metric if a != b},
-        empty=tuple(run.label for run in runs if run.label not in of_metric),
+        empty=tuple(run.label for run in runs if run.label not in of_metric), runs=tuple(shown),
     )  # fmt: skip
 
 

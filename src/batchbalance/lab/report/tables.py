@@ -8,6 +8,7 @@ from typing import Any
 
 from batchbalance.lab.report.comparisons import Comparison, Report, Summary
 from batchbalance.lab.report.curves import Span, metric_name
+from batchbalance.lab.report.opening import settings
 from batchbalance.lab.report.paired import middle, standard_deviation
 
 NONE = "–"
@@ -21,13 +22,15 @@ class Table:
     text: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    is_text: bool = False  # sentences, no numbers
 
 
 def tables(report: Report) -> list[Table]:
     """All tables of a report, the most important first."""
     against = [comparisons(report)] if report.comparisons else []
     beaten = [wins(report)] if len(report.summaries) > 1 else []
-    return [results(report), *against, savings(report), *beaten, labels(report), costs(report)]
+    ran = [set_up(report)] if report.runs else []
+    return [results(report), *against, savings(report), *beaten, labels(report), costs(report), *ran]
 
 
 def overview(report: Report) -> Table:
@@ -156,6 +159,12 @@ def costs(report: Report) -> Table:
     )
     text = "Median seconds a round, and the most memory any process of the run held, training included."
     return Table("Time and memory", text, header, rows)
+
+
+def set_up(report: Report) -> Table:
+    """What was run."""
+    text = "The settings of the runs; where they differ, each value with its runs. The whole is in their config.json."
+    return Table("Settings", text, ("setting", "value"), settings(report.runs), is_text=True)
 
 
 def spread(values: Sequence[float]) -> str:
