@@ -163,9 +163,7 @@ def test_mistakes_exit_with_2_and_write_nothing(files, arguments, message):
 )
 def test_ray_may_stand_without_an_address(files, monkeypatch, arguments, address):
     asked = []
-    monkeypatch.setattr(
-        "batchbalance.cli.select.RayExecutor", lambda where, one_round: asked.append((where, one_round))
-    )
+    monkeypatch.setattr("batchbalance.cluster.RayExecutor", lambda where, one_round: asked.append((where, one_round)))
     assert run(files, *arguments)[0] == 0
     assert asked == [(address, False)]
 

@@ -96,7 +96,7 @@ def test_wrong_input(path, arguments, message):
 
 def test_ray_may_stand_without_an_address(path, monkeypatch):
     asked = []
-    monkeypatch.setattr("batchbalance.cli.run.run_tasks_on_ray", lambda _, where: asked.append(where) or iter([]))
+    monkeypatch.setattr("batchbalance.cluster.run_tasks_on_ray", lambda _, where: asked.append(where) or iter([]))
     for arguments in (["--ray"], ["--ray", "--trials", 2], ["--ray", "local"]):
         assert run(path, *arguments)[0] == 0
     assert asked == ["any", "any", "local"]
