@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from batchbalance import FileFormatError
-from batchbalance.journal import Journal, read_journal
+from batchbalance.journal import Journal, read_journal, sync_folder
 
 
 @pytest.fixture
@@ -106,6 +106,7 @@ def test_a_full_disk_leaves_earlier_records_intact(path, monkeypatch):
     assert read_journal(path) == [{"a": 1}, {"c": 3}]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of a file")
 def test_a_real_limit_on_the_file_size(path):
     code = (
         "import resource; from pathlib import Path; from batchbalance.journal import Journal\n"
@@ -118,3 +119,32 @@ def test_a_real_limit_on_the_file_size(path):
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "all earlier records are intact" in result.stdout, result.stderr
     assert [entry["record"] for entry in map(json.loads, path.read_text().splitlines())] == [0, 1, 2]
+
+
+def test_the_lock_file_is_hidden_and_may_be_deleted_in_between(path):
+    with Journal(path) as journal:
+        journal.append({"a": 1})
+    assert sorted(each.name for each in path.parent.iterdir()) == [".journal.jsonl.lock", "journal.jsonl"]
+    (path.parent / ".journal.jsonl.lock").unlink()
+    with Journal(path) as journal:
+        assert list(journal) == [{"a": 1}]
+
+
+def test_reading_writes_nothing_and_needs_no_lock(path):
+    with Journal(path) as journal:
+        journal.append({"a": 1})
+        (path.parent / ".journal.jsonl.lock").unlink()
+        assert read_journal(path) == [{"a": 1}]
+    assert [each.name for each in path.parent.iterdir()] == ["journal.jsonl"]
+
+
+def test_a_folder_that_cannot_be_opened_is_no_error(tmp_path, monkeypatch):
+    def refused(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")  # as Windows answers
+
+    monkeypatch.setattr(os, "open", refused)
+    sync_folder(tmp_path)
+    monkeypatch.undo()
+    sync_folder(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        sync_folder(tmp_path / "missing")

@@ -1,10 +1,17 @@
-"""A journal: JSON records in a file, one a line, appended durably by one process at a time."""
+"""A journal: JSON records in a file, one a line, appended durably by one process at a time.
+
+The lock is a file of its own, ``.trial-0.jsonl.lock`` beside ``trial-0.jsonl``. Readers need neither it nor the right
+to write. It stays when the journal is closed, and may be deleted while no process has the journal open.
+"""
 
 import json
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from batchbalance.errors import FileFormatError
 
@@ -27,19 +34,24 @@ class Journal:
 
     def __init__(self, path: Path, *, wait: bool = False) -> None:
         self.path = path
-        is_new = not path.exists()
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        lock = FileLock(path.with_name(f".{path.name}.lock"), thread_local=False)
         try:
-            _lock(self._handle, path, wait)
+            lock.acquire(timeout=-1 if wait else 0)
+        except Timeout as error:
+            raise BlockingIOError(f"{path} is in use by another process; wait until it ends, or stop it") from error
+        with ExitStack() as closing:
+            closing.callback(lock.release)
+            is_new = not path.exists()
+            as_bytes = getattr(os, "O_BINARY", 0)  # Windows would write \r\n otherwise
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | as_bytes, 0o666)
+            closing.callback(os.close, self._handle)
             self._entries, size = _parsed(path)
             if size < os.fstat(self._handle).st_size:
                 os.ftruncate(self._handle, size)
                 os.fsync(self._handle)
             if is_new:
                 sync_folder(path.parent)
-        except BaseException:
-            os.close(self._handle)
-            raise
+            self._closing = closing.pop_all()
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)
@@ -70,7 +82,7 @@ class Journal:
 
     def close(self) -> None:
         """Let others open it."""
-        os.close(self._handle)
+        self._closing.close()
 
     def __enter__(self) -> "Journal":
         return self
@@ -85,8 +97,11 @@ def read_journal(path: Path) -> list[Entry]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new name in a folder survive a crash."""
-    handle = os.open(folder, os.O_RDONLY)
+    """Make a new name in a folder survive a crash, where folders can be opened: Windows refuses."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
     try:
         os.fsync(handle)
     finally:
@@ -107,12 +122,3 @@ def _parsed(path: Path) -> tuple[list[Entry], int]:
             raise FileFormatError(f"line {number} of {path} must be a JSON object, got {type(entry).__name__}")
         entries.append(entry)
     return entries, size
-
-
-def _lock(handle: int, path: Path, wait: bool) -> None:
-    import fcntl  # not there on Windows, where only this needs it
-
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise BlockingIOError(f"{path} is in use by another process; wait until it ends, or stop it") from error
