@@ -51,7 +51,7 @@ def test_a_half_written_last_line_is_ignored(tmp_path):
         ([record(0, 0), record(2, 0)], "line 2 of .* must be round 1 of trial 0, got round 2"),
         ([record(0, 0), record(0, 0)], "line 2 of .* must be round 1 of trial 0, got round 0"),
         ([record(0, 1)], "must be round 0 of trial 0, got round 0 of trial 1"),
-        ([[]], "must be a JSON object"),
+        ([[]], "line 1 of .* must be its number, a checksum and a record"),
     ],
 )
 def test_damaged_records_are_errors(tmp_path, records, message):
