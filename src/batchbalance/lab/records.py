@@ -4,11 +4,13 @@
     <runs>/<label>-<hash>/trial-<seed>.jsonl  one record a line, round after round; a `batchbalance.journal`
 
 A record holds `round`, `trial`, `num_labelled`, `num_validation`, `metrics` and `validation_error` of the model trained
-on that many labels, then the batch it chose (`indices`, empty in the last round) and what is known about the batch.
+on that many labels, then the batch it chose (`indices`, empty in the last round), what is known about the batch, and
+the `versions` it was written under.
 """
 
 import hashlib
 import json
+import platform
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+from batchbalance import __version__
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.files import replacing
 from batchbalance.journal import Journal, read_journal, sync_folder
@@ -104,6 +110,16 @@ def settled(records: Iterable[Record], path: Path, seed: int) -> list[Record]:
             raise FileFormatError(f"line {line} of {path} must be round {len(rounds)} of trial {seed}, got {got}")
         rounds.append(record)
     return rounds
+
+
+def versions() -> dict[str, str]:
+    """What a record written now is written under."""
+    return {
+        "batchbalance": __version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def settings_hash(config: dict[str, Any]) -> str:
