@@ -90,7 +90,10 @@ def test_a_report_begins_with_its_conclusion_and_tells_the_settings(written):
     report, folder = written
     said = conclusion(report)
     assert said.startswith("In mean accuracy over 20 to 130 labels, better than random: batch-balance(a|b=<1>) (Holm")
-    page, text = (folder / "report.html").read_text(encoding="utf-8"), (folder / "report.md").read_text(encoding="utf-8")
+    page, text = (
+        (folder / "report.html").read_text(encoding="utf-8"),
+        (folder / "report.md").read_text(encoding="utf-8"),
+    )
     assert f"</h1>\n<p><strong>{html.escape(said)}</strong></p>" in page
     assert text.split("\n\n")[1] == escaped(said)
     assert "<h2>Settings</h2>" in page

@@ -1,5 +1,6 @@
 """What all commands share: the application, the two consoles, and how mistakes are reported."""
 
+import gc
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -87,6 +88,16 @@ def as_options(message: str, options: Mapping[str, str]) -> str:
     for name, option in options.items():
         message = re.sub(rf"`{name}='?([\w.-]+)'?`", rf"{option} \1", message).replace(f"`{name}`", option)
     return re.sub(r"use `from_\w+`, or say", "say", message) if options else message
+
+
+def imports_done() -> None:
+    """To be called by a command after its imports: collect garbage again, if `main` turned that off.
+
+    What has been imported stays to the end. It is left out of all collections, the one at the exit too.
+    """
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def complain(kind: str, message: object) -> None:

@@ -5,7 +5,6 @@ gives one `RunConfig` for each strategy. How far a run goes (trials, budget, tar
 a run can be extended later.
 """
 
-import hashlib
 import json
 import re
 import tomllib
@@ -25,7 +24,7 @@ from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.lab.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COPIES, SplitSizes
 from batchbalance.lab.data.own import is_own
 from batchbalance.lab.data.splits import NOISE
-from batchbalance.lab.records import changed_settings, strategy_label
+from batchbalance.lab.records import changed_settings, settings_hash, strategy_label
 from batchbalance.networks import check_network, network_named, network_options
 from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
 from batchbalance.registry import check_paths
@@ -204,7 +203,7 @@ class RunConfig(Settings):
 
     @property
     def _digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.canonical, sort_keys=True).encode()).hexdigest()[:10]
+        return settings_hash(self.canonical)
 
     def split_sizes(self, default: SplitSizes) -> SplitSizes:
         """The sizes of the split; what the config leaves open is as in `default`."""

@@ -5,6 +5,7 @@ every field but seconds and peak memory. Splits and initial sets depend on the t
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 from batchbalance.lab import metrics
 from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits, default_sizes, load, repeat_pool, smaller_test, split
-from batchbalance.lab.records import Record, check_records, open_trial, settled
+from batchbalance.lab.records import Record, check_records, open_trial, settled, versions
 from batchbalance.learner import Learner
 from batchbalance.learner.learner import BLOCK
 from batchbalance.memory import peak_memory, reset_peak_memory
@@ -77,6 +78,9 @@ def run_trial(
     Raises:
         BlockingIOError: if another process runs this trial.
         OSError: if a record cannot be written; the earlier ones are intact.
+
+    Warns:
+        UserWarning: if the trial goes on under other versions than its last record names.
     """
     with open_trial(config.folder(runs_dir), config.canonical, seed) as journal:
         records = settled(journal, journal.path, seed)
@@ -85,9 +89,11 @@ def run_trial(
         if last is not None and not goal.goes_on(last, config.batch_size):
             return records
         trial = Trial(config, seed, goal, data_dir, report or (lambda _: None))
+        if last is not None and last["num_labelled"] + config.batch_size > trial.num_points:
+            return records
+        if records:
+            warn_of_other_versions(records[-1])
         if last is not None:
-            if last["num_labelled"] + config.batch_size > trial.num_points:
-                return records
             records.pop()  # that round is done again, this time with a batch
         learner = trial.learner(records)
         while not records or records[-1]["indices"]:
@@ -96,6 +102,24 @@ def run_trial(
             records.append(record)
             trial.answer(learner, record["indices"])
         return records
+
+
+def warn_of_other_versions(last: Record) -> None:
+    """Say so if a trial goes on under other versions than its last record names."""
+    before, now = last.get("versions"), versions()
+    if before is None:
+        changes = f"unnamed ones before, {', '.join(f'{name} {version}' for name, version in now.items())} now"
+    else:
+        changed = [name for name in now if before.get(name) != now[name]]
+        changes = ", ".join(f"{name} {before.get(name, 'unnamed')} before, {now[name]} now" for name in changed)
+    if changes:
+        # No name of a trial, so that `run` says it once for all of them.
+        warnings.warn(
+            f"the trial goes on under other versions ({changes}); later rounds may differ from those of a trial that "
+            "had one version throughout",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 class Trial:
@@ -176,6 +200,7 @@ class Trial:
         record["labels_per_class"] = counts.tolist()
         record |= facts(learner.selection)
         seconds = {**learner.seconds, "evaluate": evaluate_seconds}
+        record["versions"] = versions()
         record["seconds"] = {phase: seconds.get(phase, 0.0) for phase in PHASES}
         record["peak_memory"] = peak_memory()
         return record
