@@ -1,5 +1,6 @@
 """Reading and writing predictions: ``.npy``, ``.npz`` and ``.safetensors``; nothing is ever unpickled."""
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -55,7 +56,10 @@ def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArr
         with safe_open(path, framework="pt") as opened:
             names = list(opened.keys())
             name, kind = _which(path, names, values)
-            listed = (opened.metadata() or {}).get("draw_ids")
+            metadata = opened.metadata() or {}
+            listed = metadata.get("draw_ids")
+            if "sha256" in metadata:  # a file of ours; others' have none
+                _check_sealed(path, {each: opened.get_tensor(each) for each in names}, metadata)
             return FoundArray(
                 opened.get_tensor(name),
                 kind,
@@ -101,8 +105,23 @@ def write_predictions(
             return
         from safetensors.torch import save_file
 
-        metadata = None if draw_ids is None else {"draw_ids": json.dumps(draw_ids)}
-        save_file({name: tensor.contiguous() for name, tensor in arrays.items()}, temporary, metadata=metadata)
+        arrays = {name: tensor.contiguous() for name, tensor in arrays.items()}
+        metadata = {} if draw_ids is None else {"draw_ids": json.dumps(draw_ids)}
+        save_file(arrays, temporary, metadata={**metadata, "sha256": _seal(arrays, metadata)})
+
+
+def _seal(arrays: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """A hash of all that a .safetensors file of ours holds; the format itself has none."""
+    digest = hashlib.sha256(metadata.get("draw_ids", "").encode())
+    for name, tensor in sorted(arrays.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _check_sealed(path: Path, arrays: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    if metadata["sha256"] != _seal(arrays, metadata):
+        raise FileFormatError(f"{path} must be as it was written, got other contents; write it again")
 
 
 def _check_suffix(path: Path) -> None:
