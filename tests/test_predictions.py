@@ -9,6 +9,7 @@ import torch
 
 from batchbalance import DrawMismatchError, FileFormatError, Predictions
 from batchbalance.predictions.arrays import check_draw_ids
+from batchbalance.predictions.notes import checksum
 from conftest import random_probs, random_weights
 
 PROBS = random_probs(7, 3, 4, seed=1)
@@ -277,7 +278,9 @@ def test_npy_files_say_what_they_hold_in_a_file_beside_them(tmp_path):
 
 def changed_note(folder, **changes):
     note = folder / "p.npy.json"
-    note.write_text(json.dumps({**json.loads(note.read_text()), **changes}))
+    content = {**json.loads(note.read_text()), **changes}
+    del content["checksum"]
+    note.write_text(json.dumps({**content, "checksum": checksum(content)}))
 
 
 @pytest.mark.parametrize(

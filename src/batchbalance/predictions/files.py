@@ -47,9 +47,13 @@ def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArr
             note = read_note(path, array.shape, axes)
             return FoundArray(array) if note is None else FoundArray(array, note.values, note.draw_ids, note.weights)
         if path.suffix == ".npz":
-            name, kind = _which(path, [n for n in archived_names(path) if n != "draw_ids"], values)
-            arrays = archived_arrays(path, (name, "weights", "draw_ids"))
+            name, kind = _which(path, [n for n in archived_names(path) if n not in ("draw_ids", "sha256")], values)
+            arrays = archived_arrays(path, (name, "weights", "draw_ids", "sha256"))
             ids = arrays.get("draw_ids")
+            if "sha256" in arrays:  # a file of ours; others' have none
+                metadata = {} if ids is None else {"draw_ids": str(ids.tolist())}
+                numbers = {each: torch.from_numpy(arrays[each]) for each in (name, "weights") if each in arrays}
+                _check_sealed(path, numbers, {**metadata, "sha256": str(arrays["sha256"])})
             return FoundArray(arrays[name], kind, None if ids is None else ids.tolist(), arrays.get("weights"))
         from safetensors import safe_open
 
@@ -101,7 +105,8 @@ def write_predictions(
             named: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
             if draw_ids is not None:
                 named["draw_ids"] = np.array(draw_ids, dtype=np.str_)
-            np.savez(temporary, **named)
+            listed = {} if draw_ids is None else {"draw_ids": str(named["draw_ids"].tolist())}
+            np.savez(temporary, sha256=np.array(_seal(arrays, listed)), **named)  # what is cut off is found
             return
         from safetensors.torch import save_file
 
@@ -111,7 +116,7 @@ def write_predictions(
 
 
 def _seal(arrays: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """A hash of all that a .safetensors file of ours holds; the format itself has none."""
+    """A hash of all that a file of ours holds: .safetensors has none, and .npz none of the names of its members."""
     digest = hashlib.sha256(metadata.get("draw_ids", "").encode())
     for name, tensor in sorted(arrays.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

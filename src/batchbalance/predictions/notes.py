@@ -48,7 +48,7 @@ def write_note(
         "weights": None if weights is None else weights.tolist(),
         "digest": _digest(path),
     }
-    content["checksum"] = _checksum(content)
+    content["checksum"] = checksum(content)
     with replacing(note_path(path)) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -70,7 +70,7 @@ def read_note(path: Path, shape: tuple[int, ...], axes: str) -> Note | None:
         raise FileFormatError(f"{beside} must say what {path.name} holds, got something else; {REMEDY}")
     if content.get("version") != VERSION:
         raise FileFormatError(f"{beside} must be of version {VERSION}, got {content.get('version')!r}; {REMEDY}")
-    if content.pop("checksum", None) != _checksum(content):
+    if content.pop("checksum", None) != checksum(content):
         raise FileFormatError(f"{beside} must be as it was written, got other contents; {REMEDY}")
     if content.get("values") not in get_args(Values):
         raise FileFormatError(f"{beside} must say what {path.name} holds, got {content.get('values')!r}; {REMEDY}")
@@ -91,7 +91,7 @@ def _checked_list(path: Path, content: dict[str, Any], name: str) -> Any:
     return content.get(name)
 
 
-def _checksum(content: dict[str, Any]) -> str:
+def checksum(content: dict[str, Any]) -> str:
     """A hash of what the note says, so that a bit flipped in the name of a draw is noticed."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
