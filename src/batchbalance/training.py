@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchbalance.augmentation import AUGMENTATIONS, crop_and_flip
 from batchbalance.errors import UnknownNameError
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
@@ -38,6 +39,7 @@ class Recipe:
         patience: the run ends after this many epochs without a better validation accuracy. The paper: 3 for small
             batches and tabular data, 20 for large batches.
         class_weighted: weight the loss of a class by the inverse of its frequency.
+        augmentation: "none", or "crop-flip" for images: a random crop after 4 pixels of padding, and a random mirror.
     """
 
     optimizer: str = "adam"
@@ -49,10 +51,13 @@ class Recipe:
     max_epochs: int = 100
     patience: int = 3
     class_weighted: bool = True
+    augmentation: str = "none"
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
             raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
+        if self.augmentation not in AUGMENTATIONS:
+            raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
         for name in ("batch_size", "max_epochs", "patience"):
             _check_positive_int(name, getattr(self, name))
         if self.samples_per_epoch is not None:
@@ -106,7 +111,7 @@ def fit(
         num_classes: C.
         validation: inputs and labels for early stopping. Without it, `max_epochs` epochs are trained and the last
             weights kept.
-        seed: for initialisation, the order of examples and dropout.
+        seed: for initialisation, the order of examples, dropout and augmentation.
         device: where to train; the tensors are copied there once.
         progress: show loss, validation accuracy and time left.
     """
@@ -124,6 +129,7 @@ def fit(
     weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
     loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
     order = generator(seed, "order")
+    changing = generator(seed, "augmentation") if recipe.augmentation == "crop-flip" else None
     history: list[Epoch] = []
     best, best_state = 0, copied_state(model)
     with (
@@ -132,7 +138,7 @@ def fit(
     ):
         for index in range(recipe.max_epochs):
             batches = _batches(len(inputs), recipe, order)
-            mean_loss = _train_epoch(model, inputs, labels, batches, loss, optimizer, num_classes)
+            mean_loss = _train_epoch(model, inputs, labels, batches, loss, optimizer, num_classes, changing)
             if mean_loss != mean_loss or mean_loss == float("inf"):
                 raise ValueError(
                     f"the training loss must stay finite, got {mean_loss} in epoch {index + 1}; lower "
@@ -224,12 +230,14 @@ def _train_epoch(
     loss: nn.Module,
     optimizer: torch.optim.Optimizer,
     num_classes: int,
+    changing: torch.Generator | None,
 ) -> float:
     model.train()
     total = torch.zeros((), device=inputs.device)
     for rows in batches:
         optimizer.zero_grad(set_to_none=True)
-        logits = logits_of(model, channels_last(inputs[rows]), num_classes)
+        batch = inputs[rows] if changing is None else crop_and_flip(inputs[rows], generator=changing)
+        logits = logits_of(model, channels_last(batch), num_classes)
         value = loss(logits, labels[rows])
         value.backward()
         optimizer.step()

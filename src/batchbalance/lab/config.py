@@ -38,6 +38,19 @@ from batchbalance.sections import Section, Whole, check_keys, fields_of, parsed
 from batchbalance.strategies import Strategy, strategy_named
 from batchbalance.training import Recipe
 
+# Settings that came after runs had been recorded. At these values, which are their defaults and what was done before,
+# they are left out of the settings of a run, so that it is still found by its hash.
+ADDED: dict[str, dict[str, Any]] = {
+    "model": {"head": [512, 512], "hidden": 128, "round_up": False},
+    "training": {"augmentation": "none"},
+    "posterior.schedule": {
+        "class_weighted": False,
+        "samples_per_epoch": "labels",
+        "noise_examples": "labels",
+        "augmentation": "none",
+    },
+}
+
 
 class DataSettings(Section):
     """Which data: a name of `batchbalance.lab.data.DATASETS` or a path, and the options of `data.prepare`."""
@@ -138,13 +151,20 @@ class Settings(Section):
         return head or isinstance(self.posterior, MCDropoutSettings | EnsembleSettings)
 
     def _canonical(self) -> dict[str, Any]:
-        """The settings as JSON with all defaults, so that two ways of writing them are equal."""
+        """The settings as JSON with all defaults but those of `ADDED`, so that two ways of writing them are equal."""
         content = self.model_dump(mode="json", include=set(Settings.model_fields))
         if self.data.name in PAPER_SIZES:
             content["split"] = {**asdict(PAPER_SIZES[self.data.name]), **self.split}
         if self._trains and self.training is None:
             content["training"] = asdict(Recipe())
-        return json.loads(json.dumps(content))  # type: ignore[no-any-return]
+        content = json.loads(json.dumps(content))
+        for path, defaults in ADDED.items():
+            table: Any = content
+            for key in path.split("."):
+                table = (table or {}).get(key)
+            for key in [key for key, value in defaults.items() if table and table.get(key) == value]:
+                del table[key]
+        return content  # type: ignore[no-any-return]
 
 
 class RunConfig(Settings):
