@@ -64,11 +64,11 @@ def test_run_then_extend_with_a_strategy_that_fails(path):
     assert "power-balance(beta=2), trial 0: done" in err
     first = read_runs([path.parent / "runs"])
     assert [(each.label, list(each.trials)) for each in first] == [("power-balance(beta=2)", [0]), ("random", [0])]
-    more = "strategies=[{name='badge', mean_gradients=true}, 'random', {name='power-balance', beta=2}]"
+    more = "strategies=[{name='batch-balance', beta=2}, 'random', {name='power-balance', beta=2}]"
     code, out, err = run(path, "--trials", 2, "--budget", 20, "--set", more)
     assert code == 2
     assert "4 of 6 trials are complete" in out
-    assert "error: badge(mean_gradients=True), trial 1: " in err
+    assert "error: batch-balance(beta=2), trial 1: " in err
     assert "Traceback" not in err
     later = {each.label: each.trials for each in read_runs([path.parent / "runs"])}
     for each in first:

@@ -99,6 +99,11 @@ class Strategy(BaseModel, ABC):
     needs: ClassVar[frozenset[str]] = frozenset()  # those of them that must be given
     runs_on_executors: ClassVar[bool] = False  # whether `select` may be given an executor
 
+    @property
+    def embeds_every_draw(self) -> bool:
+        """Whether the embeddings it needs are those of every draw, (N, S, D), and not their mean."""
+        return False
+
     @abstractmethod
     def choose(self, problem: Problem) -> Choice:
         """Choose `problem.batch_size` of the candidates."""
