@@ -171,6 +171,16 @@ def test_presets_fill_a_schedule(path):
     assert run.canonical["training"] is None
 
 
+def test_draws_of_one_strategy(path):
+    entries = "[{name='bald', num_draws=5}, 'balance', {name='bald', num_draws=9}]"
+    changes = ("posterior.test_draws=8", f"strategies={entries}")
+    runs = read_comparison(path, changes).runs()
+    assert [(run.posterior.num_draws, run.posterior.test_draws) for run in runs] == [(5, 5), (20, 8), (9, 8)]
+    assert [run.label for run in runs] == ["bald", "balance", "bald"]
+    (same,) = read_comparison(path, ("posterior={num_draws=5, test_draws=5}", "strategies=['bald']")).runs()
+    assert same.folder_name == runs[0].folder_name
+
+
 def test_a_fixed_threshold_of_one_strategy(path):
     changes = ("edges.ratio=0.1", "strategies=['bald', {name='balance', threshold=0.02}]")
     runs = read_comparison(path, changes).runs()
@@ -219,6 +229,7 @@ def test_unknown_names_suggest_the_nearest(path, change, message):
         ("strategies=[3]", "a strategy must be its name"),
         ("strategies=['bald', 'bald']", "must be distinct, got 'bald' more than once"),
         ("strategies=[{name='random', ratio=0.4}]", "`ratio` is not used by strategy 'random'"),
+        ("strategies=[{name='bald', num_draws=0}]", "`num_draws` must be greater than or equal to 1, got 0"),
         ("data=3", "`data` must be"),
         ("data={}", "`data.name` must be given"),
         ("model={}", "must give the name of a network"),

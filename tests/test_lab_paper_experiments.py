@@ -107,17 +107,41 @@ def test_missing_data_are_named(tmp_path):
             load(name, data_dir=tmp_path, download=False)
 
 
+def draws_of(name, preset, **options):
+    """The draws of each strategy, for each part."""
+    parts = experiment(name).comparisons(preset, **options)
+    return {
+        part: {run.strategy["name"]: run.posterior.num_draws for run in each.runs()} for part, each in parts.items()
+    }
+
+
 def test_draws_as_in_the_complexity_table():
-    parts = experiment("repeated-mnist-all").comparisons("paper", paper_draws=True)
-    draws = {entry: part.posterior.num_draws for part in parts.values() for entry in part.strategies}
-    assert draws == {
+    assert draws_of("repeated-mnist-all", "paper")[""] == {
         "random": 100, "variation-ratio": 100, "mean-std": 100, "bald": 100, "batch-bald": 100, "power-bald": 100,
         "coreset": 100, "badge": 100, "power-balance": 200, "batch-balance": 200,
     }  # fmt: skip
-    equal = experiment("repeated-mnist-all").comparisons("paper")
-    assert {part.posterior.num_draws for part in equal.values()} == {200}
+    assert set(draws_of("repeated-mnist-all", "paper", equal_draws=True)[""].values()) == {200}
+    assert set(draws_of("repeated-mnist-all", "laptop")[""].values()) == {40}
+    assert draws_of("mnist", "laptop", equal_draws=False)["b10"]["batch-bald"] == 20
+    assert draws_of("k-study", "paper") == {
+        "k50": {"bald": 50, "balance": 100}, "k100": {"bald": 100, "balance": 200},
+    }  # fmt: skip
     chains = experiment("cifar-100").comparisons("paper")[""]
-    assert halved_draws(chains) == [("", chains)]
+    assert halved_draws(chains) == chains
+
+
+def test_draws_from_the_command_line(tmp_path):
+    def shown(*options):
+        result = invoke("run", "mnist", "--dry-run", "--runs-dir", str(tmp_path), "--trials", "1", *options)
+        assert result.exit_code == 0, result.output
+        return set(result.output.split())
+
+    paper = shown("--preset", "paper")
+    assert paper == shown("--preset", "paper", "--paper-draws")
+    equal = shown("--preset", "paper", "--equal-draws")
+    # batch-balance has 2K draws either way; the four others move
+    assert len({word for word in paper - equal if "mnist-paper" in word}) == 4 * 3
+    assert shown() == shown("--equal-draws") != shown("--paper-draws")
 
 
 def test_merging_leaves_its_arguments_alone():

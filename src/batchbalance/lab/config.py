@@ -236,7 +236,7 @@ class Comparison(Settings):
         return self
 
     def runs(self) -> list[RunConfig]:
-        """One run for each strategy. A strategy's table may set keys of [edges] for its own run."""
+        """One run for each strategy. A strategy's table may set keys of [edges] and `num_draws` for its own run."""
         shared = {name: getattr(self, name) for name in Settings.model_fields}
         runs = [parsed(partial(self._run, shared, entry)) for entry in self.strategies]
         names = [run.folder_name for run in runs]
@@ -246,6 +246,9 @@ class Comparison(Settings):
         return runs
 
     def _run(self, shared: dict[str, Any], entry: Any) -> RunConfig:
+        if isinstance(entry, dict) and "num_draws" in entry:
+            shared = {**shared, "posterior": with_draws(self.posterior, entry["num_draws"])}
+            entry = {key: value for key, value in entry.items() if key != "num_draws"}
         own = {key: entry[key] for key in EdgeSettings.model_fields if key in entry} if isinstance(entry, dict) else {}
         strategy = {key: value for key, value in entry.items() if key not in own} if own else entry
         edges = self.edges.model_dump(exclude_unset=True)
@@ -256,6 +259,16 @@ class Comparison(Settings):
         if unused is not None:
             raise ValueError(f"`{unused}` is not used by strategy {run.strategy['name']!r}; leave it out")
         return run
+
+
+def with_draws(posterior: PosteriorSettings, num_draws: int) -> PosteriorSettings:
+    """The same posterior with another number of draws; the test metrics are of as many as before, if there are."""
+    if not isinstance(posterior, MCDropoutSettings | HeadSettings):
+        raise ValueError(f"`num_draws` of a strategy is not used by posterior {posterior.kind!r}; leave it out")
+    content = {**posterior.model_dump(), "num_draws": num_draws}
+    if content.get("test_draws") is not None and isinstance(num_draws, int):
+        content["test_draws"] = min(content["test_draws"], num_draws)
+    return type(posterior)(**content)
 
 
 def _edge_settings_used(strategy: Strategy) -> set[str]:

@@ -57,7 +57,7 @@ class Posterior(ABC):
         """The last hidden layer of a batch, the mean over draws, (n, D)."""
 
     def _hidden_of_draws(self, batch: Tensor) -> Tensor:
-        """The last hidden layer of a batch under every draw, (n, S, D); the same under all of them unless overridden."""
+        """The last hidden layer of a batch under every draw, (n, S, D); unless overridden, all draws have the same."""
         return self._hidden(batch).flatten(1).unsqueeze(1).expand(-1, self.num_draws, -1)
 
     @abstractmethod

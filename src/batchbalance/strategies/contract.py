@@ -77,6 +77,7 @@ class Choice:
         upper_bound: on Δ of the best batch, if the strategy found one on its way.
         continued_from: the pick (from 0) from which on nothing meaningful was left to gain.
         continuation: what was done from there on.
+        clustering_rounds: how many rounds a clustering took, for strategies that cluster by Δ.
         notes: sentences for the user.
     """
 
@@ -85,6 +86,7 @@ class Choice:
     upper_bound: float | None = None
     continued_from: int | None = None
     continuation: Continuation | None = None
+    clustering_rounds: int | None = None
     notes: tuple[str, ...] = field(default=())
 
 
