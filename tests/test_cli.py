@@ -1,4 +1,5 @@
 import csv
+import gc
 import json
 import os
 import signal
@@ -172,9 +173,7 @@ def test_mistakes_exit_with_2_and_write_nothing(files, arguments, message):
 )
 def test_ray_may_stand_without_an_address(files, monkeypatch, arguments, address):
     asked = []
-    monkeypatch.setattr(
-        "batchbalance.cli.select.RayExecutor", lambda where, one_round: asked.append((where, one_round))
-    )
+    monkeypatch.setattr("batchbalance.cluster.RayExecutor", lambda where, one_round: asked.append((where, one_round)))
     assert run(files, *arguments)[0] == 0
     assert asked == [(address, False)]
 
@@ -298,3 +297,78 @@ def test_an_interrupt_leaves_nothing_behind_and_the_old_output_as_it_was(tmp_pat
     assert "nothing was written" in told
     assert (tmp_path / "batch.csv").read_text() == "older"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["batch.csv", "pool.npy"]
+
+
+HELP_WITHOUT_TORCH = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] in {"torch", "numpy", "scipy", "sklearn", "matplotlib", "ray"}:
+            raise AssertionError(f"{name} is imported")
+
+sys.meta_path.insert(0, Refuse())
+from typer.testing import CliRunner
+from batchbalance.cli import app
+
+names = [command.name for command in app.registered_commands]
+assert {"select", "strategies", "run", "report", "experiments", "analyse"} <= set(names), names
+for arguments in ["--help"], ["--version"], *([name, "--help"] for name in names):
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, (arguments, result.output)
+    assert "Usage" in result.stdout or result.stdout.startswith("batchbalance 0."), result.stdout
+found = [name for name in sys.modules if name.startswith(("batchbalance.lab", "batchbalance.cluster"))]
+assert not found, found
+print(len(names), "commands")
+"""
+
+
+def test_help_and_version_import_nothing_heavy():
+    done = subprocess.run([sys.executable, "-c", HELP_WITHOUT_TORCH], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout.split()[0]) >= 6
+
+
+def test_select_imports_neither_the_lab_nor_what_it_does_not_need(files):
+    code = (
+        "import sys\n"
+        "from batchbalance.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as stop:\n    assert not stop.code\n"
+        "print(*sorted(sys.modules))\n"
+    )
+    command = [sys.executable, "-c", code, "select", str(files / "p.npy"), "-b", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "batchbalance.selection" in loaded
+    unwanted = ("lab", "cluster", "learner", "posteriors", "networks", "training")
+    heavy = ("scipy", "sklearn", "matplotlib", "ray", "joblib", "pooch", "torch._dynamo", "torch._inductor", "sympy")
+    wanted_not = (*(f"batchbalance.{room}" for room in unwanted), *heavy)
+    assert [name for name in loaded if name.startswith(tuple(f"{each}." for each in wanted_not))] == []
+    assert not set(wanted_not) & set(loaded)
+
+
+COMMANDS = [
+    ["select", "p.npy", "-b", "3"],
+    ["strategies"],
+    ["experiments"],
+    ["analyse", "no-such-analysis"],
+    ["run", "no-such-experiment"],
+    ["report", "no-such-folder"],
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
+def test_every_command_collects_garbage_after_its_imports(files, monkeypatch, arguments):
+    monkeypatch.chdir(files)
+    gc.disable()  # as `main` does
+    try:
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
+    CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert gc.get_freeze_count() == 0  # a command that is called from Python leaves the collector alone
+    assert {name for name, *_ in COMMANDS} == {command.name for command in app.registered_commands}

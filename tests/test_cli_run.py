@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 from batchbalance.cli import app
 from batchbalance.cli.run import Bars, Lines
+from batchbalance.journal import read_journal
 from batchbalance.lab.config import read_comparison
 from batchbalance.lab.processes import News, Task
 from batchbalance.lab.records import read_runs
-from batchbalance.lab.trial import Goal, Step
+from batchbalance.lab.trial import Goal, Stage
 from conftest import interruptible
 from small_runs import run_of
 
@@ -94,9 +95,20 @@ def test_wrong_input(path, arguments, message):
     assert not (path.parent / "runs").exists()
 
 
+def test_going_on_under_other_versions_is_said_once_for_all_trials(path):
+    assert run(path, "--trials", 2)[0] == 0
+    for records in path.parent.glob("runs/*/trial-*.jsonl"):
+        lines = [{**record, "versions": {**record["versions"], "torch": "1.0"}} for record in read_journal(records)]
+        records.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    code, _, err = run(path, "--trials", 2, "--budget", 20)
+    assert code == 0
+    assert " ".join(err.split()).count("goes on under other versions (torch 1.0 before,") == 1
+    assert [len(trial) for each in read_runs([path.parent]) for trial in each.trials.values()] == [3] * 4
+
+
 def test_ray_may_stand_without_an_address(path, monkeypatch):
     asked = []
-    monkeypatch.setattr("batchbalance.cli.run.run_tasks_on_ray", lambda _, where: asked.append(where) or iter([]))
+    monkeypatch.setattr("batchbalance.cluster.run_tasks_on_ray", lambda _, where: asked.append(where) or iter([]))
     for arguments in (["--ray"], ["--ray", "--trials", 2], ["--ray", "local"]):
         assert run(path, *arguments)[0] == 0
     assert asked == ["any", "any", "local"]
@@ -128,8 +140,8 @@ def test_stopping_by_hand_keeps_the_records(path):
 
 TASKS = [Task(run_of("random"), seed, Path("runs"), Goal(budget=20)) for seed in (0, 1)]
 NEWS = [
-    News(0, "step", Step(0, "train", 0.0)),
-    News(1, "step", Step(3, "select", 0.5)),
+    News(0, "step", Stage(0, "train", 0.0)),
+    News(1, "step", Stage(3, "select", 0.5)),
     News(0, "done"),
     News(1, "failed", text="no"),
 ]

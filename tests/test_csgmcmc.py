@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from batchbalance.augmentation import crop_and_flip
-from batchbalance.posteriors import PRESETS, CyclicalSGMCMC, Schedule
+from batchbalance.posteriors import SCHEDULES, CyclicalSGMCMC, Schedule
 from batchbalance.posteriors import csgmcmc as module
 from batchbalance.posteriors.csgmcmc import cosine_step_size, langevin_step
 from batchbalance.seeds import generator
@@ -258,11 +258,11 @@ def test_an_interrupted_run_leaves_none_or_the_old_result(monkeypatch):
 
 
 def test_presets_are_the_papers():
-    assert PRESETS["cifar10"] == Schedule(400, 8, 3, 0.5, 1 / 50_000, 5e-4, 5, 64, 1)
-    assert (PRESETS["cifar100"].epochs, PRESETS["cifar100"].cycles) == (200, 4)
-    assert PRESETS["cifar10-multichain"].num_draws == 3 * 4 * 3
-    chosen = CyclicalSGMCMC.from_schedule(lambda: nn.Linear(1, 1), PRESETS["cifar10-multichain"])
-    assert chosen.schedule == PRESETS["cifar10-multichain"]
+    assert SCHEDULES["cifar10"] == Schedule(400, 8, 3, 0.5, 1 / 50_000, 5e-4, 5, 64, 1)
+    assert (SCHEDULES["cifar100"].epochs, SCHEDULES["cifar100"].cycles) == (200, 4)
+    assert SCHEDULES["cifar10-multichain"].num_draws == 3 * 4 * 3
+    chosen = CyclicalSGMCMC.from_schedule(lambda: nn.Linear(1, 1), SCHEDULES["cifar10-multichain"])
+    assert chosen.schedule == SCHEDULES["cifar10-multichain"]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_resnet18_parameter_count():
 @pytest.mark.parametrize("name", sorted(models.NETWORKS))
 def test_networks_give_logits_from_the_last_hidden_layer(name):
     shape = {"tabular-mlp": (5,), "vgg11": (3, 32, 32), "resnet18": (3, 32, 32)}.get(name, (1, 28, 28))
-    model = models.network(name)(4, shape, width=0.125).eval()
+    model = models.network_named(name)(4, shape, width=0.125).eval()
     x = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
     logits = model(x)
     assert logits.shape == (3, 4)
@@ -103,7 +103,7 @@ def test_width_scales_the_layers():
         (lambda: models.vgg11(head=[]), "`head` must give at least one layer"),
         (lambda: models.vgg11(head=[512, 0]), r"at least 1 unit, got \[512, 0\]"),
         (lambda: models.fashion_cnn(hidden=0), "`hidden` must give"),
-        (lambda: models.network("mnist_cnn"), "did you mean 'mnist-cnn'"),
+        (lambda: models.network_named("mnist_cnn"), "did you mean 'mnist-cnn'"),
         (lambda: models.mnist_cnn()(torch.rand(2, 1, 27, 28)), r"\(N, 1, 28, 28\), got \(2, 1, 27, 28\)"),
     ],
 )

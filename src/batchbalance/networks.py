@@ -7,11 +7,14 @@ its released code gives, and by which options they are had.
 
 import math
 from collections.abc import Callable, Sequence
+from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from batchbalance.errors import UnknownNameError
+from batchbalance.checks import check_whole
+from batchbalance.registry import Registry
 
 
 class Classifier(nn.Module):
@@ -147,20 +150,44 @@ def resnet18(
     return Classifier(nn.Sequential(*layers), nn.Linear(channels, num_classes), input_shape)
 
 
-NETWORKS: dict[str, Callable[..., Classifier]] = {
-    "mnist-cnn": mnist_cnn,
-    "fashion-cnn": fashion_cnn,
-    "tabular-mlp": tabular_mlp,
-    "vgg11": vgg11,
-    "resnet18": resnet18,
-}
+tabular_mlp.flat_inputs = True  # type: ignore[attr-defined]  # it takes one row of features
+
+Network = Callable[..., nn.Module]
+
+NETWORKS: Registry[Network] = Registry(
+    "network",
+    "batchbalance.networks",
+    {
+        "mnist-cnn": mnist_cnn,
+        "fashion-cnn": fashion_cnn,
+        "tabular-mlp": tabular_mlp,
+        "vgg11": vgg11,
+        "resnet18": resnet18,
+    },
+    callable,
+    "a function or class that builds an nn.Module",
+)
 
 
-def network(name: str) -> Callable[..., Classifier]:
-    """The builder of a network by its name in `NETWORKS`."""
-    if name not in NETWORKS:
-        raise UnknownNameError("network", name, NETWORKS)
-    return NETWORKS[name]
+def network_named(name: str) -> Network:
+    """The builder of a network by its name in `NETWORKS`, or at a path "package.module:Name"."""
+    return NETWORKS.named(name)
+
+
+def built(network: Network, num_classes: int, input_shape: Sequence[int], **options: Any) -> Any:
+    """What a builder builds; it is given `num_classes` and `input_shape` if it takes arguments of these names."""
+    taken = signature(network).parameters
+    given = {"num_classes": num_classes, "input_shape": tuple(input_shape)}
+    return network(**{name: value for name, value in given.items() if name in taken}, **options)
+
+
+def network_options(network: Network) -> dict[str, Any]:
+    """The options of a builder and their defaults: all its arguments but the two that the data decide."""
+    return {
+        name: option.default
+        for name, option in signature(network).parameters.items()
+        if name not in ("num_classes", "input_shape") and option.kind not in (option.VAR_POSITIONAL, option.VAR_KEYWORD)
+    }
 
 
 class _Residual(nn.Module):
@@ -230,8 +257,7 @@ def _check_units(name: str, counts: Sequence[int]) -> None:
 
 
 def _check(num_classes: int, input_shape: Sequence[int], num_axes: int, dropout: float) -> None:
-    if num_classes < 1:
-        raise ValueError(f"`num_classes` must be at least 1, got {num_classes}")
+    check_whole("num_classes", num_classes)
     if len(input_shape) != num_axes or min(input_shape) < 1:
         wanted = "(features,)" if num_axes == 1 else "(channels, height, width)"
         raise ValueError(f"`input_shape` must be {wanted} with positive sizes, got {tuple(input_shape)}")

@@ -105,7 +105,7 @@ def epig(predictions: Predictions, targets: Predictions, *, memory_budget: int =
         flat = weighted.reshape(num_points * num_classes, num_draws)
         total = torch.zeros_like(marginal)
         for _, target in targets.chunks(max(1, numbers // len(flat)) * num_draws):
-            probs = target.double().exp().transpose(0, 1).reshape(num_draws, -1)  # (S, t·C)
+            probs = target.to(flat).exp().transpose(0, 1).reshape(num_draws, -1)  # (S, t·C)
             joint = torch.special.entr(flat @ probs).sum(dim=1).view(num_points, num_classes).sum(dim=1)
             total += len(target) * marginal + torch.special.entr(weights @ probs).sum() - joint
         scores.append(above_rounding(total / targets.num_points, marginal))

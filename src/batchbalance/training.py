@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from batchbalance.augmentation import AUGMENTATIONS, crop_and_flip
+from batchbalance.checks import check_whole
 from batchbalance.errors import UnknownNameError
+from batchbalance.predictions import looks_like_probs
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
 
@@ -21,6 +23,7 @@ ModelFactory = Callable[[], nn.Module]
 Labelled = tuple[Tensor, Tensor]
 
 OPTIMIZERS = ("adam", "sgd")
+PROBED = 8  # inputs that tell whether a network gives logits
 EVALUATION_BATCH = 128  # more no longer fits a core's cache
 
 
@@ -59,9 +62,9 @@ class Recipe:
         if self.augmentation not in AUGMENTATIONS:
             raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
         for name in ("batch_size", "max_epochs", "patience"):
-            _check_positive_int(name, getattr(self, name))
+            check_whole(name, getattr(self, name))
         if self.samples_per_epoch is not None:
-            _check_positive_int("samples_per_epoch", self.samples_per_epoch)
+            check_whole("samples_per_epoch", self.samples_per_epoch)
         if not 0 < self.learning_rate < float("inf"):
             raise ValueError(f"`learning_rate` must be above 0, got {self.learning_rate}")
         if not (0 <= self.momentum < 1 and 0 <= self.weight_decay < float("inf")):
@@ -125,6 +128,7 @@ def fit(
     check_finite(model)
     check_dtype(model, inputs)
     inputs, labels = placed(inputs, device), labels.to(device)
+    _check_outputs(model, inputs[:PROBED], num_classes)
     optimizer = _optimizer(model, recipe)
     weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
     loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
@@ -144,7 +148,7 @@ def fit(
                     f"the training loss must stay finite, got {mean_loss} in epoch {index + 1}; lower "
                     f"`learning_rate` ({recipe.learning_rate:g}) or check the scale of `inputs`"
                 )
-            accuracy = None if validation is None else evaluate(model, *validation)
+            accuracy = None if validation is None else network_accuracy(model, *validation)
             history.append(Epoch(mean_loss, accuracy))
             bar.advance(note=f"loss {mean_loss:.3f}" + ("" if accuracy is None else f", accuracy {accuracy:.3f}"))
             if accuracy is None or index == 0 or accuracy > (history[best].accuracy or 0):
@@ -157,12 +161,22 @@ def fit(
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
+def network_accuracy(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
     """Accuracy of a network in eval mode (dropout off); the network is left in eval mode."""
     model.eval()
     pairs = zip(torch.split(inputs, EVALUATION_BATCH), torch.split(labels, EVALUATION_BATCH), strict=True)
     right = sum(int((model(channels_last(x)).argmax(dim=-1) == y).sum()) for x, y in pairs)
     return right / len(labels)
+
+
+@torch.no_grad()
+def _check_outputs(model: nn.Module, inputs: Tensor, num_classes: int) -> None:
+    """Raise ValueError if a network ends in a softmax, which the loss would apply again."""
+    if looks_like_probs(logits_of(model.eval(), channels_last(inputs), num_classes)):
+        raise ValueError(
+            "the model must give logits, got rows that are non-negative and sum to 1; leave its softmax out, which the "
+            "loss applies"
+        )
 
 
 def class_weights(labels: Tensor, num_classes: int) -> Tensor:
@@ -208,8 +222,11 @@ def set_channels_last(model: nn.Module) -> None:
 
 def check_finite(model: nn.Module) -> None:
     """Raise ValueError if a weight is NaN or infinite."""
-    for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+    buffers = dict(model.named_buffers())
+    for name, value in [*model.named_parameters(), *buffers.items()]:
+        # A buffer may hold infinities on purpose, as the mask of a causal attention does.
+        fine = ~torch.isnan(value) if name in buffers else torch.isfinite(value)
+        if value.is_floating_point() and not bool(fine.all()):
             raise ValueError(f"the model's weights must be finite, got NaN or infinity in `{name}`; train it again")
 
 
@@ -256,7 +273,7 @@ def logits_of(model: nn.Module, batch: Tensor, num_classes: int) -> Tensor:
     if logits.shape != (len(batch), num_classes):
         raise ValueError(
             f"the model must give ({len(batch)}, {num_classes}) logits, got {tuple(logits.shape)}; "
-            "build it for `num_classes` classes"
+            "build it for `num_classes` classes, or say binary=True if it gives the one logit of two classes"
         )
     return logits  # type: ignore[no-any-return]
 
@@ -330,8 +347,3 @@ def check_labelled(inputs_name: str, labels_name: str, inputs: Tensor, labels: T
         )
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
         raise ValueError(f"{inputs_name} must be finite, got NaN or infinity; drop or fill those rows")
-
-
-def _check_positive_int(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"`{name}` must be a whole number of at least 1, got {value!r}")

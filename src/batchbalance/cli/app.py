@@ -1,5 +1,6 @@
 """What all commands share: the application, the two consoles, and how mistakes are reported."""
 
+import gc
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +62,16 @@ def reported_errors() -> Iterator[None]:
                 raise
             complain("error", f"not enough memory: {str(error).splitlines()[0]}")
             raise typer.Exit(2) from error
+
+
+def imports_done() -> None:
+    """To be called by a command after its imports: collect garbage again, if `main` turned that off.
+
+    What has been imported stays to the end. It is left out of all collections, the one at the exit too.
+    """
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def complain(kind: str, message: object) -> None:

@@ -5,21 +5,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from batchbalance.cli.app import Ray, RayCommand, app, complain, err, out, reported_errors
-from batchbalance.cluster import run_tasks_on_ray
+from batchbalance.cli.app import Ray, RayCommand, app, complain, err, imports_done, out, reported_errors
 from batchbalance.journal import read_journal
-from batchbalance.lab.config import read_comparison
-from batchbalance.lab.data import load
-from batchbalance.lab.paper.experiments import experiment
-from batchbalance.lab.processes import News, Task, run_tasks
-from batchbalance.lab.records import settled, trial_path
-from batchbalance.lab.trial import Goal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from batchbalance.lab.processes import News, Task
 
 LINE_SECONDS = 10.0  # the least time between two plain lines about steps
 DOING = {"load": "loading data", "train": "training", "evaluate": "evaluating", "predict": "predicting",
@@ -55,11 +52,21 @@ def run_command(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, as posterior.num_draws=20; repeatable.")
     ] = None,
+    allow_imports: Annotated[
+        bool,
+        typer.Option("--allow-imports", help="Import what the file names by path, as mypackage.module:MyStrategy."),
+    ] = False,
     ray: Ray = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
 ) -> None:
     """Run an active-learning comparison, or resume it where it was stopped."""
     with reported_errors():
+        from batchbalance.lab.config import read_comparison
+        from batchbalance.lab.paper.experiments import experiment
+        from batchbalance.lab.processes import Task, run_tasks
+        from batchbalance.lab.trial import Goal
+
+        imports_done()
         if ray is not None and jobs != 1:
             raise ValueError(f"--jobs must be left out with --ray, where the cluster's CPUs decide, got {jobs}")
         ends = {"trials": trials, "budget": budget}
@@ -69,7 +76,7 @@ def run_command(
                 raise ValueError(
                     f"--preset, --equal-draws and --paper-draws are for names of experiments, got the file {config!r}"
                 )
-            comparisons = {runs_dir: read_comparison(Path(config), changes)}
+            comparisons = {runs_dir: read_comparison(Path(config), changes, allow_imports=allow_imports)}
         else:
             preset = preset or "laptop"
             parts = experiment(config).comparisons(preset, changes, equal_draws=equal_draws)
@@ -88,7 +95,12 @@ def run_command(
             check_data(tasks)
         started = time.perf_counter()
         try:
-            news = run_tasks(tasks, jobs) if ray is None else run_tasks_on_ray(tasks, ray)
+            if ray is None:
+                news = run_tasks(tasks, jobs)
+            else:
+                from batchbalance.cluster import run_tasks_on_ray
+
+                news = run_tasks_on_ray(tasks, ray)
             failed = follow(tasks, news)
         except KeyboardInterrupt:
             complain("stopped", "complete rounds are kept; the same command goes on from there")
@@ -105,14 +117,18 @@ def is_file(config: str) -> bool:
     return config.endswith(".toml") or "/" in config or "\\" in config or Path(config).is_file()
 
 
-def check_data(tasks: list[Task]) -> None:
+def check_data(tasks: list["Task"]) -> None:
     """Complain about missing data once, and not in every trial."""
+    from batchbalance.lab.data import load
+
     for wanted, data_dir in {(task.config.data, task.data_dir) for task in tasks}:
         load(wanted.name, data_dir=data_dir, partial=wanted.partial, label=wanted.label)
 
 
-def show_plan(tasks: list[Task]) -> None:
+def show_plan(tasks: list["Task"]) -> None:
     """One line for each trial, with what is there already."""
+    from batchbalance.lab.records import settled, trial_path
+
     for task in tasks:
         folder = task.config.folder(task.runs_dir)
         path = trial_path(folder, task.seed)
@@ -120,7 +136,7 @@ def show_plan(tasks: list[Task]) -> None:
         out.print(Text(f"{task.label}: {done} rounds in {folder}"), soft_wrap=True)
 
 
-def follow(tasks: list[Task], all_news: Iterator[News]) -> list[int]:
+def follow(tasks: list["Task"], all_news: Iterator["News"]) -> list[int]:
     """Show how far the tasks are; gives those that failed."""
     failed, warned = [], set()
     with display(tasks) as shown:
@@ -139,13 +155,13 @@ def follow(tasks: list[Task], all_news: Iterator[News]) -> list[int]:
 class Lines:
     """Plain lines: one for each trial that ends, and now and then one about what is going on."""
 
-    def __init__(self, tasks: list[Task]) -> None:
+    def __init__(self, tasks: list["Task"]) -> None:
         self._tasks = tasks
         self._shares = [0.0] * len(tasks)
         self._ended = 0
         self._started = self._last = time.monotonic()
 
-    def take(self, news: News) -> None:
+    def take(self, news: "News") -> None:
         """Show one piece of news."""
         label = self._tasks[news.task].label
         if news.is_last:
@@ -168,13 +184,13 @@ class Lines:
 class Bars:
     """One bar over all trials, and a line for each trial that runs."""
 
-    def __init__(self, tasks: list[Task], progress: Progress) -> None:
+    def __init__(self, tasks: list["Task"], progress: "Progress") -> None:
         self._tasks, self._progress = tasks, progress
         self._shares = [0.0] * len(tasks)
         self._all = progress.add_task("all trials", total=len(tasks), doing="")
-        self._rows: dict[int, TaskID] = {}
+        self._rows: dict[int, "TaskID"] = {}
 
-    def take(self, news: News) -> None:
+    def take(self, news: "News") -> None:
         """Show one piece of news."""
         if news.task not in self._rows:
             self._rows[news.task] = self._progress.add_task(self._tasks[news.task].label, total=1.0, doing="")
@@ -190,11 +206,13 @@ class Bars:
 
 
 @contextmanager
-def display(tasks: list[Task]) -> Iterator[Lines | Bars]:
+def display(tasks: list["Task"]) -> Iterator[Lines | Bars]:
     """Bars on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty():
         yield Lines(tasks)
         return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.fields[doing]}"), console=err, transient=True) as progress:
         yield Bars(tasks, progress)

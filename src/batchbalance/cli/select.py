@@ -9,21 +9,19 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import numpy as np
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from batchbalance.balance.edges import Pairs
-from batchbalance.cli.app import Ray, RayCommand, app, complain, out, reported_errors
-from batchbalance.cluster import RayExecutor
+from batchbalance.cli.app import Ray, RayCommand, app, complain, imports_done, out, reported_errors
 from batchbalance.errors import FileFormatError, UnknownNameError
-from batchbalance.files import replacing
-from batchbalance.predictions import Predictions, Values, check_distinct_files, load_parts
-from batchbalance.selection import Selection, select
-from batchbalance.strategies import STRATEGIES, strategy_named
+
+if TYPE_CHECKING:
+    from batchbalance.balance.edges import Pairs
+    from batchbalance.predictions import Values
+    from batchbalance.selection import Selection
 
 ROWS_SHOWN = 20
 SHOW_PROGRESS = 10**7  # numbers in the pool; smaller ones take a moment
@@ -84,6 +82,11 @@ def select_command(
 ) -> None:
     """Choose the batch of points to label next."""
     with reported_errors():
+        from batchbalance.predictions import Predictions, check_distinct_files, load_parts
+        from batchbalance.selection import select
+        from batchbalance.strategies import strategy_named
+
+        imports_done()
         if output is not None:
             check_output(output)
         if one_round and ray is None:
@@ -93,7 +96,11 @@ def select_command(
             raise ValueError(f"--ray is not used by strategy {strategy!r}; leave it out")
         kind = None if values is None else parse_values(values)
         check_distinct_files(predictions)
-        executor = None if ray is None else RayExecutor(ray, one_round=one_round)
+        executor = None
+        if ray is not None:
+            from batchbalance.cluster import RayExecutor
+
+            executor = RayExecutor(ray, one_round=one_round)
         pool = (load_parts if executor is None else executor.load)(predictions, kind, axes)
         compared = None if reference is None else Predictions.load(reference, kind, axes)
         names = read_ids(ids, pool.num_points) if ids else None
@@ -129,6 +136,9 @@ def select_command(
 @app.command("strategies")
 def strategies_command() -> None:
     """List the strategies: what they do, what they need, their options."""
+    from batchbalance.strategies import STRATEGIES
+
+    imports_done()
     for name, strategy in STRATEGIES.items():
         options = [f"{key}={field.default}" for key, field in strategy.model_fields.items()]
         uses = [used.replace("_", "-") for used in sorted(strategy.uses)]
@@ -149,15 +159,17 @@ def parse_options(pairs: list[str]) -> dict[str, Any]:
     return options
 
 
-def parse_values(text: str) -> Values:
+def parse_values(text: str) -> "Values":
     """What --values says."""
+    from batchbalance.predictions import Values
+
     for kind in get_args(Values):
         if text == kind:
             return kind  # type: ignore[no-any-return]
     raise UnknownNameError("kind of values", text, get_args(Values))
 
 
-def parse_pairs(text: str) -> Pairs:
+def parse_pairs(text: str) -> "Pairs":
     """What --pairs says: a name or a number."""
     if text in ("disjoint", "all"):
         return text  # type: ignore[return-value]
@@ -176,6 +188,8 @@ def read_lines(path: Path) -> list[str]:
 
 def read_embeddings(path: Path) -> Any:
     """The array of a .npy file, memory-mapped."""
+    import numpy as np
+
     if path.suffix != ".npy":
         raise FileFormatError(f"{path} must be a .npy file of embeddings, got {path.suffix or 'no ending'!r}")
     try:
@@ -225,8 +239,10 @@ def check_output(path: Path) -> None:
         raise OSError(f"cannot write {path}: {path.parent} must be a folder that can be written to")
 
 
-def write_batch(path: Path, selection: Selection, names: list[str]) -> None:
+def write_batch(path: Path, selection: "Selection", names: list[str]) -> None:
     """Write the batch, whole or not at all."""
+    from batchbalance.files import replacing
+
     if path.suffix == ".json":
         text = json.dumps({"ids": names, **selection.as_dict()}, indent=2, allow_nan=False, default=str) + "\n"
     else:
@@ -247,7 +263,7 @@ def write_batch(path: Path, selection: Selection, names: list[str]) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def show(selection: Selection, names: list[str], num_points: int, seconds: float) -> None:
+def show(selection: "Selection", names: list[str], num_points: int, seconds: float) -> None:
     """A short table, then coverage with its baselines, certificate and time."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rank", justify="right")
@@ -274,7 +290,7 @@ def show(selection: Selection, names: list[str], num_points: int, seconds: float
         complain("warning", warning)
 
 
-def facts(selection: Selection) -> Iterator[str]:
+def facts(selection: "Selection") -> Iterator[str]:
     """What is known about a batch, one line each."""
     if selection.coverage is None or selection.null_coverage is None:
         return

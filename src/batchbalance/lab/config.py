@@ -5,7 +5,6 @@ gives one `RunConfig` for each strategy. How far a run goes (trials, budget, tar
 a run can be extended later.
 """
 
-import hashlib
 import json
 import re
 import tomllib
@@ -13,27 +12,21 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from functools import partial
-from inspect import signature
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.lab.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COPIES, SplitSizes
 from batchbalance.lab.data.own import is_own
 from batchbalance.lab.data.splits import NOISE
-from batchbalance.lab.records import changed_settings, strategy_label
-from batchbalance.networks import network
-from batchbalance.posteriors.settings import (
-    HAS_NETWORK,
-    KINDS,
-    EnsembleSettings,
-    HeadSettings,
-    MCDropoutSettings,
-    PosteriorSettings,
-)
+from batchbalance.lab.records import changed_settings, settings_hash, strategy_label
+from batchbalance.networks import network_named, network_options
+from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
+from batchbalance.registry import check_paths
 from batchbalance.sections import Section, Whole, check_keys, fields_of, parsed
 from batchbalance.strategies import Strategy, strategy_named
 from batchbalance.training import Recipe
@@ -70,29 +63,30 @@ class DataSettings(Section):
         return given
 
 
-def _check_kind(given: Any) -> Any:
-    if isinstance(given, dict):
-        given = {"kind": "mc-dropout", **given}
-        if given["kind"] not in KINDS:
-            raise UnknownNameError("kind of posterior", str(given["kind"]), KINDS)
-    return given
+def _check_posterior(given: Any) -> Any:
+    """The options of a kind of posterior, MC dropout if none is named."""
+    if not isinstance(given, dict):
+        return given
+    kind = given.get("kind", "mc-dropout")
+    if not isinstance(kind, str):
+        raise ValueError(f"`kind` of [posterior] must be a name, got {kind!r}")
+    return posterior_options(**{**given, "kind": kind})
 
 
 def _check_model(given: Any) -> Any:
     """The name of a network and all its options."""
     if given is None:
         return None
-    if not isinstance(given, dict) or "name" not in given:
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         raise ValueError('[model] must give the name of a network, as name = "mnist-cnn"')
-    options = {
-        key: option.default
-        for key, option in signature(network(given["name"])).parameters.items()
-        if option.kind is option.KEYWORD_ONLY
-    }
+    options = network_options(network_named(given["name"]))
     check_keys(f"the model {given['name']!r}", given, ["name", *options])
     for key, value in given.items():
         # 1 and 1.0 must hash alike
         options[key] = float(value) if isinstance(options.get(key), float) and isinstance(value, int) else value
+    missing = next((key for key, value in options.items() if value is Parameter.empty), None)
+    if missing is not None:
+        raise ValueError(f"`{missing}` of the model {given['name']!r} must be given, got none")
     return {"name": given["name"], **options}
 
 
@@ -122,8 +116,8 @@ class Settings(Section):
     split: Annotated[dict[str, Any], BeforeValidator(_check_split)] = Field(default_factory=dict)
     model: Annotated[dict[str, Any] | None, BeforeValidator(_check_model)] = None
     training: Annotated[Recipe, fields_of("[training]", Recipe)] | None = None
-    posterior: Annotated[PosteriorSettings, Field(discriminator="kind"), BeforeValidator(_check_kind)] = Field(
-        default_factory=MCDropoutSettings
+    posterior: Annotated[SerializeAsAny[PosteriorOptions], BeforeValidator(_check_posterior)] = Field(
+        default_factory=MCDropoutOptions
     )
     edges: EdgeSettings = Field(default_factory=EdgeSettings)
     batch_size: Whole
@@ -134,28 +128,35 @@ class Settings(Section):
     @model_validator(mode="after")
     def _fits_posterior(self) -> "Settings":
         kind = self.posterior.kind
-        if isinstance(self.posterior, HAS_NETWORK) and self.model is None:
+        if self.posterior.has_network and self.model is None:
             raise ValueError(f'[model] must be given for posterior {kind!r}; add a table with name = "mnist-cnn"')
-        if not isinstance(self.posterior, HAS_NETWORK) and self.model is not None:
+        if not self.posterior.has_network and self.model is not None:
             raise ValueError(f"[model] is not used by posterior {kind!r}; leave it out")
-        if self.training is not None and not self._trains:
+        if self.training is not None and not self.posterior.uses_recipe:
             raise ValueError(f"[training] is not used by posterior {kind!r} as it is set; leave it out")
         if self.candidates is not None and self.candidates < self.batch_size:
             raise ValueError(f"`candidates` must be at least the batch size {self.batch_size}, got {self.candidates}")
         return self
 
     @property
-    def _trains(self) -> bool:
-        """Whether networks are trained by the recipe."""
-        head = isinstance(self.posterior, HeadSettings) and self.posterior.method == "dropout"
-        return head or isinstance(self.posterior, MCDropoutSettings | EnsembleSettings)
+    def flat_inputs(self) -> bool:
+        """Whether inputs are flattened to one row of features each."""
+        if self.posterior.flat_inputs or self.model is None:
+            return True
+        return bool(getattr(network_named(self.model["name"]), "flat_inputs", False))
+
+    def posterior_fit(self, num_classes: int, validation: Any) -> PosteriorFit:
+        """Fits the posterior; `validation` as in `PosteriorFit`."""
+        options = dict(self.model or {})
+        name = options.pop("name", None)
+        return PosteriorFit(self.posterior, num_classes, name, options, self.training, validation, self.device)
 
     def _canonical(self) -> dict[str, Any]:
         """The settings as JSON with all defaults but those of `ADDED`, so that two ways of writing them are equal."""
         content = self.model_dump(mode="json", include=set(Settings.model_fields))
         if self.data.name in PAPER_SIZES:
             content["split"] = {**asdict(PAPER_SIZES[self.data.name]), **self.split}
-        if self._trains and self.training is None:
+        if self.posterior.uses_recipe and self.training is None:
             content["training"] = asdict(Recipe())
         content = json.loads(json.dumps(content))
         for path, defaults in ADDED.items():
@@ -210,7 +211,7 @@ class RunConfig(Settings):
 
     @property
     def _digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.canonical, sort_keys=True).encode()).hexdigest()[:10]
+        return settings_hash(self.canonical)
 
     def split_sizes(self, default: SplitSizes) -> SplitSizes:
         """The sizes of the split; what the config leaves open is as in `default`."""
@@ -261,9 +262,9 @@ class Comparison(Settings):
         return run
 
 
-def with_draws(posterior: PosteriorSettings, num_draws: int) -> PosteriorSettings:
+def with_draws(posterior: PosteriorOptions, num_draws: int) -> PosteriorOptions:
     """The same posterior with another number of draws; the test metrics are of as many as before, if there are."""
-    if not isinstance(posterior, MCDropoutSettings | HeadSettings):
+    if "num_draws" not in type(posterior).model_fields:
         raise ValueError(f"`num_draws` of a strategy is not used by posterior {posterior.kind!r}; leave it out")
     content = {**posterior.model_dump(), "num_draws": num_draws}
     if content.get("test_draws") is not None and isinstance(num_draws, int):
@@ -276,13 +277,15 @@ def _edge_settings_used(strategy: Strategy) -> set[str]:
     return used | (strategy.uses & {"ratio", "threshold", "pairs"})
 
 
-def read_comparison(path: Path, changes: Iterable[str] = ()) -> Comparison:
+def read_comparison(path: Path, changes: Iterable[str] = (), *, allow_imports: bool = False) -> Comparison:
     """Read a TOML file.
 
     Args:
         path: the file.
         changes: settings that go before the file's, as "posterior.num_draws=20"; the value is written as in TOML, and
             text that is no TOML value is taken as it is.
+        allow_imports: let the file name a user's own strategies, posteriors and networks by their paths, which imports
+            them. What `changes` name is imported in any case.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a TOML file that describes a comparison, got no such file")
@@ -290,7 +293,20 @@ def read_comparison(path: Path, changes: Iterable[str] = ()) -> Comparison:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path} must be a TOML file, got: {error}") from error
+    if not allow_imports:
+        check_paths(_named_parts(content), str(path))
     return comparison_of(content, changes)
+
+
+def _named_parts(content: dict[str, Any]) -> dict[str, str]:
+    """The names of strategies, posteriors and networks in a file, and what each is."""
+    listed = content.get("strategies")
+    entries = listed if isinstance(listed, list) else []
+    named = [(entry.get("name") if isinstance(entry, dict) else entry, "strategy") for entry in entries]
+    for table, key, kind in (("posterior", "kind", "kind of posterior"), ("model", "name", "network")):
+        if isinstance(content.get(table), dict):
+            named.append((content[table].get(key), kind))
+    return {name: kind for name, kind in named if isinstance(name, str)}
 
 
 def comparison_of(content: dict[str, Any], changes: Iterable[str] = ()) -> Comparison:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 
 from batchbalance.lab.config import RunConfig
-from batchbalance.lab.trial import Goal, Step, run_trial
+from batchbalance.lab.trial import Goal, Stage, run_trial
 
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError, MemoryError)
 
@@ -52,7 +52,7 @@ class News:
 
     task: int
     kind: Literal["step", "done", "failed", "warning"]
-    step: Step | None = None
+    step: Stage | None = None
     text: str = ""
 
     @property

@@ -18,8 +18,9 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
+from batchbalance.checks import check_whole
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array, replacing
 from batchbalance.predictions import Predictions, check_rows, stored_predictions
@@ -63,6 +64,11 @@ class Posterior(ABC):
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the options (numbers, strings, lists) that `load` needs."""
+
+    @classmethod
+    @abstractmethod
+    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
+        """Read what ``save`` wrote; `network` is a network or what builds one, None for posteriors without one."""
 
     @property
     def num_draws(self) -> int:
@@ -146,7 +152,7 @@ class Posterior(ABC):
                 with fitting(batch):
                     logits = self._logits(batch)
                 if seen == 0:
-                    check_rows(logits, "logits", [slice(0, len(logits))])
+                    _check_first(logits)
                 chunk = torch.log_softmax(logits, dim=-1).cpu()
             wrong = torch.isnan(chunk).any(dim=-1)
             if bool(wrong.any()):
@@ -160,23 +166,47 @@ class Posterior(ABC):
             bar.advance(len(batch))
 
 
+def saved_kind(directory: str | os.PathLike[str]) -> str:
+    """The kind of a saved posterior."""
+    return str(_listing(directory)["kind"])
+
+
+def _listing(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a saved posterior says about itself."""
+    listing = Path(directory) / "posterior.json"
+    if not listing.is_file():
+        raise FileFormatError(f"{directory} must be a saved posterior, got a folder without posterior.json")
+    try:
+        content = json.loads(listing.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"cannot read the posterior in {directory}: {error}; save it again") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise FileFormatError(f"{listing} must describe a saved posterior, got something else")
+    missing = [key for key in ("version", "kind", "options", "weights") if key not in content]
+    if missing:
+        raise FileFormatError(f"{listing} must describe a saved posterior, got one without {missing[0]}; save it again")
+    if content["version"] != VERSION:
+        raise FileFormatError(f"{listing} must be of version {VERSION}, got {content['version']}")
+    return content
+
+
+def _check_first(logits: Tensor) -> None:
+    """Raise ValueError unless the first (n, S, C) may be logits of at least two classes."""
+    if logits.shape[-1] < 2:
+        raise ValueError("predictions must be of at least two classes, got one; look at the last layer of the model")
+    check_rows(logits, "logits", [slice(0, len(logits))])
+
+
 def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and options of a folder written by ``save``; nothing is unpickled.
 
     Raises:
         FileFormatError: if the folder is damaged, foreign, or holds a posterior of another kind.
     """
-    listing = Path(directory) / "posterior.json"
-    if not listing.is_file():
-        raise FileFormatError(f"{directory} must be a saved posterior, got a folder without posterior.json")
+    content = _listing(directory)
+    if content["kind"] != kind:
+        raise FileFormatError(f"{directory} must hold a posterior of kind {kind!r}, got {content['kind']!r}")
     try:
-        content = json.loads(listing.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise FileFormatError(f"{listing} must describe a saved posterior, got something else")
-        if content["version"] != VERSION:
-            raise FileFormatError(f"{listing} must be of version {VERSION}, got {content['version']}")
-        if content["kind"] != kind:
-            raise FileFormatError(f"{directory} must hold a posterior of kind {kind!r}, got {content['kind']!r}")
         options = dict(content["options"])
         weights = Path(directory) / Path(content["weights"]).name
         tensors: dict[str, Tensor] = safetensors.torch.load_file(weights)
@@ -198,6 +228,28 @@ def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
     return digest.hexdigest()[:10]
 
 
+def as_network(network: Any, directory: str | os.PathLike[str]) -> nn.Module:
+    """A network, or what a function without arguments builds."""
+    found = network() if callable(network) and not isinstance(network, nn.Module) else network
+    if not isinstance(found, nn.Module):
+        raise ValueError(
+            f"`network` must be a network like the one saved in {directory}, or a function that builds one, got "
+            f"{found!r}"
+        )
+    return found
+
+
+def structure_of(model: nn.Module) -> str:
+    """What a network is apart from its weights: the types and options of its modules, by name.
+
+    Two networks with equal weights may differ in an activation or a stride, and then their draws are not the same.
+    """
+    return "\n".join(
+        f"{name}: {type(module).__module__}.{type(module).__qualname__}({module.extra_repr()})"
+        for name, module in model.named_modules()
+    )
+
+
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], directory: str | os.PathLike[str]) -> None:
     """Put saved weights into `model`, or raise FileFormatError if they are those of another architecture."""
     try:
@@ -208,8 +260,7 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], directory: str |
 
 def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
     """Consecutive batches of inputs, (n, ...), in order."""
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}")
+    batch_size = check_whole("batch_size", batch_size)
     if isinstance(inputs, np.ndarray):
         inputs = torch.from_numpy(np.ascontiguousarray(inputs))
     if isinstance(inputs, Tensor):
@@ -218,8 +269,7 @@ def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
         yield from torch.split(inputs, batch_size)
         return
     if isinstance(inputs, DataLoader):
-        if isinstance(inputs.sampler, RandomSampler):
-            raise ValueError("`inputs` must come in a fixed order, got a DataLoader that shuffles; use shuffle=False")
+        _check_order(inputs)
         collated: Iterable[Any] = inputs
     elif isinstance(inputs, Dataset):
         ordered = isinstance(inputs, IterableDataset)
@@ -236,6 +286,20 @@ def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
         yield batch
     if empty:
         raise ValueError("`inputs` must hold at least one example, got none")
+
+
+def _check_order(loader: DataLoader[Any]) -> None:
+    """Raise ValueError unless a DataLoader is known to read its data set from the first item to the last."""
+    if isinstance(loader.dataset, IterableDataset):
+        return
+    batches = loader.batch_sampler
+    sampler = loader.sampler if type(batches) in (BatchSampler, type(None)) else batches
+    inner = batches.sampler if type(batches) is BatchSampler else sampler
+    if type(inner) is not SequentialSampler:
+        raise ValueError(
+            "`inputs` must come in the order of their data set, got a DataLoader with "
+            f"{type(inner).__name__}, which may change it; use shuffle=False, or hand over the data set itself"
+        )
 
 
 @contextmanager

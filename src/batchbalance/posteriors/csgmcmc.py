@@ -13,16 +13,20 @@ are the number of labels unless they are set.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from batchbalance.augmentation import AUGMENTATIONS, crop_and_flip
+from batchbalance.checks import check_whole
 from batchbalance.errors import UnknownNameError
-from batchbalance.posteriors.states import State, WeightDraws, check_count
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.states import State, WeightDraws
 from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
+from batchbalance.sections import check_keys, fields_of
 from batchbalance.seeds import derived_seed, generator
 from batchbalance.training import (
     ModelFactory,
@@ -77,7 +81,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "cycles", "samples_per_cycle", "noise_epochs", "batch_size", "num_chains"):
-            check_count(name, getattr(self, name))
+            check_whole(name, getattr(self, name))
         for name in ("samples_per_epoch", "noise_examples"):
             value = getattr(self, name)
             if value != "labels" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -105,7 +109,7 @@ class Schedule:
         return self.num_chains * self.cycles * self.samples_per_cycle
 
 
-PRESETS: dict[str, Schedule] = {
+SCHEDULES: dict[str, Schedule] = {
     "cifar10": Schedule(),
     "cifar100": Schedule(epochs=200, cycles=4),
     "cifar10-multichain": Schedule(epochs=200, cycles=4, num_chains=3),
@@ -135,7 +139,7 @@ class CyclicalSGMCMC(WeightDraws):
         seed: for initialisation, the order of examples, noise, dropout and augmentation.
     """
 
-    kind: ClassVar[str] = "csgmcmc"
+    kind: ClassVar[str] = "csg-mcmc"
 
     def __init__(
         self,
@@ -175,7 +179,7 @@ class CyclicalSGMCMC(WeightDraws):
 
     @classmethod
     def from_schedule(cls, model_factory: ModelFactory, schedule: Schedule, *, seed: int = 0) -> "CyclicalSGMCMC":
-        """A posterior with the settings of `schedule`, for example one of `PRESETS`."""
+        """A posterior with the settings of `schedule`, for example one of `SCHEDULES`."""
         return cls(model_factory, **asdict(schedule), seed=seed)
 
     @classmethod
@@ -216,6 +220,32 @@ class CyclicalSGMCMC(WeightDraws):
                     )
         self._keep(model, states)
         return self
+
+
+class ChainOptions(PosteriorOptions):
+    """Cyclical SG-MCMC. A key `preset` names one of `SCHEDULES`; keys of the schedule take precedence over it."""
+
+    has_network: ClassVar[bool] = True
+
+    kind: str = "csg-mcmc"
+    schedule: Annotated[Schedule, fields_of("[posterior.schedule]", Schedule)] = Schedule()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "preset" not in given:
+            return check_keys(cls.table, given, [*cls.model_fields, "preset"])
+        preset = given["preset"]
+        if preset not in SCHEDULES:
+            raise UnknownNameError("preset of csg-mcmc", str(preset), SCHEDULES)
+        rest = {key: value for key, value in given.items() if key != "preset"}
+        return {**rest, "schedule": {**asdict(SCHEDULES[preset]), **rest.get("schedule", {})}}
+
+    def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
+        """Run the chains; ε is the error of the mean prediction."""
+        chains = CyclicalSGMCMC.from_schedule(context.factory(inputs), self.schedule, seed=context.seed)
+        chains.fit(inputs, labels, num_classes=context.num_classes, device=context.device)
+        return with_error(chains, context.validation)
 
 
 @torch.no_grad()

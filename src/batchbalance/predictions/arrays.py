@@ -30,6 +30,11 @@ def as_nsc(tensor: Tensor, axes: str) -> Tensor:
     if 0 in tensor.shape:
         n, s, c = tensor.shape
         raise ValueError(f"predictions must not be empty, got {n} points, {s} draws, {c} classes")
+    if tensor.shape[2] < 2:
+        raise ValueError(
+            "predictions must be of at least two classes, got one; for the probability p of one of two classes, give "
+            "(1 − p, p)"
+        )
     return tensor
 
 
@@ -100,6 +105,12 @@ def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> float:
             stacklevel=4,
         )
     return furthest
+
+
+def looks_like_probs(outputs: Tensor) -> bool:
+    """Whether every row is non-negative and sums to 1."""
+    sums = outputs.detach().sum(dim=-1)
+    return bool((outputs.detach() >= 0).all()) and bool(((sums - 1).abs() <= SUM_TOLERANCE).all())
 
 
 def _range_complaint(chunk: Tensor, values: Values) -> str:

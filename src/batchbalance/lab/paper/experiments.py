@@ -21,7 +21,7 @@ from typing import Any
 
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.config import Comparison, comparison_of
-from batchbalance.posteriors.settings import MCDropoutSettings
+from batchbalance.posteriors import MCDropoutOptions
 from batchbalance.sections import check_keys
 from batchbalance.strategies import STRATEGIES, ConnectedStrategy
 
@@ -93,13 +93,13 @@ def halved_draws(comparison: Comparison) -> Comparison:
     A strategy whose table gives `num_draws` keeps that number.
     """
     posterior = comparison.posterior
-    if not isinstance(posterior, MCDropoutSettings):
+    if not isinstance(posterior, MCDropoutOptions):
         return comparison
     half = max(1, posterior.num_draws // 2)
     entries: list[Any] = []
     for entry in comparison.strategies:
         table = {"name": entry} if isinstance(entry, str) else dict(entry)
-        joins = issubclass(STRATEGIES[table["name"]], ConnectedStrategy)
+        joins = issubclass(STRATEGIES.named(table["name"]), ConnectedStrategy)
         entries.append(entry if joins or "num_draws" in table else {**table, "num_draws": half})
     return comparison.model_copy(update={"strategies": entries})
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from batchbalance.lab.paper.figures import INK, legend, look, panels
 from batchbalance.lab.paper.trained import Setup
 from batchbalance.learner import Learner
-from batchbalance.posteriors import MCDropout, Posterior
-from batchbalance.posteriors.fitting import Fit, Fitted
+from batchbalance.posteriors import Fit, Fitted, MCDropout, Posterior
 from batchbalance.sections import Section, Whole
 from batchbalance.seeds import derived_seed, generator
 from batchbalance.strategies import ConnectedStrategy, strategy_named

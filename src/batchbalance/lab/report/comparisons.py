@@ -49,6 +49,7 @@ class Summary:
         round_seconds: of every round, all phases.
         peak_memory: in bytes; None if no record tells.
         clustering_rounds: of every batch that was clustered by Δ and whose record tells.
+        versions: what its records were written under, each once; an empty one for records that do not tell.
     """
 
     label: str
@@ -64,6 +65,7 @@ class Summary:
     round_seconds: list[float]
     peak_memory: int | None
     clustering_rounds: list[int]
+    versions: tuple[dict[str, str], ...]
 
     def bands(self, metric: str) -> list[Band]:
         """The median and quartiles of a metric over trials."""
@@ -300,6 +302,7 @@ def _summary(run: Run, curves: dict[str, dict[int, Curve]], metric: str, target:
         round_seconds=[math.fsum(s for s in _seconds(r).values() if s is not None) for r in records if _seconds(r)],
         peak_memory=max(memory, default=None),
         clustering_rounds=[r["clustering_rounds"] for r in records if r.get("clustering_rounds") is not None],
+        versions=tuple(map(dict, dict.fromkeys(tuple((r.get("versions") or {}).items()) for r in records))),
     )
 
 
