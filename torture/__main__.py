@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from batchbalance.errors import UnknownNameError
-from torture import damage, fuzz, kills  # noqa: F401  (they register campaigns)
-from torture.campaign import CAMPAIGNS, FAILURES, Campaign, Tally
+from torture import CAMPAIGNS
+from torture.campaign import FAILURES, Campaign, Tally
 
 OUTCOMES = ("intact", "refused", *FAILURES)
 

@@ -1,5 +1,7 @@
 """Damage: files that the project wrote, truncated or with one bit flipped, are refused or read as they were."""
 
+import hashlib
+import json
 import os
 import resource
 import signal
@@ -93,7 +95,8 @@ def damaged_posterior(folder: Path, random: Random) -> Finding:
 def damaged_records(folder: Path, random: Random) -> Finding:
     """Write a run directory, damage one of its files, read it as `report` does."""
     config = {"strategy": {"name": "random"}, "data": {"name": "digits"}, "batch_size": 3}
-    run = folder / "random-run"
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
+    run = folder / f"random-{digest}"  # as `run` names it: the hash is what config.json is checked by
     expected = [
         {
             "round": i,
