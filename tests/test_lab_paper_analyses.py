@@ -4,7 +4,6 @@ from statistics import mean, stdev
 
 import pytest
 import torch
-from batchbalance.posteriors.fitting import Fitted
 from typer.testing import CliRunner
 
 from batchbalance import Predictions, connect
@@ -19,7 +18,7 @@ from batchbalance.lab.paper.score_spread import variation
 from batchbalance.lab.paper.single_batch import halved
 from batchbalance.lab.paper.trained import first_draws
 from batchbalance.networks import tabular_mlp
-from batchbalance.posteriors import MCDropout
+from batchbalance.posteriors import Fitted, MCDropout
 from conftest import random_probs
 
 
