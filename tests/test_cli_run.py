@@ -176,7 +176,7 @@ def test_the_guide_is_true(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
     (config,) = re.findall(r"```toml\n(.*?)```", text, re.S)
     (tmp_path / "guide.toml").write_text(config, encoding="utf-8")
-    assert len(read_comparison(tmp_path / "guide.toml").runs()) == 4
+    assert len(read_comparison(tmp_path / "guide.toml").runs()) == 5
     monkeypatch.chdir(tmp_path)
     reading, *asking = re.findall(r"```python\n(.*?)```", text, re.S)
     folder = tmp_path / "runs" / "random-1"
