@@ -130,7 +130,7 @@ def clustering_against_enumeration(size: Size, seed: int) -> list[Side]:
 
     def ours() -> Tensor:
         features = torch.cat([model.features(every[span]) for span in model.spans(len(every))])
-        return balance_clustering(features, scores.to(features), seeds)
+        return balance_clustering(features, scores.to(features), seeds)[0]
 
     def enumerated() -> Tensor:
         log_probs = model.predictions.log_probs()

@@ -59,6 +59,15 @@ def test_a_batch_with_nothing_left_to_gain_says_once_how_it_was_filled_up(files,
     assert line.endswith(f"on nothing was left to gain: the rest {rest} ({continuation})")
 
 
+def test_rounds_of_clustering_are_told(files):
+    expected = select(Predictions.from_probs(PROBS), 20, strategy="cluster-balance").clustering_rounds
+    code, out, err = run(files, "-b", 20, "--strategy", "cluster-balance")
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("clustering")]
+    assert line.split()[1] == str(expected)
+    assert "clustering  " not in run(files, "-b", 20, "--strategy", "greedy-balance")[1]
+
+
 def test_all_options_reach_the_library(files):
     (files / "skip.txt").write_text("image-3.png\nimage-4.png\n")
     code, _, err = run(

@@ -65,11 +65,11 @@ def test_run_then_extend_with_a_strategy_that_fails(path):
     assert "power-balance(beta=2), trial 0: done" in err
     first = read_runs([path.parent / "runs"])
     assert [(each.label, list(each.trials)) for each in first] == [("power-balance(beta=2)", [0]), ("random", [0])]
-    more = "strategies=[{name='badge', mean_gradients=true}, 'random', {name='power-balance', beta=2}]"
+    more = "strategies=[{name='batch-balance', beta=2}, 'random', {name='power-balance', beta=2}]"
     code, out, err = run(path, "--trials", 2, "--budget", 20, "--set", more)
     assert code == 2
     assert "4 of 6 trials are complete" in out
-    assert "error: badge(mean_gradients=True), trial 1: " in err
+    assert "error: batch-balance(beta=2), trial 1: " in err
     assert "Traceback" not in err
     later = {each.label: each.trials for each in read_runs([path.parent / "runs"])}
     for each in first:
@@ -177,7 +177,7 @@ def test_the_guide_is_true(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
     (config,) = re.findall(r"```toml\n(.*?)```", text, re.S)
     (tmp_path / "guide.toml").write_text(config, encoding="utf-8")
-    assert len(read_comparison(tmp_path / "guide.toml").runs()) == 4
+    assert len(read_comparison(tmp_path / "guide.toml").runs()) == 5
     monkeypatch.chdir(tmp_path)
     reading, *asking = re.findall(r"```python\n(.*?)```", text, re.S)
     folder = tmp_path / "runs" / "random-1"

@@ -20,6 +20,7 @@ GOAL = Goal(budget=25)
 FIELDS = [
     *["round", "trial", "num_labelled", "num_validation", "metrics", "validation_error", "indices", "labels_per_class"],
     *["threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from"],
+    "clustering_rounds",
     *["coverage", "null_coverage", "warnings"],
     *["versions", "seconds", "peak_memory"],
 ]
@@ -43,6 +44,9 @@ def test_a_record_says_from_which_pick_on_a_batch_was_filled_up():
     assert chosen.continued_from is not None
     assert facts(chosen)["continued_from"] == chosen.continued_from
     assert facts(select(pool, 1, strategy="greedy-balance"))["continued_from"] is None
+    clustered = select(pool, 5, strategy="cluster-balance")
+    assert facts(clustered)["clustering_rounds"] == clustered.clustering_rounds >= 1
+    assert facts(chosen)["clustering_rounds"] is None
 
 
 def test_records_say_what_happened(config, uninterrupted):

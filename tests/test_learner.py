@@ -7,12 +7,13 @@ import pytest
 import torch
 from sklearn.ensemble import RandomForestClassifier
 
-from batchbalance import STRATEGIES, FileFormatError, PowerBalance, UnknownNameError, select
+from batchbalance import STRATEGIES, Badge, FileFormatError, PowerBalance, UnknownNameError, select
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.learner import Learner
-from batchbalance.posteriors import Committee, CommitteeOptions, Fitted, MCDropoutOptions, PosteriorFit
+from batchbalance.networks import tabular_mlp
+from batchbalance.posteriors import Committee, CommitteeOptions, Fitted, MCDropout, MCDropoutOptions, PosteriorFit
 from batchbalance.seeds import derived_seed
-from batchbalance.training import Recipe
+from batchbalance.training import Recipe, fresh_model
 
 NAMES = [f"img-{i}" for i in range(60)]
 CLASSES = ["cat", "dog", "owl"]
@@ -68,6 +69,25 @@ def test_every_strategy_gets_what_it_needs(name):
     assert not set(asked) & set(NAMES[:9])
     assert new.selection.strategy.name == name
     assert ("predict" in new.seconds) == (name != "random")
+
+
+def test_badge_with_mean_gradients_sees_every_draw():
+    def masked(x, y, seed):
+        return MCDropout(fresh_model(lambda: tabular_mlp(3, (4,), hidden=(8,)), seed, "cpu"), 6, seed)
+
+    asked = started(strategy=Badge(mean_gradients=True), model=masked).ask(3)
+    posterior = masked(None, None, derived_seed(0, "fit", 0))
+    pool = torch.from_numpy(data()[0][9:])
+    hidden = posterior.embed(pool, every_draw=True)
+    assert hidden.shape == (51, 6, 8)
+    chosen = select(
+        posterior.predict(pool),
+        3,
+        strategy=Badge(mean_gradients=True),
+        embeddings=hidden,
+        seed=derived_seed(0, "select", 0),
+    )
+    assert asked == [NAMES[9 + row] for row in chosen.indices.tolist()]
 
 
 def test_telling_in_parts_and_in_any_order_leads_to_the_same_question(tmp_path):

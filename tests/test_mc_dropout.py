@@ -58,6 +58,8 @@ CHAINS = {
     "mnist": (lambda: mnist_cnn(width=0.25), (1, 28, 28)),
     "fashion": (lambda: fashion_cnn(width=0.25), (1, 28, 28)),
     "vgg": (lambda: vgg11(width=0.05), (3, 32, 32)),
+    "fashion, pools that round up": (lambda: fashion_cnn(width=0.25, hidden=512, round_up=True), (1, 28, 28)),
+    "vgg, a wide head": (lambda: vgg11(width=0.05, head=[4096, 4096]), (3, 32, 32)),
     "resnet": (lambda: resnet18(width=0.125, dropout=0.4), (3, 32, 32)),
     "stride, padding, and a pool that leaves a rest": (
         sequential(

@@ -16,7 +16,8 @@ SOURCE = Path(batchbalance.__file__).parent
 # import from its own room and from those before it.
 ROOMS = [
     "errors", "registry", "checks", "sections", "seeds", "machine", "files", "progress", "journal", "predictions",
-    "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection", "networks", "training",
+    "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection", "networks",
+    "augmentation", "training",
     "posteriors", "learner", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
     "lab.report", "lab.paper", "cluster", "cli",
 ]  # fmt: skip

@@ -170,12 +170,16 @@ def test_save_and_load(case, tmp_path):
 
 
 def test_embeddings_are_one_row_an_input(case):
-    _, posterior, _ = case
+    name, posterior, _ = case
     x, _ = data(13, seed=1)
     hidden = posterior.embed(x)
     assert hidden.shape[0] == 13
     assert hidden.ndim == 2
     torch.testing.assert_close(posterior.embed(x, batch_size=3), hidden, rtol=0, atol=1e-6)
+    of_draws = posterior.embed(x, every_draw=True, batch_size=5)
+    assert of_draws.shape == (13, posterior.num_draws, hidden.shape[1])
+    torch.testing.assert_close(of_draws.mean(dim=1), hidden, rtol=0, atol=1e-6)
+    assert (name in ("committee", "laplace")) == torch.equal(of_draws[:, 0], of_draws[:, 1])
 
 
 def test_draws_of_another_seed_do_not_mix(case):

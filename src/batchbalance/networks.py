@@ -1,7 +1,8 @@
 """The paper's networks (appendix "Datasets used in the main paper"): logits out, last hidden layer exposed.
 
 Every network is a `Classifier`: a chain of layers up to the last hidden layer, and a linear head. `width` scales the
-number of filters and hidden units, for laptops; 1 gives the networks of the paper.
+number of filters and hidden units, for laptops. The paper leaves some sizes open; docs/posteriors.md says which of them
+its released code gives, and by which options they are had.
 """
 
 import math
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from batchbalance.checks import check_real, check_whole
+from batchbalance.checks import check_flag, check_real, check_whole
 from batchbalance.registry import Registry
 
 MAX_WIDTH = 100  # a hundred times the paper's networks
@@ -58,17 +59,25 @@ def mnist_cnn(
 
 
 def fashion_cnn(
-    num_classes: int = 10, input_shape: Sequence[int] = (1, 28, 28), *, dropout: float = 0.5, width: float = 1.0
+    num_classes: int = 10,
+    input_shape: Sequence[int] = (1, 28, 28),
+    *,
+    dropout: float = 0.5,
+    width: float = 1.0,
+    hidden: int = 128,
+    round_up: bool = False,
 ) -> Classifier:
     """The network for EMNIST and Fashion-MNIST: three blocks as in `mnist_cnn`, with 32, 64 and 128 3×3 filters.
 
-    The convolutions are padded by 1 and so keep the size: 28×28 becomes 14×14, 7×7, then 3×3, so that 1152 numbers
-    enter the 128 hidden units.
+    The convolutions are padded by 1 and so keep the size. Pools that round down make 14×14, 7×7, then 3×3 of 28×28, so
+    that 1152 numbers enter the hidden layer; those that round up make 4×4 in the end, and 2048 numbers. With `hidden`
+    512 that is 2048–512–C, the last layers of the released code, on the three pools of the paper's text.
     """
     _check(num_classes, input_shape, 3, dropout, width)
+    check_options(hidden=hidden, round_up=round_up)
     filters = [_scaled(count, width) for count in (32, 64, 128)]
-    blocks = _blocks(input_shape[0], filters, kernel=3, padding=1, dropout=dropout)
-    return _with_mlp(blocks, _scaled(128, width), num_classes, input_shape, dropout)
+    blocks = _blocks(input_shape[0], filters, kernel=3, padding=1, dropout=dropout, round_up=round_up)
+    return _with_mlp(blocks, _scaled(hidden, width), num_classes, input_shape, dropout)
 
 
 def tabular_mlp(
@@ -91,13 +100,20 @@ def tabular_mlp(
 
 
 def vgg11(
-    num_classes: int = 10, input_shape: Sequence[int] = (3, 32, 32), *, dropout: float = 0.5, width: float = 1.0
+    num_classes: int = 10,
+    input_shape: Sequence[int] = (3, 32, 32),
+    *,
+    dropout: float = 0.5,
+    width: float = 1.0,
+    head: Sequence[int] = (512, 512),
 ) -> Classifier:
-    """VGG-11 with batch normalisation for 32×32 images; 512-512-C on top, with dropout after both hidden layers.
+    """VGG-11 with batch normalisation for 32×32 images; hidden layers `head` on top, with dropout after each.
 
-    The convolutions have no dropout, so that they run once for all draws of MC dropout.
+    The released code has 4096–4096–C on top. The convolutions have no dropout, so that they run once for all draws of
+    MC dropout.
     """
     _check(num_classes, input_shape, 3, dropout, width)
+    check_options(head=head)
     layers: list[nn.Module] = []
     channels = input_shape[0]
     for filters, pooled in ((64, 1), (128, 1), (256, 0), (256, 1), (512, 0), (512, 1), (512, 0), (512, 1)):
@@ -106,10 +122,11 @@ def vgg11(
         layers += [nn.MaxPool2d(2)] if pooled else []
         channels = count
     layers.append(nn.Flatten())
-    size, units = _flat_size(layers, input_shape), _scaled(512, width)
-    layers += [nn.Linear(size, units), nn.ReLU(), nn.Dropout(dropout)]
-    layers += [nn.Linear(units, units), nn.ReLU(), nn.Dropout(dropout)]
-    return Classifier(nn.Sequential(*layers), nn.Linear(units, num_classes), input_shape)
+    size = _flat_size(layers, input_shape)
+    for count in head:
+        layers += [nn.Linear(size, _scaled(count, width)), nn.ReLU(), nn.Dropout(dropout)]
+        size = _scaled(count, width)
+    return Classifier(nn.Sequential(*layers), nn.Linear(size, num_classes), input_shape)
 
 
 def resnet18(
@@ -197,11 +214,13 @@ class _Residual(nn.Module):
         return torch.relu(self.body(inputs) + self.shortcut(inputs))
 
 
-def _blocks(channels: int, filters: Sequence[int], *, kernel: int, padding: int, dropout: float) -> list[nn.Module]:
+def _blocks(
+    channels: int, filters: Sequence[int], *, kernel: int, padding: int, dropout: float, round_up: bool = False
+) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for count in filters:
         layers += [nn.Conv2d(channels, count, kernel, padding=padding), nn.Dropout2d(dropout)]
-        layers += [nn.MaxPool2d(2), nn.ReLU()]
+        layers += [nn.MaxPool2d(2, ceil_mode=round_up), nn.ReLU()]
         channels = count
     return [*layers, nn.Flatten()]
 
@@ -223,7 +242,7 @@ def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
                 side + 2 * int(layer.padding[i]) - layer.kernel_size[i] + 1 for i, side in enumerate(size[1:])
             ]
         elif isinstance(layer, nn.MaxPool2d):
-            size = [size[0], *(side // 2 for side in size[1:])]
+            size = [size[0], *((side + int(layer.ceil_mode)) // 2 for side in size[1:])]
     if min(size) < 1:
         raise ValueError(f"`input_shape` must be larger for this network, got {tuple(input_shape)}")
     return math.prod(size)
@@ -240,16 +259,21 @@ def check_network(name: str, options: dict[str, Any]) -> None:
         network(2, (8,) if shape is Parameter.empty else shape, **options)
 
 
-def check_options(*, dropout: Any = 0.0, width: Any = 1.0, hidden: Any = (1,)) -> None:
+def check_options(
+    *, dropout: Any = 0.0, width: Any = 1.0, hidden: Any = (1,), head: Any = (1,), round_up: Any = False
+) -> None:
     """Raise ValueError unless these are options of networks: they are, whatever the inputs."""
     if check_real("dropout", dropout) >= 1:
         raise ValueError(f"`dropout` must be in [0, 1), got {dropout}")
     if check_real("width", width, above=True) > MAX_WIDTH:
         raise ValueError(f"`width` must be at most {MAX_WIDTH}, got {width}; 1 gives the networks of the paper")
-    if not isinstance(hidden, list | tuple) or not hidden:
-        raise ValueError(f"`hidden` must be the units of each of at least one layer, as [64, 64], got {hidden!r}")
-    for units in hidden:
-        check_whole("hidden", units, 1, MAX_UNITS)
+    check_flag("round_up", round_up)
+    for name, units in (("hidden", hidden), ("head", head)):
+        several = [units] if isinstance(units, int) and name == "hidden" else units  # fashion-cnn has one layer
+        if not isinstance(several, list | tuple) or not several:
+            raise ValueError(f"`{name}` must be the units of each of at least one layer, as [64, 64], got {units!r}")
+        for count in several:
+            check_whole(name, count, 1, MAX_UNITS)
 
 
 def _scaled(count: int, width: float) -> int:

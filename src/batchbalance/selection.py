@@ -120,6 +120,11 @@ class Selection:
         """What was done from there on."""
         return self.choice.continuation
 
+    @property
+    def clustering_rounds(self) -> int | None:
+        """How many rounds the clustering took (the paper's T), or None."""
+        return self.choice.clustering_rounds
+
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and strings, ready for JSON."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in PLAIN}
@@ -133,6 +138,7 @@ class Selection:
 PLAIN = (
     "indices", "seed", "scores", "gains", "gain_errors", "coverage", "random_coverage", "null_coverage", "certificate",
     "num_edges", "num_pairs", "num_reference", "threshold", "threshold_source", "continued_from", "continuation",
+    "clustering_rounds",
 )  # fmt: skip
 
 

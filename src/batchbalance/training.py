@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchbalance.augmentation import AUGMENTATIONS, crop_and_flip
 from batchbalance.checks import check_dense, check_device, check_flag, check_real, check_whole
 from batchbalance.errors import UnknownNameError, is_out_of_memory
 from batchbalance.predictions import looks_like_probs
@@ -41,6 +42,7 @@ class Recipe:
         patience: the run ends after this many epochs without a better validation accuracy. The paper: 3 for small
             batches and tabular data, 20 for large batches.
         class_weighted: weight the loss of a class by the inverse of its frequency.
+        augmentation: "none", or "crop-flip" for images: a random crop after 4 pixels of padding, and a random mirror.
     """
 
     optimizer: str = "adam"
@@ -52,10 +54,13 @@ class Recipe:
     max_epochs: int = 100
     patience: int = 3
     class_weighted: bool = True
+    augmentation: str = "none"
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
             raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
+        if self.augmentation not in AUGMENTATIONS:
+            raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
         check_whole("batch_size", self.batch_size, 2)  # batch normalisation cannot train on one example
         for name in ("max_epochs", "patience"):
             check_whole(name, getattr(self, name))
@@ -109,7 +114,7 @@ def fit(
         num_classes: C.
         validation: inputs and labels for early stopping. Without it, `max_epochs` epochs are trained and the last
             weights kept.
-        seed: for initialisation, the order of examples and dropout.
+        seed: for initialisation, the order of examples, dropout and augmentation.
         device: where to train; the tensors are copied there once.
         progress: show loss, validation accuracy and time left.
     """
@@ -129,6 +134,7 @@ def fit(
     weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
     loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
     order = generator(seed, "order")
+    changing = generator(seed, "augmentation") if recipe.augmentation == "crop-flip" else None
     history: list[Epoch] = []
     best, best_state = 0, copied_state(model)
     with (
@@ -137,7 +143,7 @@ def fit(
     ):
         for index in range(recipe.max_epochs):
             batches = _batches(len(inputs), recipe, order)
-            mean_loss = _train_epoch(model, inputs, labels, batches, loss, optimizer, num_classes)
+            mean_loss = _train_epoch(model, inputs, labels, batches, loss, optimizer, num_classes, changing)
             if mean_loss != mean_loss or mean_loss == float("inf"):
                 raise ValueError(
                     f"the training loss must stay finite, got {mean_loss} in epoch {index + 1}; lower "
@@ -242,12 +248,14 @@ def _train_epoch(
     loss: nn.Module,
     optimizer: torch.optim.Optimizer,
     num_classes: int,
+    changing: torch.Generator | None,
 ) -> float:
     model.train()
     total = torch.zeros((), device=inputs.device)
     for rows in batches:
         optimizer.zero_grad(set_to_none=True)
-        logits = logits_of(model, channels_last(inputs[rows]), num_classes)
+        batch = inputs[rows] if changing is None else crop_and_flip(inputs[rows], generator=changing)
+        logits = logits_of(model, channels_last(batch), num_classes)
         value = loss(logits, labels[rows])
         value.backward()
         optimizer.step()

@@ -32,9 +32,15 @@ def run_command(
     preset: Annotated[
         str | None, typer.Option(help="For a name: paper, laptop or smoke; laptop if left out.", show_default=False)
     ] = None,
-    paper_draws: Annotated[
-        bool, typer.Option("--paper-draws", help="For a name: K draws for strategies without edges, 2K for the others.")
-    ] = False,
+    equal_draws: Annotated[
+        bool | None,
+        typer.Option(
+            "--equal-draws/--paper-draws",
+            help="For a name: the same 2K draws for all strategies, or K for those without edges, as in the paper. "
+            "Left out: as in the paper with --preset paper, equal otherwise.",
+            show_default=False,
+        ),
+    ] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where run directories are made or resumed.")] = Path("runs"),
     data_dir: Annotated[
         Path | None, typer.Option(help="Where published data sets are; else BATCHBALANCE_DATA, else a cache folder.")
@@ -68,12 +74,14 @@ def run_command(
         ends = {"trials": trials, "budget": budget}
         changes = [*(changes or []), *(f"{key}={number}" for key, number in ends.items() if number is not None)]
         if is_file(config):
-            if preset is not None or paper_draws:
-                raise ValueError(f"--preset and --paper-draws are for names of experiments, got the file {config!r}")
+            if preset is not None or equal_draws is not None:
+                raise ValueError(
+                    f"--preset, --equal-draws and --paper-draws are for names of experiments, got the file {config!r}"
+                )
             comparisons = {runs_dir: read_comparison(Path(config), changes, allow_imports=allow_imports)}
         else:
             preset = preset or "laptop"
-            parts = experiment(config).comparisons(preset, changes, paper_draws=paper_draws)
+            parts = experiment(config).comparisons(preset, changes, equal_draws=equal_draws)
             runs_dir = runs_dir / f"{config}-{preset}"
             comparisons = {runs_dir / part: comparison for part, comparison in parts.items()}
         tasks = []

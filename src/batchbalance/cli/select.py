@@ -301,6 +301,8 @@ def facts(selection: "Selection") -> Iterator[str]:
         f"{selection.threshold:.3%} of {selection.num_reference:,} reference points"
     )
     yield f"threshold    {selection.threshold:.4g} ({selection.threshold_source})"
+    if selection.clustering_rounds is not None:
+        yield f"clustering   {selection.clustering_rounds:,} rounds, until no centroid moved or the limit was reached"
     if selection.continued_from is not None:
         start, rest = selection.continued_from + 1, FILLED_UP[selection.continuation or "tail"]
         yield f"continued    from pick {start} on nothing was left to gain: the rest {rest} ({selection.continuation})"

@@ -33,6 +33,18 @@ from batchbalance.strategies import Strategy, strategy_named
 from batchbalance.training import Recipe
 
 MAX_TRIALS = 10_000
+# Settings that came after runs had been recorded. At these values, which are their defaults and what was done before,
+# they are left out of the settings of a run, so that it is still found by its hash.
+ADDED: dict[str, dict[str, Any]] = {
+    "model": {"head": [512, 512], "hidden": 128, "round_up": False},
+    "training": {"augmentation": "none"},
+    "posterior.schedule": {
+        "class_weighted": False,
+        "samples_per_epoch": "labels",
+        "noise_examples": "labels",
+        "augmentation": "none",
+    },
+}
 
 
 class DataSettings(Section):
@@ -151,13 +163,20 @@ class Settings(Section):
         return PosteriorFit(self.posterior, num_classes, name, options, self.training, validation, self.device)
 
     def _canonical(self) -> dict[str, Any]:
-        """The settings as JSON with all defaults, so that two ways of writing them are equal."""
+        """The settings as JSON with all defaults but those of `ADDED`, so that two ways of writing them are equal."""
         content = self.model_dump(mode="json", include=set(Settings.model_fields))
         if self.data.name in PAPER_SIZES:
             content["split"] = {**asdict(PAPER_SIZES[self.data.name]), **self.split}
         if self.posterior.uses_recipe and self.training is None:
             content["training"] = asdict(Recipe())
-        return json.loads(json.dumps(content))  # type: ignore[no-any-return]
+        content = json.loads(json.dumps(content))
+        for path, defaults in ADDED.items():
+            table: Any = content
+            for key in path.split("."):
+                table = (table or {}).get(key)
+            for key in [key for key, value in defaults.items() if table and table.get(key) == value]:
+                del table[key]
+        return content  # type: ignore[no-any-return]
 
 
 class RunConfig(Settings):
@@ -229,7 +248,7 @@ class Comparison(Settings):
         return self
 
     def runs(self) -> list[RunConfig]:
-        """One run for each strategy. A strategy's table may set keys of [edges] for its own run."""
+        """One run for each strategy. A strategy's table may set keys of [edges] and `num_draws` for its own run."""
         shared = {name: getattr(self, name) for name in Settings.model_fields}
         runs = [parsed(partial(self._run, shared, entry)) for entry in self.strategies]
         names = [run.folder_name for run in runs]
@@ -239,6 +258,9 @@ class Comparison(Settings):
         return runs
 
     def _run(self, shared: dict[str, Any], entry: Any) -> RunConfig:
+        if isinstance(entry, dict) and "num_draws" in entry:
+            shared = {**shared, "posterior": with_draws(self.posterior, entry["num_draws"])}
+            entry = {key: value for key, value in entry.items() if key != "num_draws"}
         own = {key: entry[key] for key in EdgeSettings.model_fields if key in entry} if isinstance(entry, dict) else {}
         strategy = {key: value for key, value in entry.items() if key not in own} if own else entry
         edges = self.edges.model_dump(exclude_unset=True)
@@ -249,6 +271,16 @@ class Comparison(Settings):
         if unused is not None:
             raise ValueError(f"`{unused}` is not used by strategy {run.strategy['name']!r}; leave it out")
         return run
+
+
+def with_draws(posterior: PosteriorOptions, num_draws: int) -> PosteriorOptions:
+    """The same posterior with another number of draws; the test metrics are of as many as before, if there are."""
+    if "num_draws" not in type(posterior).model_fields:
+        raise ValueError(f"`num_draws` of a strategy is not used by posterior {posterior.kind!r}; leave it out")
+    content = {**posterior.model_dump(), "num_draws": num_draws}
+    if content.get("test_draws") is not None and isinstance(num_draws, int):
+        content["test_draws"] = min(content["test_draws"], num_draws)
+    return type(posterior)(**content)
 
 
 def _edge_settings_used(strategy: Strategy) -> set[str]:

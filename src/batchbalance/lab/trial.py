@@ -275,7 +275,7 @@ def facts(selection: Selection | None) -> Record:
     known = {} if selection is None else selection.as_dict()
     plain = ("threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from")
     return {
-        **{name: known.get(name) for name in plain},
+        **{name: known.get(name) for name in (*plain, "clustering_rounds")},
         **{name: known[name][-1] if known.get(name) else None for name in ("coverage", "null_coverage")},
         "warnings": known.get("warnings", []),
     }

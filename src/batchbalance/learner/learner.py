@@ -188,7 +188,7 @@ class Learner:
         elif "validation_error" in uses:
             arguments |= {"ratio": edges.ratio, "validation_error": fitted.validation_error}
         if "embeddings" in uses:
-            arguments["embeddings"] = embed(posterior, self._inputs, rows)
+            arguments["embeddings"] = embed(posterior, self._inputs, rows, every_draw=strategy.embeds_every_draw)
         if "labelled_embeddings" in uses:
             arguments["labelled_embeddings"] = embed(posterior, self._inputs, torch.tensor(sorted(known.labels)))
         return arguments
@@ -271,9 +271,10 @@ def predict(posterior: Posterior, inputs: Inputs, rows: Tensor) -> Predictions:
     return stored_predictions(stored, "log-probs", posterior.draw_ids, posterior.weights)
 
 
-def embed(posterior: Posterior, inputs: Inputs, rows: Tensor) -> Tensor:
-    """Embeddings of some rows, read block by block."""
-    return torch.cat([posterior.embed(inputs[block]) for block in torch.split(rows, BLOCK)])
+def embed(posterior: Posterior, inputs: Inputs, rows: Tensor, *, every_draw: bool = False) -> Tensor:
+    """Embeddings of some rows, read block by block: their mean over draws, or those of every draw."""
+    blocks = torch.split(rows, BLOCK)
+    return torch.cat([posterior.embed(inputs[block], every_draw=every_draw) for block in blocks])
 
 
 def _as_inputs(inputs: Any) -> Inputs:

@@ -57,6 +57,10 @@ class Posterior(ABC):
     def _hidden(self, batch: Tensor) -> Tensor:
         """The last hidden layer of a batch, the mean over draws, (n, D)."""
 
+    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
+        """The last hidden layer of a batch under every draw, (n, S, D); unless overridden, all draws have the same."""
+        return self._hidden(batch).flatten(1).unsqueeze(1).expand(-1, self.num_draws, -1)
+
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the options (numbers, strings, lists) that `load` needs."""
@@ -106,14 +110,20 @@ class Posterior(ABC):
         mapped = MappedFile.of(array, Path(path))
         return stored_predictions(torch.from_numpy(array), "log-probs", ids, self.weights, mapped)
 
-    def embed(self, inputs: Inputs, *, batch_size: int = 512, progress: bool = False) -> Tensor:
-        """The last hidden layer (the input of the last linear layer), mean over draws, (N, D)."""
+    def embed(
+        self, inputs: Inputs, *, every_draw: bool = False, batch_size: int = 512, progress: bool = False
+    ) -> Tensor:
+        """The last hidden layer (the input of the last linear layer), mean over draws, (N, D).
+
+        With `every_draw` it is that of each draw, (N, S, D).
+        """
         total = _num_points(inputs)
         with shown_progress("embedding", total, progress) as bar, torch.no_grad():
             parts = []
             for batch in batches_of(inputs, batch_size):
                 with fitting(batch):
-                    parts.append(self._hidden(batch).flatten(1).cpu())
+                    hidden = self._hidden_of_draws(batch).flatten(2) if every_draw else self._hidden(batch).flatten(1)
+                    parts.append(hidden.cpu())
                 bar.advance(len(batch))
         return torch.cat(parts)
 

@@ -171,6 +171,12 @@ class BayesianHead(Posterior):
         mean, std, heads = self._fitted()
         return heads._hidden((batch - mean) / std) if isinstance(heads, MCDropout) else batch
 
+    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
+        mean, std, heads = self._fitted()
+        if isinstance(heads, MCDropout):
+            return heads._hidden_of_draws((batch - mean) / std)
+        return super()._hidden_of_draws(batch)
+
     def _fitted(self) -> tuple[Tensor, Tensor, Tensor | MCDropout]:
         if self._standard is None or self._heads is None:
             raise ValueError("BayesianHead must be fitted first, got one without draws; call `fit`")

@@ -153,6 +153,18 @@ class MCDropout(Posterior):
                 total = total.to(seen[-1]) + seen[-1]
         return total / self.num_draws
 
+    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
+        batch = self._placed(batch)
+        if self._chain is not None and self._chain.last_linear is not None:
+            blocks = self._chain.runs(batch, self.num_draws, self._chain.last_linear)
+            return torch.cat([torch.stack(list(runs), dim=1) for runs in blocks])
+        layers = []
+        with last_hidden(self._model) as seen:
+            for draw in range(self.num_draws):
+                self._forward(batch, draw)
+                layers.append(seen[-1].clone())
+        return torch.stack(layers, dim=1)
+
     def _forward(self, batch: Tensor, draw: int) -> Tensor:
         for mask in self._masks:
             mask.begin(draw, len(batch))

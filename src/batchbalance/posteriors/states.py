@@ -104,13 +104,16 @@ class WeightDraws(Posterior):
         return torch.stack(outputs, dim=1)
 
     def _hidden(self, batch: Tensor) -> Tensor:
+        return self._hidden_of_draws(batch).mean(dim=1)
+
+    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
         model, batch = self._ready(batch)
         layers = []
         with last_hidden(model) as seen:
             for state in self._states:
                 functional_call(model, dict(state), (batch,))
                 layers.append(seen[-1].clone())
-        return torch.stack(layers).mean(dim=0)
+        return torch.stack(layers, dim=1)
 
     def _ready(self, batch: Tensor) -> tuple[nn.Module, Tensor]:
         if self._model is None:

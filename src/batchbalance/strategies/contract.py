@@ -77,6 +77,7 @@ class Choice:
         upper_bound: on Δ of the best batch, if the strategy found one on its way.
         continued_from: the pick (from 0) from which on nothing meaningful was left to gain.
         continuation: what was done from there on.
+        clustering_rounds: how many rounds a clustering took, for strategies that cluster by Δ.
         notes: sentences for the user.
     """
 
@@ -85,6 +86,7 @@ class Choice:
     upper_bound: float | None = None
     continued_from: int | None = None
     continuation: Continuation | None = None
+    clustering_rounds: int | None = None
     notes: tuple[str, ...] = field(default=())
 
 
@@ -98,6 +100,11 @@ class Strategy(BaseModel, ABC):
     uses: ClassVar[frozenset[str]] = frozenset()  # arguments of `select` that are not for every strategy
     needs: ClassVar[frozenset[str]] = frozenset()  # those of them that must be given
     runs_on_executors: ClassVar[bool] = False  # whether `select` may be given an executor
+
+    @property
+    def embeds_every_draw(self) -> bool:
+        """Whether the embeddings it needs are those of every draw, (N, S, D), and not their mean."""
+        return False
 
     @abstractmethod
     def choose(self, problem: Problem) -> Choice:

@@ -48,6 +48,7 @@ class Summary:
         select_seconds: of every round that chose a batch.
         round_seconds: of every round, all phases.
         peak_memory: in bytes; None if no record tells.
+        clustering_rounds: of every batch that was clustered by Δ and whose record tells.
         versions: what its records were written under, each once; an empty one for records that do not tell.
     """
 
@@ -63,6 +64,7 @@ class Summary:
     select_seconds: list[float]
     round_seconds: list[float]
     peak_memory: int | None
+    clustering_rounds: list[int]
     versions: tuple[dict[str, str], ...]
 
     def bands(self, metric: str) -> list[Band]:
@@ -304,6 +306,7 @@ def _summary(run: Run, curves: dict[str, dict[int, Curve]], metric: str, target:
         select_seconds=[float(s) for r in records if r.get("indices") and (s := _seconds(r).get("select")) is not None],
         round_seconds=[math.fsum(s for s in _seconds(r).values() if s is not None) for r in records if _seconds(r)],
         peak_memory=max(memory, default=None),
+        clustering_rounds=[r["clustering_rounds"] for r in records if r.get("clustering_rounds") is not None],
         versions=tuple(map(dict, dict.fromkeys(tuple((r.get("versions") or {}).items()) for r in records))),
     )
 

@@ -147,6 +147,7 @@ def labels(report: Report) -> Table:
 
 def costs(report: Report) -> Table:
     """Time and memory."""
+    clustered = any(s.clustering_rounds for s in report.summaries)
     header = ("strategy", "choosing a batch", "a whole round", "peak memory")
     rows = tuple(
         (
@@ -154,11 +155,14 @@ def costs(report: Report) -> Table:
             seconds(s.select_seconds),
             seconds(s.round_seconds),
             NONE if s.peak_memory is None else f"{s.peak_memory / 1e6:,.0f} MB",
+            *([rounds(s.clustering_rounds)] if clustered else []),
         )
         for s in report.summaries
     )
     text = "Median seconds a round, and the most memory any process of the run held, training included."
-    return Table("Time and memory", text, header, rows)
+    if clustered:
+        text += " Rounds of clustering: median and most over all batches; the paper says usually less than 5."
+    return Table("Time and memory", text, (*header, *(["rounds of clustering"] if clustered else [])), rows)
 
 
 def set_up(report: Report) -> Table:
@@ -195,6 +199,11 @@ def seconds(values: Sequence[float]) -> str:
         return NONE
     found = median(values)
     return f"{found:.3g} s" if found >= 1 else f"{1000 * found:.3g} ms"
+
+
+def rounds(values: Sequence[int]) -> str:
+    """The median and the most of some numbers of rounds."""
+    return f"{median(values):g}, at most {max(values)}" if values else NONE
 
 
 def count(value: float | None) -> str:
