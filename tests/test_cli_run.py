@@ -69,7 +69,7 @@ def test_run_then_extend_with_a_strategy_that_fails(path):
     code, out, err = run(path, "--trials", 2, "--budget", 20, "--set", more)
     assert code == 2
     assert "4 of 6 trials are complete" in out
-    assert "error: batch-balance(beta=2), trial 1: " in err
+    assert "1 more trials failed in the same way" in err
     assert "Traceback" not in err
     later = {each.label: each.trials for each in read_runs([path.parent / "runs"])}
     for each in first:
