@@ -1,0 +1,81 @@
+"""Encoders by name."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from batchbalance.encoders.contract import Encoder, Kind, as_encoder
+from batchbalance.encoders.tables import Table
+from batchbalance.encoders.texts import SentenceTransformers, Tfidf, WordLlama
+from batchbalance.encoders.vision import EfficientNetLite0, Timm
+from batchbalance.errors import UnknownNameError
+
+Factory = Callable[..., Encoder]
+
+# Name, or what stands before the colon of a model's name: the encoder, and the options that it takes.
+PLAIN: dict[str, tuple[Factory, tuple[str, ...]]] = {
+    "efficientnet-lite0": (EfficientNetLite0, ("image_size", "device")),
+    "wordllama": (WordLlama, ()),
+    "tfidf": (Tfidf, ()),
+    "table": (Table, ()),
+}
+FAMILIES: dict[str, tuple[Factory, tuple[str, ...]]] = {
+    "timm": (Timm, ("image_size", "device")),
+    "sentence-transformers": (SentenceTransformers, ("device",)),
+}
+DEFAULTS: dict[Kind, str] = {"images": "efficientnet-lite0", "texts": "wordllama", "rows": "table"}
+KNOWN = (*PLAIN, *(f"{family}:MODEL" for family in FAMILIES), "PACKAGE.MODULE:FUNCTION")
+
+
+def encoder(name: str, *, image_size: int | None = None, device: str | None = None) -> Encoder:
+    """The encoder of a name.
+
+    Args:
+        name: "efficientnet-lite0", "wordllama", "tfidf", "table", "timm:MODEL", "sentence-transformers:MODEL", or
+            "package.module:function" for a function `f(batch) -> (n, D)`, a class of encoders or an encoder.
+        image_size: pixels of the square that an encoder of images looks at.
+        device: where to compute, as "cuda"; the CPU if left out.
+
+    Raises:
+        UnknownNameError: if there is no encoder of that name.
+        MissingExtraError: if a package is missing.
+        OSError: if a model cannot be downloaded.
+        ValueError: if the encoder does not take an option.
+    """
+    family, colon, rest = name.partition(":")
+    arguments: list[str] = []
+    if name in PLAIN:
+        factory, takes = PLAIN[name]
+    elif colon and rest:
+        factory, takes = FAMILIES.get(family, (own, ()))
+        arguments = [rest if family in FAMILIES else name]
+    else:
+        raise UnknownNameError("encoder", name, KNOWN)
+    options: dict[str, Any] = {"image_size": image_size, "device": device}
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in given:
+        if key not in takes:
+            raise ValueError(f"`{key}` is not used by encoder {name!r}; leave it out")
+    return factory(*arguments, **given)
+
+
+def own(path: str) -> Encoder:
+    """The user's encoder "package.module:function"; modules in the current folder are found too."""
+    module_name, _, attribute = path.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"encoder {path!r} must be package.module:function, got no such module: {error}") from error
+    except Exception as error:  # whatever a user's module raises
+        raise ValueError(f"encoder {path!r} must import, got {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(here)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"encoder {path!r} must name something in {module_name}, got no {attribute!r} there")
+        found = getattr(found, part)
+    return as_encoder(found, path)
