@@ -1,6 +1,7 @@
 """Encoders by name and of one's own: what they give, and the one sentence when they cannot."""
 
-import logging
+import importlib.util
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
+from tokenizers import Tokenizer
 from torch import nn
 
 from batchbalance.encoders import Encoder, FittedEncoder, embed, encoder
@@ -60,33 +63,35 @@ def test_word_vectors_know_what_texts_are_about():
 
 
 def test_word_vectors_are_the_means_over_tokens():
-    import wordllama
-
-    using = encoder("wordllama")
-    model = using._model
-    weights, tokens = model.embedding, model.tokenizer
-    long = " ".join(TEXTS) * 40  # goes alone, without padding
-    assert len(long) > 2000
-    vectors = encoded(using, [TEXTS[0], long, TEXTS[2]])
-    for text, vector in zip((TEXTS[0], long, TEXTS[2]), vectors, strict=True):
-        ids = [i for i, real in zip(*_ids_and_mask(tokens, text), strict=True) if real]
-        expected = sum(weights[i].astype(float) for i in ids) / len(ids)
-        np.testing.assert_allclose(vector, expected, atol=1e-5)
-    assert wordllama.__name__ == "wordllama"
-
-
-def _ids_and_mask(tokenizer, text):
-    tokens = tokenizer.encode(text, add_special_tokens=False)
-    return tokens.ids, tokens.attention_mask
+    folder = Path(importlib.util.find_spec("wordllama").origin).parent
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
+    with safe_open(folder / "weights" / "l2_supercat_256.safetensors", framework="pt") as file:
+        weights = file.get_tensor("embedding.weight").double()
+    texts = [TEXTS[0], " ".join(TEXTS) * 40, TEXTS[2]]
+    for text, vector in zip(texts, encoded(encoder("wordllama"), texts), strict=True):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        expected = sum(weights[i] for i in ids) / len(ids)
+        np.testing.assert_allclose(vector, expected.numpy(), atol=1e-5)
 
 
 def test_wordllama_leaves_logging_alone():
-    root = logging.getLogger()
-    before = root.level, list(root.handlers)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "wordllama"]:
-        del sys.modules[name]  # so that it is imported again, and sets logging up
-    encoder("wordllama")
-    assert (root.level, list(root.handlers)) == before
+    code = (
+        "import logging, sys\n"
+        "from batchbalance.encoders import encoder\n"
+        "encoder('wordllama')\n"
+        "assert not logging.getLogger().handlers\n"
+        "assert 'requests' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_damaged_installation_of_wordllama_is_said(tmp_path, monkeypatch):
+    (tmp_path / "wordllama").mkdir()
+    (tmp_path / "wordllama" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wordllama", raising=False)
+    with pytest.raises(OSError, match=r"must hold weights and a tokenizer, got: .*; reinstall wordllama"):
+        encoder("wordllama")
 
 
 def test_tfidf_spans_what_texts_share():
@@ -156,7 +161,7 @@ def test_mistakes_in_names(name, options, message):
 @pytest.mark.parametrize(
     ("name", "module", "extra"),
     [
-        ("wordllama", "wordllama", "text"),
+        ("wordllama", "tokenizers", "text"),
         ("efficientnet-lite0", "efficientnet_lite_pytorch", "image"),
         ("timm:resnet18", "timm", "timm"),
         ("sentence-transformers:some", "sentence_transformers", "sentence-transformers"),
@@ -182,14 +187,13 @@ def test_missing_pillow_and_pyarrow_name_their_extras(monkeypatch, tmp_path):
 
 
 class TinyNetwork(nn.Module):
-    num_features = 5
-
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(3, 5)
         nn.init.constant_(self.linear.weight, 0.25)
 
     def forward(self, x):
+        assert x.shape[2] >= 8, "too small"
         return self.linear(x.mean(dim=(2, 3)))
 
 
@@ -219,6 +223,8 @@ def test_models_of_timm(monkeypatch):
     bias = using._network.linear.bias.detach().numpy()
     np.testing.assert_allclose(vectors, np.tile(bias + 0.25 * 18, (2, 1)), rtol=1e-5)
     assert encoder("timm:some_net.v1", image_size=32).fingerprint != using.fingerprint
+    with pytest.raises(ValueError, match=r"`image_size` must be one that 'timm:some_net\.v1' takes, got 4: too small"):
+        encoder("timm:some_net.v1", image_size=4)
 
 
 def test_a_model_that_cannot_be_downloaded(monkeypatch):

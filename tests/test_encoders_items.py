@@ -271,8 +271,11 @@ def test_damaged_files_of_rows(tmp_path, name, content, message):
 
 
 def test_empty_and_odd_texts_of_a_row_are_named(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": " "}\n{"text": 5}\n{"n": 1}\n', encoding="utf-8")
-    first, second, third = open_items(tmp_path / "a.jsonl")
+    lines = ['{"text": " "}', '{"text": 5}', '{"n": 1}', '{"text": "\\ud800"}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    first, second, third, fourth = open_items(tmp_path / "a.jsonl")
+    with pytest.raises(FileFormatError, match=r"row 3 of .* must be valid Unicode"):
+        fourth.read()
     for item, message in ((first, "row 0 of .* must not be empty"), (third, "row 2 of .* must not be empty, got None")):
         with pytest.raises(FileFormatError, match=message):
             item.read()

@@ -149,6 +149,11 @@ def usable_device(device: str | None) -> str:
     return device
 
 
+def first_line(error: Exception) -> str:
+    """What an error of another library says, in short."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def _source_digest(named: Any) -> str:
     try:
         return hashlib.sha256(Path(inspect.getfile(named)).read_bytes()).hexdigest()[:16]

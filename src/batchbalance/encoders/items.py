@@ -223,6 +223,10 @@ def checked_text(value: Any, where: str) -> str:
         raise FileFormatError(f"{where} must be a text, got {type(value).__name__}")
     if value is None or not value.strip():
         raise FileFormatError(f"{where} must not be empty, got {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise FileFormatError(f"{where} must be valid Unicode, got half a character: {error}") from error
     return value
 
 

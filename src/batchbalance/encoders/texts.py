@@ -1,49 +1,59 @@
 """Encoders of texts: WordLlama, models of sentence-transformers, and TF-IDF with a truncated SVD."""
 
 import hashlib
-import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import importlib.util
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
-from batchbalance.encoders.contract import Kind, Vectors, state_digest, usable_device
+from batchbalance.encoders.contract import Kind, Vectors, first_line, state_digest, usable_device
 from batchbalance.errors import FileFormatError, MissingExtraError
 
-LONG_TEXT = 2000  # characters; a batch is padded to its longest text, so that long ones go alone
 TFIDF_FEATURES = 256
 
 
 class WordLlama:
-    """The mean of learned word vectors, 256 numbers; weights and tokenizer come with the package `wordllama`."""
+    """The mean of learned word vectors, 256 numbers; weights and tokenizer come with the package `wordllama`.
+
+    The package is not imported, its two files are read: the look-up of its versions before 0.3.7 finds no tokenizer
+    without a network, later ones need NumPy 2, all set up logging for the whole process when imported, and pad a batch
+    to its longest text.
+    """
 
     name = "wordllama"
     kind: Kind = "texts"
     dim = 256
 
     def __init__(self) -> None:
-        with _quiet_root_logger():
-            try:
-                import wordllama
-            except ImportError as error:
-                raise MissingExtraError("the encoder 'wordllama'", "text") from error
-            # Its own look-up misses the tokenizer that lies in its folder, and would download it.
-            folder = Path(wordllama.__file__).parent
-            self._model = wordllama.WordLlama.load(cache_dir=folder, dim=self.dim, disable_download=True)
-        weights = hashlib.sha256(self._model.embedding.data)
-        weights.update(self._model.tokenizer.to_str().encode())
-        self.fingerprint = f"{self.name}/{weights.hexdigest()[:16]}"
+        package = importlib.util.find_spec("wordllama")
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            package = None
+        if package is None or package.origin is None:
+            raise MissingExtraError(f"the encoder {self.name!r}", "text")
+        folder = Path(package.origin).parent
+        weights = folder / "weights" / "l2_supercat_256.safetensors"
+        tokens = folder / "tokenizers" / "l2_supercat_tokenizer_config.json"
+        try:
+            self._weights = safetensors.numpy.load_file(weights)["embedding.weight"].astype(np.float32)
+            self._tokenizer = Tokenizer.from_file(str(tokens))
+        except Exception as error:  # tokenizers has no type of its own
+            raise OSError(f"{folder} must hold weights and a tokenizer, got: {error}; reinstall wordllama") from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        digest = hashlib.sha256(self._weights.tobytes() + tokens.read_bytes())
+        self.fingerprint = f"{self.name}/{digest.hexdigest()[:16]}"
 
     def encode(self, batch: Sequence[str]) -> Vectors:
-        """The vectors of some texts."""
-        vectors = np.empty((len(batch), self.dim), dtype=np.float32)
-        short = [i for i, text in enumerate(batch) if len(text) <= LONG_TEXT]
-        if short:
-            vectors[short] = self._model.embed([batch[i] for i in short])
-        for i in set(range(len(batch))) - set(short):
-            vectors[i] = self._model.embed([batch[i]])[0]
+        """The vectors of some texts; 0 for one without any token."""
+        vectors = np.zeros((len(batch), self.dim), dtype=np.float32)
+        for i, tokens in enumerate(self._tokenizer.encode_batch(list(batch), add_special_tokens=False)):
+            if tokens.ids:
+                vectors[i] = self._weights[np.minimum(tokens.ids, len(self._weights) - 1)].mean(axis=0)
         return vectors
 
 
@@ -68,7 +78,7 @@ class SentenceTransformers:
             self._model = SentenceTransformer(model, device=device)
         except Exception as error:  # a dozen types, by what is missing: the network, the model, a part of it
             raise OSError(
-                f"the model {self.name!r} cannot be loaded ({_first_line(error)}); check its name and the network, "
+                f"the model {self.name!r} cannot be loaded ({first_line(error)}); check its name and the network, "
                 "or use the encoder 'wordllama', which needs none"
             ) from error
         self.dim = int(self._model.encode(["a"], show_progress_bar=False).shape[1])
@@ -122,19 +132,3 @@ class Tfidf:
     def encode(self, batch: Sequence[str]) -> Any:
         """The vectors of some texts."""
         return self._reduction.transform(self._vectorizer.transform(batch))
-
-
-@contextmanager
-def _quiet_root_logger() -> Iterator[None]:
-    """Undo that importing wordllama sets up logging for the whole process."""
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    try:
-        yield
-    finally:
-        root.setLevel(level)
-        root.handlers[:] = handlers
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from batchbalance.checks import check_whole
-from batchbalance.encoders.contract import Kind, state_digest, usable_device
+from batchbalance.encoders.contract import Kind, first_line, state_digest, usable_device
 from batchbalance.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -78,20 +78,25 @@ class Timm:
         try:
             network = timm.create_model(model, pretrained=True, num_classes=0)
         except Exception as error:  # a dozen types, by what is missing: the network, the model, a part of it
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise OSError(
-                f"the model {self.name!r} cannot be loaded ({reason}); check its name and the network, or use the "
-                f"encoder {EfficientNetLite0.name!r}, which needs none"
+                f"the model {self.name!r} cannot be loaded ({first_line(error)}); check its name and the network, "
+                f"or use the encoder {EfficientNetLite0.name!r}, which needs none"
             ) from error
         config = timm.data.resolve_model_data_config(network)
-        if image_size is not None:
-            side = check_whole("image_size", image_size, least=32)
-            if hasattr(network, "set_input_size"):
-                network.set_input_size(img_size=(side, side))
-            config = {**config, "input_size": (3, side, side)}
-        self._transform = timm.data.create_transform(**config, is_training=False)
         self._network = network.eval().to(self._device)
-        self.dim = int(network.num_features)
+        try:
+            if image_size is not None:
+                side = check_whole("image_size", image_size)
+                if hasattr(network, "set_input_size"):
+                    network.set_input_size(img_size=(side, side))
+                config = {**config, "input_size": (3, side, side)}
+            with torch.inference_mode():
+                self.dim = int(network(torch.zeros(1, *config["input_size"], device=self._device)).shape[1])
+        except (AssertionError, RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"`image_size` must be one that {self.name!r} takes, got {image_size}: {first_line(error)}"
+            ) from error
+        self._transform = timm.data.create_transform(**config, is_training=False)
         digest = state_digest(network.state_dict())
         self.fingerprint = f"{self.name}/{sorted(config.items())}/{digest}/torch {torch.__version__}"
 
