@@ -106,7 +106,10 @@ def test_many_bad_ones_are_told_in_short(tmp_path):
         (["--device", "cpu"], "error: `device` is not used by encoder 'wordllama'; leave it out"),
         (["--column", "query"], "must have a column 'query', got columns text, category"),
         (["--batch-size", "0"], "`batch_size` must be a whole number of at least 1, got 0"),
-        (["--encoder", "nowhere:f"], "encoder 'nowhere:f' must be package.module:function, got no such module"),
+        (
+            ["--encoder", "nowhere:f"],
+            "encoder 'nowhere:f' must be in a module that can be imported, got: No module named 'nowhere'",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(queries, tmp_path, options, message):

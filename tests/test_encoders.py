@@ -146,8 +146,8 @@ def test_image_size_is_part_of_the_fingerprint():
         ("tfidf", {"image_size": 64}, "`image_size` is not used by encoder 'tfidf'"),
         ("efficientnet-lite0", {"image_size": 8}, "`image_size` must be a whole number of at least 32, got 8"),
         ("efficientnet-lite0", {"device": "nowhere"}, "`device` must be one that torch can use here, got 'nowhere'"),
-        ("nowhere.to:be_found", {}, "must be package.module:function, got no such module"),
-        ("math:nothing", {}, "must name something in math, got no 'nothing' there"),
+        ("nowhere.to:be_found", {}, "encoder 'nowhere.to:be_found' must be in a module that can be imported"),
+        ("math:nothing", {}, "unknown encoder of math 'nothing'"),
     ],
 )
 def test_mistakes_in_names(name, options, message):
@@ -289,14 +289,13 @@ nothing = 5
 def own(tmp_path, monkeypatch):
     (tmp_path / "own_encoders.py").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
     sys.modules.pop("own_encoders", None)
 
 
 def test_functions_and_classes_of_ones_own(own):
-    path = list(sys.path)
     lengths = encoder("own_encoders:lengths")
-    assert sys.path == path
     assert (lengths.name, lengths.kind) == ("own_encoders:lengths", None)
     np.testing.assert_array_equal(embed(["hello", "me"], lengths).vectors, [[5, 1], [2, 1]])
     np.testing.assert_array_equal(embed(pictures(2), "own_encoders:Sizes").vectors, [[50, 40], [50, 41]])
@@ -346,3 +345,13 @@ def test_weights_tell_networks_apart():
     one, two = TinyNetwork().state_dict(), TinyNetwork().state_dict()
     assert state_digest(one) == state_digest({name: value.clone() for name, value in one.items()})
     assert state_digest(one) != state_digest(two)  # another random bias
+
+
+def test_the_example_of_the_docs_runs():
+    text = (Path(__file__).parents[1] / "docs" / "encoders.md").read_text(encoding="utf-8")
+    (block,) = [part.split("```")[0] for part in text.split("```python\n")[1:]]
+    names = {}
+    exec(block, names)
+    assert names["made"].vectors.shape == (3, 256)
+    assert names["made"].ids == ["0", "1", "2"]
+    assert names["test"].vectors.shape[1] == names["train"].vectors.shape[1] == 3

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from batchbalance.encoders import id_of, ids_path, open_items, read_ids
-from batchbalance.encoders.ids import line_of, repeated_id
+from batchbalance.encoders import open_items
 from batchbalance.encoders.images import read_image
 from batchbalance.errors import FileFormatError
+from batchbalance.ids import id_of, ids_path, line_of, read_ids, repeated_id
 
 SIZE = (6, 4)
 

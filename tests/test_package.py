@@ -16,8 +16,8 @@ SOURCE = Path(batchbalance.__file__).parent
 # The rooms of the house, from the ground up. A module lives in the last room here whose name begins its own, and may
 # import from its own room and from those before it.
 ROOMS = [
-    "errors", "registry", "checks", "sections", "seeds", "machine", "files", "progress", "journal", "predictions",
-    "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection", "networks",
+    "errors", "registry", "checks", "sections", "seeds", "machine", "files", "ids", "progress", "journal",
+    "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection", "networks",
     "augmentation", "training", "encoders",
     "posteriors", "learner", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
     "lab.report", "lab.paper", "cluster", "cli",

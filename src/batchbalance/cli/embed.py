@@ -2,13 +2,16 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from batchbalance.cli.app import app, complain, out, reported_errors
-from batchbalance.encoders import DEFAULTS, Embeddings, embed, encoder, ids_path, open_items
+from batchbalance.cli.app import app, complain, imports_done, out, reported_errors
+from batchbalance.ids import ids_path
+
+if TYPE_CHECKING:
+    from batchbalance.encoders import Embeddings
 
 SKIPPED_SHOWN = 20
 
@@ -52,6 +55,9 @@ def embed_command(
 ) -> None:
     """Turn images, texts or a table into embeddings, one row of numbers for each."""
     with reported_errors():
+        from batchbalance.encoders import DEFAULTS, embed, encoder, open_items
+
+        imports_done()
         started = time.perf_counter()
         using = None if encoder_name is None else encoder(encoder_name, image_size=image_size, device=device)
         items = open_items(
@@ -80,7 +86,7 @@ def embed_command(
         show(made, items.kind, output, ids_output or ids_path(output), time.perf_counter() - started)
 
 
-def show(made: Embeddings, kind: str, output: Path, ids: Path, seconds: float) -> None:
+def show(made: "Embeddings", kind: str, output: Path, ids: Path, seconds: float) -> None:
     """What was left out, and what came out."""
     for _, reason in made.skipped[:SKIPPED_SHOWN]:
         complain("skipped", reason)

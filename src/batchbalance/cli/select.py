@@ -17,6 +17,7 @@ from rich.text import Text
 
 from batchbalance.cli.app import Ray, RayCommand, app, complain, imports_done, out, reported_errors
 from batchbalance.errors import FileFormatError, UnknownNameError
+from batchbalance.ids import id_of, ids_path
 
 if TYPE_CHECKING:
     from batchbalance.balance.edges import Pairs

@@ -5,9 +5,9 @@
 
 from batchbalance.encoders.contract import Encoder, FittedEncoder
 from batchbalance.encoders.embedding import Embeddings, embed
-from batchbalance.encoders.ids import id_of, ids_path, read_ids
 from batchbalance.encoders.items import Items, open_items
 from batchbalance.encoders.named import DEFAULTS, encoder
+from batchbalance.ids import read_ids
 
 __all__ = [
     "DEFAULTS",
@@ -17,8 +17,6 @@ __all__ = [
     "Items",
     "embed",
     "encoder",
-    "id_of",
-    "ids_path",
     "open_items",
     "read_ids",
 ]

@@ -14,13 +14,13 @@ import numpy as np
 
 from batchbalance.checks import check_whole
 from batchbalance.encoders.contract import Encoder, FittedEncoder, Kind, Vectors, as_encoder, encoded
-from batchbalance.encoders.ids import ids_path, read_ids
 from batchbalance.encoders.items import Item, Items, open_items
 from batchbalance.encoders.named import DEFAULTS
 from batchbalance.encoders.named import encoder as encoder_named
 from batchbalance.encoders.store import Places, Settings, Store
 from batchbalance.errors import FileFormatError
 from batchbalance.files import mapped_array
+from batchbalance.ids import ids_path, read_ids
 from batchbalance.journal import Journal
 from batchbalance.progress import progress as shown_progress
 
@@ -186,8 +186,8 @@ class _Work:
         except (OSError, ValueError, KeyError, TypeError):  # no record, or none of ours
             return None
         if places.journal.exists():  # of a process that was killed right before its end
-            with Journal(places.journal):
-                places.journal.unlink()
+            Journal(places.journal).close()  # refuses if another process is at work
+            places.remove_journal()
         skipped = tuple((name, reason) for name, reason in record["skipped"])
         return Embeddings(vectors, read_ids(places.ids), self.encoder.name, skipped, record["rows"])
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from batchbalance.encoders.contract import Kind
-from batchbalance.encoders.ids import repeated_id
 from batchbalance.encoders.images import IMAGE_ENDINGS, read_image, require_pillow
 from batchbalance.encoders.rows import Row, RowFile, open_rows
 from batchbalance.errors import FileFormatError
+from batchbalance.ids import repeated_id
 
 TEXT_ENDING = ".txt"
 TEXT_COLUMN, ID_COLUMN = "text", "id"

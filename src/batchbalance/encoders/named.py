@@ -1,9 +1,6 @@
 """Encoders by name."""
 
-import importlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from batchbalance.encoders.contract import Encoder, Kind, as_encoder
@@ -11,6 +8,7 @@ from batchbalance.encoders.tables import Table
 from batchbalance.encoders.texts import SentenceTransformers, Tfidf, WordLlama
 from batchbalance.encoders.vision import EfficientNetLite0, Timm
 from batchbalance.errors import UnknownNameError
+from batchbalance.registry import imported
 
 Factory = Callable[..., Encoder]
 
@@ -63,19 +61,4 @@ def encoder(name: str, *, image_size: int | None = None, device: str | None = No
 
 def own(path: str) -> Encoder:
     """The user's encoder "package.module:function"; modules in the current folder are found too."""
-    module_name, _, attribute = path.partition(":")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(f"encoder {path!r} must be package.module:function, got no such module: {error}") from error
-    except Exception as error:  # whatever a user's module raises
-        raise ValueError(f"encoder {path!r} must import, got {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(here)
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"encoder {path!r} must name something in {module_name}, got no {attribute!r} there")
-        found = getattr(found, part)
-    return as_encoder(found, path)
+    return as_encoder(imported("encoder", path), path)

@@ -15,9 +15,9 @@ from typing import Any, TypedDict
 import numpy as np
 
 from batchbalance.encoders.contract import Vectors
-from batchbalance.encoders.ids import line_of
 from batchbalance.errors import FileFormatError
 from batchbalance.files import replacing
+from batchbalance.ids import line_of
 from batchbalance.journal import Journal, sync_folder
 from batchbalance.memory import as_text
 
@@ -82,6 +82,11 @@ class Places:
     def record(self) -> Path:
         """What was done, once all is."""
         return self.output.with_name(f"{self.output.stem}.embed.json")
+
+    def remove_journal(self) -> None:
+        """Remove the journal, which must be closed, and its lock."""
+        self.journal.unlink(missing_ok=True)
+        self.journal.with_name(f".{self.journal.name}.lock").unlink(missing_ok=True)
 
     def check(self) -> None:
         """Refuse, before any work, files that could not be written."""
@@ -197,7 +202,8 @@ class Store:
         self._places.ids_part.replace(self._places.ids)
         self._places.vectors_part.replace(self._places.output)
         sync_folder(self._places.output.parent)
-        self._places.journal.unlink()
+        self._journal.close()
+        self._places.remove_journal()
 
     def close(self) -> None:
         """Let other processes go on with these files."""

@@ -1,7 +1,7 @@
 """Ids of points in a text file, one a line; ``e.ids.txt`` holds those of ``e.npy``.
 
-An id stands as it is, unless it could not be read back: one that has a line break or blanks at its ends, starts with a
-quotation mark, or is no valid Unicode is written as a JSON string.
+An id stands as it is, unless it could not be read back: one that has a line break or another character that does not
+print, blanks at its ends, or a quotation mark at its start is written as a JSON string.
 """
 
 import hashlib
@@ -10,8 +10,6 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import numpy as np
 
 from batchbalance.errors import FileFormatError
 
@@ -54,6 +52,8 @@ def read_ids(path: str | os.PathLike[str]) -> list[str]:
 
 def repeated_id(names: Iterable[str]) -> str | None:
     """An id that comes more than once, or None; it keeps eight bytes for each id. Goes twice through `names`."""
+    import numpy as np  # only here, so that commands start without it
+
     hashes = np.frombuffer(array("Q", _hashes(names)), dtype=np.uint64)
     values, counts = np.unique(hashes, return_counts=True)
     suspects = set(values[counts > 1].tolist())
