@@ -19,7 +19,7 @@ from batchbalance.errors import FileFormatError
 from batchbalance.files import replacing
 from batchbalance.ids import line_of
 from batchbalance.journal import Journal, sync_folder
-from batchbalance.memory import as_text
+from batchbalance.machine import as_text
 
 HEADER_BYTES = 128
 NUMBER = np.dtype("<f4")
