@@ -355,6 +355,7 @@ COMMANDS = [
     ["analyse", "no-such-analysis"],
     ["run", "no-such-experiment"],
     ["report", "no-such-folder"],
+    ["embed", "no-such-folder", "--output", "e.npy"],
 ]
 
 
