@@ -17,6 +17,8 @@ from batchbalance.lab.paper.score_spread import variation
 from batchbalance.lab.paper.trained import first_draws
 from conftest import random_probs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):

@@ -10,6 +10,8 @@ import torch
 from batchbalance import DrawMismatchError, FileFormatError, Predictions
 from conftest import random_probs, random_weights
 
+pytestmark = pytest.mark.typed
+
 PROBS = random_probs(7, 3, 4, seed=1)
 
 
