@@ -17,7 +17,7 @@ check: lint check-workflows
 	$(BIN)/python -m pytest
 	$(MAKE) --no-print-directory types
 
-# Checking shapes and types triples the time of a test, so that it is a pass of its own. It fails if a function with
+# Checking shapes and types makes a test two to three times as long, so that it is a pass of its own. It fails if a function with
 # shapes in its annotations was not called.
 types:
 	$(BIN)/python -m pytest --jaxtyping-packages=batchbalance,typed.checked -m "typed and not slow"
