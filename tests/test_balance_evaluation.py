@@ -8,7 +8,10 @@ from batchbalance import Predictions, connect, evaluate_batch, joint_balance, se
 from batchbalance.seeds import generator
 from conftest import random_probs
 
+pytestmark = pytest.mark.typed
 
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("offset", [False, True])
 def test_the_certificate_is_never_above_the_truth(seed, offset):
@@ -25,6 +28,7 @@ def test_the_certificate_is_never_above_the_truth(seed, offset):
     assert greedy.certificate > 0.5
 
 
+@pytest.mark.slow
 def test_the_certificate_of_select_is_never_above_the_truth():
     for seed in range(8):
         predictions = Predictions.from_probs(random_probs(9, 6, 3, seed=seed))

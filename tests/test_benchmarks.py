@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -32,6 +31,8 @@ from benchmarks.__main__ import app
 from benchmarks.growth import Growth, fitted_exponent, measure_growth
 from benchmarks.inputs import random_pool
 from benchmarks.measure import ChildError, Side, call_child, take_turns
+
+pytestmark = pytest.mark.bench
 
 TINY = {"N": 60, "S": 6, "C": 3, "B": 5, "M": 20, "D": 4, "L": 5, "T": 4, "K": 8}
 
@@ -196,13 +197,15 @@ def test_a_peak_that_cannot_be_measured_is_left_out(monkeypatch):
     assert runner.peak_memory("gain-pass", TINY, "gain pass", 0) is None
 
 
-def test_peak_above_sees_what_is_freed_again():
+def test_peak_above_sees_what_is_freed_again(parent):
     code = (
         "import torch; from benchmarks.measure import peak_above\n"
         "torch.ones(2**26).sum()\n"  # freed before, so not counted
         "print(peak_above(lambda: torch.ones(2**24).sum()))\n"
     )
-    found = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    ended, out, err = parent.run(code)
+    assert ended == 0, err
+    found = float(out)
     if measure.Path("/proc/self/clear_refs").exists():
         assert 60 <= found < 128
 

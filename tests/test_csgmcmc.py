@@ -88,6 +88,7 @@ def reference_chain(x, y, decay, num_steps):
     return np.array(kept)
 
 
+@pytest.mark.slow
 def test_logistic_regression_agrees_with_a_long_reference_chain():
     x, y = logistic_data()
     decay, cycles = 0.1, 100

@@ -41,6 +41,7 @@ def test_public_names():
         assert getattr(batchbalance, name).__doc__ or name == "STRATEGIES"
 
 
+@pytest.mark.slow
 def test_importing_is_inert():
     code = (
         "import sys, batchbalance, batchbalance.errors\n"
