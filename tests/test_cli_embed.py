@@ -15,9 +15,14 @@ from typer.testing import CliRunner
 
 from batchbalance.cli import app
 from batchbalance.encoders import embed, encoder
-from conftest import interruptible, random_probs
+from conftest import random_probs
 
 RUN = "from batchbalance.cli import main; main()"
+
+
+def interruptible():
+    """For `preexec_fn`: what a background job of a shell starts ignores interrupts otherwise."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(*arguments):
