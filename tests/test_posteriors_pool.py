@@ -53,7 +53,7 @@ def test_mistakes(saved, tmp_path):
     with pytest.raises(FileFormatError, match=r"shape \(4,\) and float32 like .*a.npy, got \(5,\) and float32"):
         predicted_pool(loader, [*paths, tmp_path / "wide.npy"])
     (tmp_path / "text.npy").write_text("no array")
-    with pytest.raises(FileFormatError, match=r"must be a whole \.npy file"):
+    with pytest.raises(FileFormatError, match=r"is damaged or not a \.npy file"):
         predicted_pool(loader, [tmp_path / "text.npy"])
     np.save(tmp_path / "flat.npy", np.zeros(3))
     with pytest.raises(FileFormatError, match=r"\(N, …\), got shape \(3,\)"):
