@@ -53,6 +53,16 @@ def test_baselines_are_what_they_say():
     assert float(found.coverage[0]) == pytest.approx(joint_balance(predictions, edges, [5]) / edges.total_weight)
 
 
+@pytest.mark.parametrize("pairs", ["disjoint", "all", 1])
+@pytest.mark.parametrize("num_draws", [2, 3, 4, 5])
+def test_fewer_than_four_draws_have_no_standard_errors(num_draws, pairs):
+    predictions = Predictions.from_probs(random_probs(10, num_draws, 3, seed=num_draws))
+    found = evaluate_batch(predictions, connect(predictions, 0.0, pairs), [1, 4])
+    assert (found.gain_errors is None) == (num_draws < 4)
+    if found.gain_errors is not None:
+        assert bool(torch.isfinite(found.gain_errors).all())
+
+
 def test_without_edges_there_is_no_certificate():
     predictions = Predictions.from_probs(random_probs(20, 4, 3))
     found = evaluate_batch(predictions, connect(predictions, 1.0), [3, 4])
