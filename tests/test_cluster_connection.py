@@ -1,3 +1,6 @@
+import ast
+import subprocess
+import sys
 import time
 
 import pytest
@@ -47,3 +50,21 @@ def test_an_unreachable_cluster_is_an_error_in_seconds(started):
     with pytest.raises(ValueError, match="`num_shards` must be a whole number of at least 1, got 0"):
         RayExecutor(num_shards=0)
     assert started == []
+
+
+LISTENING = """
+import os, psutil, ray
+from batchbalance.cluster.connection import connected_ray
+connected_ray("local")
+ray.get(ray.remote(lambda: 1).remote())
+mine = {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
+listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in mine]
+assert len(listening) > 2, listening
+print(sorted({c.laddr.ip for c in listening}))
+"""
+
+
+def test_a_cluster_that_is_started_here_listens_on_this_machine_alone():
+    result = subprocess.run([sys.executable, "-c", LISTENING], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert {name.removeprefix("::ffff:") for name in ast.literal_eval(result.stdout.splitlines()[-1])} == {"127.0.0.1"}

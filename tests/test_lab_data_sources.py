@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import json
 import re
 import tarfile
 import threading
@@ -44,12 +45,16 @@ def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         thread.join()
 
 
-def test_every_hash_is_an_md5_and_every_source_has_a_page() -> None:
+def test_every_hash_is_a_sha256_and_every_source_has_a_page() -> None:
     assert len(ALL) == 10
+    urls = [download.url for source in ALL for download in source.downloads]
+    # The publisher of SVHN has no https; its hashes are known.
+    assert {url.split("/")[2] for url in urls if not url.startswith("https://")} == {"ufldl.stanford.edu"}
     for source in ALL:
         assert source.page.startswith("http")
         for download in source.downloads:
-            assert download.md5 is None or re.fullmatch("[0-9a-f]{32}", download.md5)
+            assert download.sha256 is None or re.fullmatch("[0-9a-f]{64}", download.sha256)
+            assert download.sha256 or source in (sources.CINIC_10, sources.HAR, sources.DRIFT, sources.DRY_BEAN)
 
 
 def test_data_folder_order(tmp_path: Path, monkeypatch) -> None:
@@ -94,7 +99,7 @@ def test_single_files_are_downloaded_and_checked(tmp_path: Path, served, monkeyp
     files.write_mnist(folder, packed=True)
     downloads = []
     for path in sorted(folder.iterdir()):
-        downloads.append(Download(address + path.name, hashlib.md5(path.read_bytes()).hexdigest()))
+        downloads.append(Download(address + path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
     monkeypatch.setitem(
         published.PUBLISHED, "mnist", _with_source("mnist", Source(("mnist",), address, tuple(downloads)))
     )
@@ -122,11 +127,30 @@ def test_a_download_draws_a_bar_on_a_terminal(tmp_path: Path, served, monkeypatc
 def test_a_wrong_hash_is_refused(tmp_path: Path, served, monkeypatch) -> None:
     folder, address = served
     files.write_mnist(folder, packed=True)
-    wrong = Source(("mnist",), address, (Download(address + "train-images-idx3-ubyte.gz", "0" * 32),))
+    wrong = Source(("mnist",), address, (Download(address + "train-images-idx3-ubyte.gz", "0" * 64),))
     monkeypatch.setitem(published.PUBLISHED, "mnist", _with_source("mnist", wrong))
     with pytest.raises(FileNotFoundError, match="hash"):
         load("mnist", data_dir=tmp_path / "data")
     assert not list((tmp_path / "data" / "mnist").glob("train*"))
+
+
+def test_a_file_without_a_published_hash_must_stay_what_it_was(tmp_path: Path, served) -> None:
+    folder, address = served
+    source = Source(("own",), address, (Download(address + "train.mat"),))
+    files.write(folder / "train.mat", b"first")
+    sources.fetch(source, tmp_path, ["train.mat"])
+    known = json.loads((tmp_path / "own" / "downloads.json").read_text())
+    assert known == {"train.mat": hashlib.sha256(b"first").hexdigest()}
+    (tmp_path / "own" / "train.mat").unlink()
+    sources.fetch(source, tmp_path, ["train.mat"])  # the same again
+    (tmp_path / "own" / "train.mat").unlink()
+    files.write(folder / "train.mat", b"other")
+    with pytest.raises(FileNotFoundError, match="hash"):
+        sources.fetch(source, tmp_path, ["train.mat"])
+    assert not (tmp_path / "own" / "train.mat").exists()
+    (tmp_path / "own" / "downloads.json").write_text("[1]")
+    with pytest.raises(FileNotFoundError, match="hashes of earlier downloads"):
+        sources.fetch(source, tmp_path, ["train.mat"])
 
 
 def test_an_archive_is_downloaded_and_unpacked(tmp_path: Path, served, monkeypatch) -> None:
@@ -140,7 +164,7 @@ def test_an_archive_is_downloaded_and_unpacked(tmp_path: Path, served, monkeypat
         data = load("cifar-10", data_dir=tmp_path / "data", partial=True)
     assert data.train_x.shape == (20, 3, 32, 32)
     names = sorted(path.name for path in (tmp_path / "data" / "cifar-10-batches-bin").iterdir())
-    assert names == [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    assert names == [*(f"data_batch_{i}.bin" for i in range(1, 6)), "downloads.json", "test_batch.bin"]
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["cifar-10-batches-bin"]
 
 

@@ -3,11 +3,14 @@
 import logging
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from batchbalance.errors import MissingExtraError
 
 CONNECT_SECONDS = 5.0
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 MAX_LOSSES = 3  # workers that may die, one after the other, before their work is given up
 
 
@@ -44,8 +47,32 @@ def connected_ray(address: str) -> Any:
 
 
 def _init(ray: Any, address: str) -> None:
-    started_here = {"include_dashboard": False} if address == "local" else {}
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **started_here)
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    if address != "local":
+        ray.init(address=address, **options)
+        return
+    with _loopback_only():
+        ray.init(address=address, include_dashboard=False, **options)
+
+
+@contextmanager
+def _loopback_only() -> Iterator[None]:
+    """Let a cluster that starts in this block listen on 127.0.0.1 alone, which no option of Ray 2.60 does on Linux.
+
+    It is what Ray does on Windows and macOS, where this variable and constant say that there are no other machines.
+    """
+    from ray._private import ray_constants
+
+    had, known = os.environ.get(LOOPBACK_VARIABLE), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[LOOPBACK_VARIABLE], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = known
+        if had is None:
+            del os.environ[LOOPBACK_VARIABLE]
+        else:
+            os.environ[LOOPBACK_VARIABLE] = had
 
 
 def _check_answer(address: str) -> None:

@@ -1,9 +1,12 @@
 """Where the files of published data sets come from and where they are put.
 
 A file at hand is always used as it is; only a missing one is downloaded. Hashes guard downloads alone, because a
-file may well be repacked, and each is taken from a source that is named beside it.
+file may well be repacked. Published ones are those of TensorFlow Datasets, at github.com/tensorflow/datasets in
+tensorflow_datasets/url_checksums. Where none is published, the hash of the first download is written into the folder of
+the data set, and every later one must have it.
 """
 
+import json
 import os
 import sys
 import tarfile
@@ -13,18 +16,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from batchbalance.errors import FileFormatError
+from batchbalance.files import replacing
+
 FOLDER_VARIABLE = "BATCHBALANCE_DATA"
 TIMEOUT_SECONDS = (5, 60)  # to connect, and between two packets
 CHUNK_BYTES = 2**18
+HASHES = "downloads.json"
 IDX_PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
 
 @dataclass(frozen=True)
 class Download:
-    """One file a publisher serves. `md5` is None where no citable source gives a hash."""
+    """One file a publisher serves. `sha256` is None where no citable source gives a hash."""
 
     url: str
-    md5: str | None = None
+    sha256: str | None = None
 
     @property
     def file_name(self) -> str:
@@ -48,7 +55,7 @@ class Source:
 
 
 def _idx_files(base: str, hashes: Sequence[str]) -> tuple[Download, ...]:
-    return tuple(Download(f"{base}{part}-ubyte.gz", md5) for part, md5 in zip(IDX_PARTS, hashes, strict=True))
+    return tuple(Download(f"{base}{part}-ubyte.gz", sha256) for part, sha256 in zip(IDX_PARTS, hashes, strict=True))
 
 
 MNIST = Source(
@@ -56,12 +63,11 @@ MNIST = Source(
     "https://yann.lecun.com/exdb/mnist/",
     _idx_files(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        # From torchvision/datasets/mnist.py of github.com/pytorch/vision, class MNIST.
         (
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "d53e105ee54ea40749a09fcbcd1e9432",
-            "9fb629c4189551a2d022fa330f9573f3",
-            "ec29112dd5afa0611ce80d1b7f02629c",
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         ),
     ),
 )
@@ -69,50 +75,65 @@ FASHION_MNIST = Source(
     ("fashion-mnist", "FashionMNIST"),
     "https://github.com/zalandoresearch/fashion-mnist",
     _idx_files(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        # From torchvision/datasets/mnist.py of github.com/pytorch/vision, class FashionMNIST.
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
         (
-            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "25c81989df183df01b3e8a0aad5dffbe",
-            "bef4ecab320f06d8554ea6380940ec79",
-            "bb300cfdad3c16e7a12a480ee83cd310",
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         ),
     ),
 )
 EMNIST = Source(
     ("emnist", "EMNIST"),
     "https://www.nist.gov/itl/products-and-services/emnist-dataset",
-    # From torchvision/datasets/mnist.py of github.com/pytorch/vision, class EMNIST.
-    (Download("https://www.itl.nist.gov/iaui/vip/cs_links/EMNIST/gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"),),
+    (
+        Download(
+            "https://www.itl.nist.gov/iaui/vip/cs_links/EMNIST/gzip.zip",
+            "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
+        ),
+    ),
 )
 SVHN = Source(
     ("svhn", "SVHN"),
     "http://ufldl.stanford.edu/housenumbers/",
-    # From torchvision/datasets/svhn.py of github.com/pytorch/vision.
     (
-        Download("http://ufldl.stanford.edu/housenumbers/train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-        Download("http://ufldl.stanford.edu/housenumbers/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
+        Download(
+            "http://ufldl.stanford.edu/housenumbers/train_32x32.mat",
+            "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+        ),
+        Download(
+            "http://ufldl.stanford.edu/housenumbers/test_32x32.mat",
+            "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+        ),
     ),
 )
 CIFAR_10 = Source(
     ("cifar-10-batches-bin", "cifar-10"),
     "https://www.cs.toronto.edu/~kriz/cifar.html",
-    # The publisher's own page (the address above) lists the md5 of each archive.
-    (Download("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
+    (
+        Download(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        ),
+    ),
 )
 CIFAR_100 = Source(
     ("cifar-100-binary", "cifar-100"),
     "https://www.cs.toronto.edu/~kriz/cifar.html",
-    # The publisher's own page (the address above) lists the md5 of each archive.
-    (Download("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),),
+    (
+        Download(
+            "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        ),
+    ),
 )
 CINIC_10 = Source(
     ("cinic-10", "CINIC-10"),
     "https://datashare.ed.ac.uk/handle/10283/3192",
-    # No hash: we know no source for one that we could cite.
+    # No published hash that we could cite, as for the three UCI data sets below.
     (Download("https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz"),),
 )
-# No hashes for the three UCI data sets: the repository publishes none.
 HAR = Source(
     ("har", "UCI HAR Dataset"),
     "https://archive.ics.uci.edu/dataset/240/human+activity+recognition+using+smartphones",
@@ -189,14 +210,35 @@ def fetch(source: Source, root: Path, names: Sequence[str]) -> None:
 def _retrieve(download: Download, folder: Path) -> Path:
     import pooch
 
-    known = None if download.md5 is None else f"md5:{download.md5}"
+    expected = download.sha256 or _recorded(folder).get(download.file_name)
+    known = None if expected is None else f"sha256:{expected}"
     bar = Bar(download.file_name) if sys.stderr.isatty() else None
     downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK_BYTES, timeout=TIMEOUT_SECONDS)
     try:
-        return Path(pooch.retrieve(download.url, known, fname=download.file_name, path=folder, downloader=downloader))
+        path = Path(pooch.retrieve(download.url, known, fname=download.file_name, path=folder, downloader=downloader))
     finally:
         if bar is not None:
             bar.close()
+    if expected is None:
+        _record(folder, {**_recorded(folder), download.file_name: pooch.file_hash(str(path))})
+    return path
+
+
+def _recorded(folder: Path) -> dict[str, str]:
+    """SHA-256 of files that were downloaded before, by name."""
+    path = folder / HASHES
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path} must hold the hashes of earlier downloads, got: {error}; delete it") from error
+    if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
+        raise FileFormatError(f"{path} must hold the hashes of earlier downloads, got something else; delete it")
+    return content
+
+
+def _record(folder: Path, hashes: dict[str, str]) -> None:
+    with replacing(folder / HASHES) as temporary:
+        temporary.write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf-8")
 
 
 class Bar:
