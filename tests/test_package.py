@@ -21,10 +21,10 @@ LIBRARY = ROOMS[: ROOMS.index("lab.data")]
 
 PUBLIC = {
     "Badge", "Balance", "Bald", "BatchBalance", "BatchBalanceError", "BatchBald", "BatchEvaluation", "ClusterBalance",
-    "ClusterMargin", "CoreSet", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy", "EnumeratedBalance", "Epig",
-    "FileFormatError", "GreedyBalance", "HypothesisTable", "LeastConfidence", "Margin", "MeanStd",
-    "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald", "PowerSampling", "Predictions", "Random",
-    "STRATEGIES", "SampledBalance", "Selection", "StochasticBalance", "Strategy", "UnknownNameError",
+    "ClusterMargin", "CoreSet", "Cover", "CoverBalance", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy", "EnumeratedBalance", "Epig",
+    "FileFormatError", "GreedyBalance", "HypothesisTable", "LeastConfidence", "Margin", "MaxHerding", "MeanStd",
+    "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald", "PowerSampling", "Predictions", "ProbCover", "Random",
+    "STRATEGIES", "SampledBalance", "Selection", "StochasticBalance", "Strategy", "TypiClust", "UHerding", "UnknownNameError",
     "VariationRatio", "annealed_threshold", "balance_scores", "connect", "evaluate_batch", "hamming_distances",
     "information", "joint_balance", "select",
 }  # fmt: skip

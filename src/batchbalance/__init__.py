@@ -4,6 +4,7 @@ from batchbalance.balance.closed_form import balance_scores, information, joint_
 from batchbalance.balance.edges import Edges, annealed_threshold, connect, hamming_distances
 from batchbalance.balance.evaluation import BatchEvaluation, evaluate_batch
 from batchbalance.balance.finite import HypothesisTable
+from batchbalance.batches.cover import Cover
 from batchbalance.errors import (
     BatchBalanceError,
     DrawMismatchError,
@@ -23,6 +24,7 @@ from batchbalance.strategies import (
     ClusterBalance,
     ClusterMargin,
     CoreSet,
+    CoverBalance,
     Ec2,
     Eced,
     Entropy,
@@ -31,15 +33,19 @@ from batchbalance.strategies import (
     GreedyBalance,
     LeastConfidence,
     Margin,
+    MaxHerding,
     MeanStd,
     PartitionBalance,
     PowerBalance,
     PowerBald,
     PowerSampling,
+    ProbCover,
     Random,
     SampledBalance,
     StochasticBalance,
     Strategy,
+    TypiClust,
+    UHerding,
     VariationRatio,
 )
 
@@ -56,6 +62,8 @@ __all__ = [
     "ClusterBalance",
     "ClusterMargin",
     "CoreSet",
+    "Cover",
+    "CoverBalance",
     "DrawMismatchError",
     "Ec2",
     "Eced",
@@ -68,6 +76,7 @@ __all__ = [
     "HypothesisTable",
     "LeastConfidence",
     "Margin",
+    "MaxHerding",
     "MeanStd",
     "MissingExtraError",
     "PartitionBalance",
@@ -75,11 +84,14 @@ __all__ = [
     "PowerBald",
     "PowerSampling",
     "Predictions",
+    "ProbCover",
     "Random",
     "SampledBalance",
     "Selection",
     "StochasticBalance",
     "Strategy",
+    "TypiClust",
+    "UHerding",
     "UnknownNameError",
     "VariationRatio",
     "annealed_threshold",

@@ -31,7 +31,7 @@ from batchbalance.seeds import generator
 Kernel = Literal["gaussian", "ball"]
 Rows = Callable[[Int[Tensor, " p"]], Float[Tensor, "p D"]]  # embeddings of some points, by their place in the pool
 
-MAX_TARGETS = 4096
+MAX_TARGETS, TARGETS_PER_PICK = 4096, 40  # targets at most, unless the batch is large
 CACHE_LIMIT = 3 * 2**28  # bytes of bounds on similarities that are kept at most
 NUM_RANDOM_BATCHES = 20
 BOUNDARY = 1e-12  # relative; a squared distance that is so close to the radius is inside

@@ -12,12 +12,15 @@ BLOCK_NUMBERS = 2**22
 
 
 def check_finite(name: str, embeddings: Tensor) -> None:
-    """Raise unless the embeddings are finite real numbers."""
-    if not bool(torch.isfinite(embeddings).all()):
-        where = (~torch.isfinite(embeddings)).nonzero()[0].tolist()
-        raise ValueError(
-            f"`{name}` must be finite, got NaN or infinity (first at point {where[0]}, feature {where[-1]})"
-        )
+    """Raise unless the embeddings are finite real numbers; they are read in blocks."""
+    step = max(1, BLOCK_NUMBERS // max(1, embeddings[:1].numel()))
+    for start in range(0, len(embeddings), step):
+        wrong = ~torch.isfinite(embeddings[start : start + step])
+        if bool(wrong.any()):
+            where = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"`{name}` must be finite, got NaN or infinity (first at point {start + where[0]}, feature {where[-1]})"
+            )
 
 
 def distances(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Float[Tensor, " n"]:

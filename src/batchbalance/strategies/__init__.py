@@ -3,6 +3,7 @@
 from typing import Any
 
 from batchbalance.errors import UnknownNameError
+from batchbalance.strategies.auto import AUTO, auto_strategy
 from batchbalance.strategies.baselines import (
     Badge,
     Bald,
@@ -33,6 +34,7 @@ from batchbalance.strategies.connected import (
     StochasticBalance,
 )
 from batchbalance.strategies.contract import Choice, ConnectedStrategy, Problem, Strategy
+from batchbalance.strategies.coverage import CoverBalance, MaxHerding, ProbCover, TypiClust, UHerding
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
@@ -46,6 +48,11 @@ STRATEGIES: dict[str, type[Strategy]] = {
         PartitionBalance,
         EnumeratedBalance,
         SampledBalance,
+        CoverBalance,
+        UHerding,
+        MaxHerding,
+        ProbCover,
+        TypiClust,
         Bald,
         BatchBald,
         PowerBald,
@@ -74,6 +81,7 @@ def strategy_named(name: str, options: dict[str, Any] | None = None) -> Strategy
 
 
 __all__ = [
+    "AUTO",
     "STRATEGIES",
     "Badge",
     "Balance",
@@ -85,6 +93,7 @@ __all__ = [
     "ClusterMargin",
     "ConnectedStrategy",
     "CoreSet",
+    "CoverBalance",
     "Ec2",
     "Eced",
     "Entropy",
@@ -93,16 +102,21 @@ __all__ = [
     "GreedyBalance",
     "LeastConfidence",
     "Margin",
+    "MaxHerding",
     "MeanStd",
     "PartitionBalance",
     "PowerBalance",
     "PowerBald",
     "PowerSampling",
+    "ProbCover",
     "Problem",
     "Random",
     "SampledBalance",
     "StochasticBalance",
     "Strategy",
+    "TypiClust",
+    "UHerding",
     "VariationRatio",
+    "auto_strategy",
     "strategy_named",
 ]

@@ -102,9 +102,7 @@ def _choose(strategy: Strategy, problem: Problem, candidates: Tensor, size: int,
     edges = None
     if isinstance(strategy, ConnectedStrategy):
         edges = strategy.connect(problem.predictions, options.threshold, "disjoint", problem.seed, "all")
-    strategy.choose(
-        Problem(problem.predictions, candidates, size, problem.seed, edges=edges, embeddings=problem.embeddings)
-    )
+    strategy.choose(Problem(problem.given, candidates, size, problem.seed, edges=edges, embeddings=problem.embeddings))
 
 
 def slope(sizes: Sequence[int], seconds: Sequence[float | None]) -> float | None:
