@@ -21,12 +21,12 @@ LIBRARY = ROOMS[: ROOMS.index("lab.data")]
 
 PUBLIC = {
     "Badge", "Balance", "Bald", "BatchBalance", "BatchBalanceError", "BatchBald", "BatchEvaluation", "ClusterBalance",
-    "ClusterMargin", "CoreSet", "Cover", "CoverBalance", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy", "EnumeratedBalance", "Epig",
-    "FileFormatError", "GreedyBalance", "HypothesisTable", "LeastConfidence", "Margin", "MaxHerding", "MeanStd",
-    "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald", "PowerSampling", "Predictions", "ProbCover", "Random",
-    "STRATEGIES", "SampledBalance", "Selection", "StochasticBalance", "Strategy", "TypiClust", "UHerding", "UnknownNameError",
-    "VariationRatio", "annealed_threshold", "balance_scores", "connect", "evaluate_batch", "hamming_distances",
-    "information", "joint_balance", "select",
+    "ClusterMargin", "CoreSet", "Cover", "CoverBalance", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy",
+    "EnumeratedBalance", "Epig", "FileFormatError", "GreedyBalance", "HypothesisTable", "LeastConfidence", "Margin",
+    "MaxHerding", "MeanStd", "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald", "PowerSampling",
+    "Predictions", "ProbCover", "Random", "STRATEGIES", "SampledBalance", "Selection", "StochasticBalance",
+    "Strategy", "TypiClust", "UHerding", "UnknownNameError", "VariationRatio", "annealed_threshold", "balance_scores",
+    "connect", "evaluate_batch", "hamming_distances", "information", "joint_balance", "select",
 }  # fmt: skip
 
 

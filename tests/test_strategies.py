@@ -171,7 +171,8 @@ def test_large_batches_are_clustered(pool):
 def test_the_offset_reaches_every_strategy(pool):
     for name in BALANCE:
         strategy = strategy_named(name, {"offset": True})
-        chosen = select(pool, 3, strategy=strategy, threshold=0.05)
+        needed = {"embeddings": features(pool)} if strategy.needs else {}
+        chosen = select(pool, 3, strategy=strategy, threshold=0.05, **needed)
         assert float(chosen.null_coverage.abs().max()) < 1e-12
         plain = choose(pool, 3, strategy=name)
         assert not torch.allclose(chosen.gains, plain.gains)
