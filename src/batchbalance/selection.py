@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance import threads
 from batchbalance.balance.edges import DEFAULT_RATIO, Edges, MaxReference, Pairs, annealed_threshold, subsample
 from batchbalance.balance.evaluation import BatchEvaluation, batch_value, remaining_candidates
 from batchbalance.balance.greedy import Continuation, Executor
@@ -237,36 +238,38 @@ def select(
         executor=executor,
     )
 
-    # Connect.
+    # Connect, choose, evaluate.
+    with threads.for_work(chosen_strategy.flops(problem), in_pieces=chosen_strategy.in_pieces(problem)):
+        selection = _selected(chosen_strategy, problem, given, None if memory_budget is None else (budget, least))
+    not_used = [f"`{name}` was not used: strategy {chosen_strategy.name!r} has no use for it" for name in unused]
+    return replace(selection, warnings=(*selection.warnings, *not_used), note=note)
+
+
+def _selected(strategy: Strategy, problem: Problem, given: dict[str, Any], budget: tuple[int, int] | None) -> Selection:
+    """The batch; `budget` is that of memory, and what of it a pass over the pool takes."""
     source = None
-    if isinstance(chosen_strategy, ConnectedStrategy):
-        tau, source = _threshold(problem, threshold, validation_error, DEFAULT_RATIO if ratio is None else ratio)
+    if isinstance(strategy, ConnectedStrategy):
+        tau, source = _threshold(problem, given["threshold"], given["validation_error"], given["ratio"])
         compared = problem.predictions if problem.reference is None else problem.reference
-        edges = chosen_strategy.connect(
-            compared, tau, "disjoint" if pairs is None else pairs, problem.seed, max_reference
-        )
+        pairs: Pairs | SupportsIndex = "disjoint" if given["pairs"] is None else given["pairs"]
+        edges = strategy.connect(compared, tau, pairs, problem.seed, given["max_reference"])
         problem = replace(problem, edges=edges, reference=None)
     elif problem.reference is not None:
-        problem = replace(problem, reference=subsample(problem.reference, max_reference, problem.seed))
-    if memory_budget is not None:
-        check_budget(budget, least, chosen_strategy.name, chosen_strategy.memory_needed(problem))
-
-    # Choose.
-    choice = _choose(chosen_strategy, problem)
-
-    # Evaluate.
+        problem = replace(problem, reference=subsample(problem.reference, given["max_reference"], problem.seed))
+    if budget is not None:
+        check_budget(*budget, strategy.name, strategy.memory_needed(problem))
+    choice = _choose(strategy, problem)
     value = None
-    if isinstance(chosen_strategy, ConnectedStrategy):
+    if isinstance(strategy, ConnectedStrategy):
         value = batch_value(
-            chosen_strategy.model(problem),
+            strategy.model(problem),
             choice.indices,
-            candidates,
+            problem.candidates,
             seed=problem.seed,
             upper_bound=choice.upper_bound,
         )
     warnings = choice.notes + _cover_notes(choice.cover) + _reference_notes(problem.edges)
-    warnings += tuple(f"`{name}` was not used: strategy {chosen_strategy.name!r} has no use for it" for name in unused)
-    return Selection(chosen_strategy, problem.seed, choice, value, problem.edges, source, warnings, note)
+    return Selection(strategy, problem.seed, choice, value, problem.edges, source, warnings)
 
 
 def _resolved(
@@ -391,9 +394,10 @@ class _Pool:
 
 
 def _threshold(
-    problem: Problem, threshold: SupportsFloat | None, validation_error: SupportsFloat | None, ratio: SupportsFloat
+    problem: Problem, threshold: SupportsFloat | None, validation_error: SupportsFloat | None, ratio: Any
 ) -> tuple[float, str]:
     """τ and how it came about."""
+    ratio = DEFAULT_RATIO if ratio is None else ratio
     if threshold is not None:
         return check_unit("threshold", threshold), "given"
     if validation_error is not None:

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance import threads
 from batchbalance.balance.greedy import Offer
 from batchbalance.batches.distances import BLOCK_NUMBERS, nearest_distances
 from batchbalance.bounds import LazyBounds
@@ -218,15 +219,24 @@ class CoverShard:
         self._is_first = False
         num = len(self._candidates)
         gains = torch.empty(num, dtype=torch.float64)
-        for span in spans_of(num, BLOCK_NUMBERS // max(len(self._targets), self._targets.num_features)):
-            gains[span] = self._upper_gains(torch.arange(span.start, span.stop), keep=len(self._kept) == num)
-            bar.advance(span.stop - span.start)
+        keep_all = len(self._kept) == num
+
+        def fill(span: slice) -> None:
+            found = self._targets.similarity_bounds(self._rows(self._candidates[span]))
+            if keep_all:
+                self._kept[span] = found.cpu()
+            gains[span] = self._targets.bounds_of(found, self._covered)
+
+        threads.each(fill, spans_of(num, BLOCK_NUMBERS // max(len(self._targets), self._targets.num_features)), bar)
+        if keep_all:
+            self._slots = torch.arange(num)
+            self._num_kept = num
         self._bounds.set(gains)
 
     def _gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         return self._targets.gains(self._rows(self._candidates[positions]), self._covered)
 
-    def _upper_gains(self, positions: Int[Tensor, " p"], keep: bool = True) -> Float[Tensor, " p"]:
+    def _upper_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         """Upper bounds on gains, from what is kept and from matrix products."""
         gains = torch.empty(len(positions), dtype=torch.float64)
         is_kept = self._slots[positions] >= 0
@@ -236,8 +246,7 @@ class CoverShard:
         new = positions[~is_kept]
         if len(new):
             found = self._targets.similarity_bounds(self._rows(self._candidates[new]))
-            if keep:
-                self._keep(new, found)
+            self._keep(new, found)
             gains[~is_kept] = self._targets.bounds_of(found, self._covered)
         return gains
 

@@ -133,6 +133,18 @@ class Strategy(BaseModel, ABC):
     def choose(self, problem: Problem) -> Choice:
         """Choose `problem.batch_size` of the candidates."""
 
+    def flops(self, problem: Problem) -> float:
+        """About how many operations ``choose`` takes: a pass over all points for each pick."""
+        given, embeddings = problem.given, problem.embeddings
+        numbers = 0 if embeddings is None else 2 * embeddings.numel()
+        if given is not None and self.needs_predictions:
+            numbers += given.num_points * given.num_draws**2 * given.num_classes
+        return float(numbers * problem.batch_size)
+
+    def in_pieces(self, problem: Problem) -> bool:  # noqa: ARG002
+        """Whether the long parts of ``choose`` go through ``threads.each``."""
+        return False
+
     def memory_needed(self, problem: Problem) -> int:  # noqa: ARG002
         """Bytes that ``choose`` takes beside a streaming pass; 0 for strategies that stream."""
         return 0

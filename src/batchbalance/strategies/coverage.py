@@ -62,6 +62,17 @@ class CoverStrategy(Strategy):
         order = torch.randperm(len(problem.candidates), generator=generator(problem.seed, "targets"))
         return problem.candidates[order[:most].sort().values]
 
+    def flops(self, problem: Problem) -> float:
+        """The first pass over candidates and targets, and about as much for all that follow."""
+        if problem.embeddings is None:
+            return 0.0
+        num_targets = min(self._most_targets(problem), len(problem.candidates))
+        return 4.0 * len(problem.candidates) * num_targets * problem.embeddings.shape[-1]
+
+    def in_pieces(self, problem: Problem) -> bool:
+        """Yes, where the embeddings are in memory."""
+        return problem.embeddings is not None and problem.embeddings.device.type == "cpu"
+
     def memory_needed(self, problem: Problem) -> int:
         """The targets and labelled points in several forms, and a few blocks."""
         if problem.embeddings is None:
