@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test check lint check-workflows format demo bench clean
+.PHONY: install test check lint check-workflows format demo bench torture clean
 
 install: .venv/.installed
 
@@ -55,6 +55,10 @@ BENCH := .venv-bench/bin/python -m pip install --quiet --disable-pip-version-che
 # `make bench OPTIONS=--quick` takes small sizes.
 bench: install .venv-bench/.installed
 	$(BIN)/python -m benchmarks --peers .venv-bench --output bench.json $(if $(findstring --only,$(OPTIONS)),,--plot bench.png) $(OPTIONS)
+
+# Kills, damage and fuzz for as long as one likes, as `make torture OPTIONS="--minutes 5 --seed 3"`; an hour by default.
+torture: install
+	$(BIN)/python -m torture $(OPTIONS)
 
 clean:
 	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache

@@ -1,7 +1,13 @@
 """The lines of the benchmark that need nothing but this library: ours against a plain form of the same thing."""
 
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -23,7 +29,7 @@ from batchbalance.selection import select
 from batchbalance.strategies import ClusterBalance
 from benchmarks import plain
 from benchmarks.inputs import random_embeddings, random_pool, random_probs
-from benchmarks.measure import Side
+from benchmarks.measure import ChildError, Side
 
 Size = dict[str, int]
 SAMPLED_POINTS = 4  # the sampled estimator is timed on this many points
@@ -40,6 +46,7 @@ class Case:
         full: sizes of the whole benchmark.
         quick: sizes of the quick one; none leaves the case out.
         target: the least ratio wanted against the first other side at full size.
+        has_memory: whether its peak memory can be measured; not that of a process of its own.
     """
 
     name: str
@@ -47,6 +54,24 @@ class Case:
     full: tuple[Size, ...]
     quick: tuple[Size, ...] = ()
     target: float | None = None
+    has_memory: bool = True
+
+
+def startup_against_torch(size: Size, seed: int) -> list[Side]:
+    """`batchbalance select` of a small file, from start to exit; a process that imports torch and nothing else."""
+    pool = Path(tempfile.mkdtemp()) / "pool.npz"
+    _pool(size, seed).save(pool)
+
+    def process(*arguments: str) -> None:
+        done = subprocess.run([sys.executable, "-c", *arguments], capture_output=True, text=True)
+        if done.returncode:
+            raise ChildError(done.stderr)
+
+    def ours() -> None:
+        process("from batchbalance.cli import main; main()", "select", str(pool), "--batch-size", str(size["B"]))
+
+    weakref.finalize(ours, shutil.rmtree, pool.parent)
+    return [Side("batchbalance select", ours), Side("import torch", lambda: process("import torch"))]
 
 
 def greedy_against_sampling(size: Size, seed: int) -> list[Side]:
@@ -105,7 +130,7 @@ def clustering_against_enumeration(size: Size, seed: int) -> list[Side]:
 
     def ours() -> Tensor:
         features = torch.cat([model.features(every[span]) for span in model.spans(len(every))])
-        return balance_clustering(features, scores.to(features), seeds)
+        return balance_clustering(features, scores.to(features), seeds)[0]
 
     def enumerated() -> Tensor:
         log_probs = model.predictions.log_probs()
@@ -278,6 +303,10 @@ CASES = [
     ),
     Case("ec2", ec2_against_edges, (EDGES,), ({**EDGES, "N": 1_000},)),
     Case("eced", eced_against_edges, (EDGES,), ({**EDGES, "N": 1_000},)),
+    Case(
+        "startup", startup_against_torch, ({"N": 500, "S": 20, "C": 8, "B": 5},),
+        ({"N": 500, "S": 20, "C": 8, "B": 5},), 0.8, has_memory=False,
+    ),
     Case("select", whole_select, (LARGE,), ({**LARGE, "N": 4_000},)),
     Case("large-clustering", large_clustering, ({"N": 20_000, "S": 24, "C": 100, "B": 5_000},)),
     Case("large-batch-bald", large_batch_bald, ({"N": 50_000, "S": 50, "C": 10, "B": 10},)),

@@ -14,7 +14,8 @@ from batchbalance.balance.edges import connect
 from batchbalance.balance.greedy import GreedyOptions, greedy
 from batchbalance.errors import MissingExtraError
 from batchbalance.files import replacing
-from batchbalance.memory import FREE_SHARE, free_memory
+from batchbalance.machine import free_memory
+from batchbalance.memory import FREE_SHARE
 from benchmarks.inputs import random_pool
 from benchmarks.measure import Side, take_turns
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchbalance.checks import check_whole
 from batchbalance.errors import UnknownNameError
 from batchbalance.progress import Bar, progress
 from benchmarks.cases import CASES, Case, Size
@@ -55,7 +56,8 @@ def run_benchmark(
     curves = (QUICK if quick else FULL) if "growth" in names else {}
     total = len(own) + sum(1 + len(case.peers) for case, _ in others) + sum(len(v) for v in curves.values())
     memory = not quick if memory is None else memory
-    with progress("bench", total + memory * len(own), show_progress) as bar:
+    measured = sum(case.has_memory for case, _ in own) if memory else 0
+    with progress("bench", total + measured, show_progress) as bar:
         lines: list[Line] = []
         for case, size in own:
             lines += time_case(case if not quick else replace(case, target=None), size, seed, runs)
@@ -135,7 +137,7 @@ def _with_memory(lines: Sequence[Line], seed: int, bar: Bar) -> list[Line]:
     """The lines with the peak memory of each side; a peer has measured its own."""
     wanted: dict[str, tuple[Line, str]] = {}
     for line in lines:
-        if line.case in OWN_CASES:
+        if line.case in OWN_CASES and OWN_CASES[line.case].has_memory:
             for side in (line.ours, line.other):
                 if side is not None:
                     wanted.setdefault(_memory_key(line, side), (line, side.name))
@@ -194,8 +196,4 @@ def _checked(only: Sequence[str] | None) -> Sequence[str]:
 
 
 def _checked_repeats(repeats: int | None, default: int) -> int:
-    if repeats is None:
-        return default
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise ValueError(f"`repeats` must be a whole number of at least 1, got {repeats!r}")
-    return repeats
+    return default if repeats is None else check_whole("repeats", repeats)

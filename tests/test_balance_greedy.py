@@ -207,8 +207,11 @@ def test_clustering_is_a_plain_loop_of_algorithm_3(seed):
     matrix = information(predictions, edges, range(45), range(45)).tolist()
     model = BalanceModel(predictions, edges)
     seeds = power_sample(model.scores(slice(None)), 6, 1.0, generator=generator(seed, "seeds"))
-    found = balance_clustering(model.features(slice(None)), model.scores(slice(None)), seeds)
+    found, num_rounds = balance_clustering(model.features(slice(None)), model.scores(slice(None)), seeds)
     assert found.tolist() == oracles.clustering(matrix, seeds.tolist())
+    # the first limit of rounds at which a plain loop is where it stays; one more round finds that nothing moves
+    still = next(n for n in range(50) if oracles.clustering(matrix, seeds.tolist(), max_rounds=n) == found.tolist())
+    assert num_rounds == still + 1
     assert len(set(found.tolist())) == 6
 
 
@@ -221,9 +224,10 @@ def test_clustering_stops_at_the_limit_of_rounds():
     differ = 0
     for seed in range(12):
         seeds = power_sample(scores, 12, 0.0, generator=generator(seed, "seeds"))
-        one = balance_clustering(features, scores, seeds, max_rounds=1)
+        one, num_rounds = balance_clustering(features, scores, seeds, max_rounds=1)
+        assert num_rounds == 1
         assert one.tolist() == oracles.clustering(matrix, seeds.tolist(), max_rounds=1)
-        differ += one.tolist() != balance_clustering(features, scores, seeds).tolist()
+        differ += one.tolist() != balance_clustering(features, scores, seeds)[0].tolist()
     assert differ
 
 

@@ -64,6 +64,25 @@ def test_a_labelled_duplicate_is_at_distance_zero():
     assert radii.tolist() == [0]
 
 
+@pytest.mark.parametrize(("dtype", "apart"), [(torch.float32, 1e4), (torch.float64, 1e9)])
+def test_k_center_tells_copies_of_labelled_points_far_from_the_origin(dtype, apart):
+    # Clusters that lie far apart for their spread: copies of labelled points, and in each cluster a few new ones.
+    centres = apart * random_embeddings(5, 16, seed=8)
+    labelled = (centres.repeat_interleave(40, dim=0) + random_embeddings(200, 16, seed=9)).to(dtype)
+    fresh = (centres.repeat_interleave(4, dim=0) + random_embeddings(20, 16, seed=10)).to(dtype)
+    points = torch.cat([labelled, fresh])
+    chosen, radii = k_center(points, 20, labelled=labelled)
+    assert sorted(chosen.tolist()) == list(range(200, 220))
+    batch, expected = naive_k_center(points.tolist(), 20, range(220), labelled.tolist())
+    assert chosen.tolist() == batch
+    np.testing.assert_allclose(radii.numpy(), expected, rtol=1e-6, atol=1e-10)
+
+
+def test_embeddings_whose_squares_overflow_are_refused():
+    with pytest.raises(ValueError, match=r"must have squared distances in .*, got 1e"):
+        k_center(torch.tensor([[1e20, 0.0], [1.0, 2.0]]), 1)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_factored_distances_are_those_of_the_gradients(dtype):
     probs, embeddings = torch.from_numpy(random_probs(12, 1, 4, seed=4)[:, 0]), random_embeddings(12, 5, seed=5)
@@ -78,6 +97,21 @@ def test_factored_distances_are_those_of_the_gradients(dtype):
     for centre in range(12):
         expected = [math.dist(x, flat[centre]) ** 2 for x in flat]
         np.testing.assert_allclose(distances(centre).numpy(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_factored_distances_far_from_the_origin():
+    probs = torch.from_numpy(random_probs(12, 1, 4, seed=4)[:, 0]).float()
+    probs = torch.cat([probs, probs[:3] + 1e-6 * torch.tensor([1.0, -1.0, 0.0, 0.0])])
+    embeddings = (random_embeddings(15, 5, seed=5) + 1e4).float()
+    embeddings[12:] = embeddings[:3] + 0.01
+    _, distances = _gradients(probs, embeddings)
+    flat = [
+        [(float(p[c]) - (c == int(p.argmax()))) * float(h) for c in range(4) for h in hidden]
+        for p, hidden in zip(probs, embeddings, strict=True)
+    ]
+    for centre in range(15):
+        expected = [math.dist(x, flat[centre]) ** 2 for x in flat]
+        np.testing.assert_allclose(distances(centre).numpy(), expected, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -142,13 +142,13 @@ def test_confident_float32_and_exact_zeros_stay_finite():
     np.testing.assert_allclose(gains.numpy(), [math.log(3), 0, 0], atol=1e-12)
 
 
-def test_duplicates_and_one_class_go_to_the_lowest_index():
+def test_duplicates_and_certain_points_go_to_the_lowest_index():
     probs = random_probs(4, 6, 3, seed=11)
     twice = Predictions.from_probs(np.concatenate([probs, probs]))
     indices, _ = batch_bald(twice, 8, generator=stream())
     assert indices[0] < 4
     assert sorted(indices.tolist()) == list(range(8))
-    indices, gains = batch_bald(Predictions.from_probs(torch.ones(5, 3, 1)), 3, generator=stream())
+    indices, gains = batch_bald(Predictions.from_probs(torch.tensor([1.0, 0.0]).expand(5, 3, 2)), 3, generator=stream())
     assert indices.tolist() == [0, 1, 2]
     assert gains.tolist() == [0, 0, 0]
 

@@ -50,6 +50,19 @@ def test_every_case_gives_its_lines(tiny, tmp_path):
     assert report.environment["peers"] == {}
 
 
+def test_a_case_without_memory_is_not_asked_for_it(tiny, monkeypatch):
+    monkeypatch.setattr(runner, "peak_memory", lambda case, *_: float(len(case)))
+    monkeypatch.setitem(runner.OWN_CASES, "bald", replace(runner.OWN_CASES["bald"], has_memory=False))
+    bald, margin = run_benchmark(only=["bald", "margin"], repeats=1, memory=True).lines
+    assert (bald.ours.peak_mib, margin.ours.peak_mib) == (None, 6.0)
+
+
+def test_a_start_that_fails_is_told():
+    (ours, _) = runner.OWN_CASES["startup"].build({**TINY, "B": TINY["N"] + 1}, 0)
+    with pytest.raises(ChildError, match="must be at most 60"):
+        ours.run()
+
+
 @pytest.mark.parametrize("name", ["lazy", "badge", "coreset", "batch-bald", "clustering", "cover"])
 def test_both_sides_choose_the_same_batch(name):
     (line,) = runner.time_case(runner.OWN_CASES[name], TINY, 0, 1)

@@ -1,4 +1,5 @@
 import csv
+import gc
 import json
 import os
 import signal
@@ -56,6 +57,15 @@ def test_a_batch_with_nothing_left_to_gain_says_once_how_it_was_filled_up(files,
     assert (code, err) == (0, "")
     (line,) = [line for line in out.splitlines() if line.startswith("continued")]
     assert line.endswith(f"on nothing was left to gain: the rest {rest} ({continuation})")
+
+
+def test_rounds_of_clustering_are_told(files):
+    expected = select(Predictions.from_probs(PROBS), 20, strategy="cluster-balance").clustering_rounds
+    code, out, err = run(files, "-b", 20, "--strategy", "cluster-balance")
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("clustering")]
+    assert line.split()[1] == str(expected)
+    assert "clustering  " not in run(files, "-b", 20, "--strategy", "greedy-balance")[1]
 
 
 def test_all_options_reach_the_library(files):
@@ -122,7 +132,7 @@ BAD = [
     (["-b", 3, "--strategy", "batch-balance", "--option", "bta=2"], "did you mean 'beta'"),
     (["-b", 3, "--strategy", "batch-balance", "--option", "beta=two"], "got 'two'"),
     (["-b", 3, "--option", "beta=2"], "--option is for a strategy that --strategy names, got 'beta' with auto"),
-    (["-b", 3, "--strategy", "max-herding"], "`embeddings` must be given for strategy 'max-herding'"),
+    (["-b", 3, "--strategy", "max-herding"], "--embeddings must be given for strategy 'max-herding'"),
     (["-b", 3, "--threshold", 1.2], "from 0 to 1"),
     (["-b", 3, "--threshold", 0.1, "--validation-error", 0.1], "together"),
     (["-b", 3, "--ratio", -1], "from 0 to 1"),
@@ -134,8 +144,8 @@ BAD = [
     (["-b", 3, "--ids", "absent.txt"], "absent.txt"),
     (["-b", 3, "--output", "/no/such/folder/o.csv"], "cannot write"),
     (["-b", 3, "--output", "o.xlsx"], "must end in .csv or .json"),
-    (["-b", 3, "--device", "warp"], "`device`"),
-    (["-b", 3, "--device", "meta"], "`device`"),
+    (["-b", 3, "--device", "warp"], "--device must be"),
+    (["-b", 3, "--device", "meta"], "--device must be"),
     (["-b", 3, "--strategy", "power-balance", "--option", "beta=inf"], "finite number"),
     (["-b", 60, "--strategy", "cluster-balance", "--option", "subset=inf"], "finite number"),
     (["-b", 3, "--strategy", "batch-balance", "--option", "subset=3"], "must be left out at batch size 3"),
@@ -165,9 +175,7 @@ def test_mistakes_exit_with_2_and_write_nothing(files, arguments, message):
 )
 def test_ray_may_stand_without_an_address(files, monkeypatch, arguments, address):
     asked = []
-    monkeypatch.setattr(
-        "batchbalance.cli.select.RayExecutor", lambda where, one_round: asked.append((where, one_round))
-    )
+    monkeypatch.setattr("batchbalance.cluster.RayExecutor", lambda where, one_round: asked.append((where, one_round)))
     assert run(files, *arguments)[0] == 0
     assert asked == [(address, False)]
 
@@ -270,7 +278,7 @@ def test_embeddings_reach_the_strategies_that_need_them(files):
         assert code == 2
         assert message in err
     code, _, err = run(files, "-b", 3, "--strategy", "badge")
-    assert (code, "`embeddings` must be given" in err) == (2, True)
+    assert (code, "--embeddings must be given" in err) == (2, True)
 
 
 def only_embeddings(files, *arguments):
@@ -336,3 +344,78 @@ def test_an_interrupt_leaves_nothing_behind_and_the_old_output_as_it_was(tmp_pat
     assert "nothing was written" in told
     assert (tmp_path / "batch.csv").read_text() == "older"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["batch.csv", "pool.npy"]
+
+
+HELP_WITHOUT_TORCH = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] in {"torch", "numpy", "scipy", "sklearn", "matplotlib", "ray"}:
+            raise AssertionError(f"{name} is imported")
+
+sys.meta_path.insert(0, Refuse())
+from typer.testing import CliRunner
+from batchbalance.cli import app
+
+names = [command.name for command in app.registered_commands]
+assert {"select", "strategies", "run", "report", "experiments", "analyse"} <= set(names), names
+for arguments in ["--help"], ["--version"], *([name, "--help"] for name in names):
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, (arguments, result.output)
+    assert "Usage" in result.stdout or result.stdout.startswith("batchbalance 0."), result.stdout
+found = [name for name in sys.modules if name.startswith(("batchbalance.lab", "batchbalance.cluster"))]
+assert not found, found
+print(len(names), "commands")
+"""
+
+
+def test_help_and_version_import_nothing_heavy():
+    done = subprocess.run([sys.executable, "-c", HELP_WITHOUT_TORCH], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout.split()[0]) >= 6
+
+
+def test_select_imports_neither_the_lab_nor_what_it_does_not_need(files):
+    code = (
+        "import sys\n"
+        "from batchbalance.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as stop:\n    assert not stop.code\n"
+        "print(*sorted(sys.modules))\n"
+    )
+    command = [sys.executable, "-c", code, "select", str(files / "p.npy"), "-b", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "batchbalance.selection" in loaded
+    unwanted = ("lab", "cluster", "learner", "posteriors", "networks", "training")
+    heavy = ("scipy", "sklearn", "matplotlib", "ray", "joblib", "pooch", "torch._dynamo", "torch._inductor", "sympy")
+    wanted_not = (*(f"batchbalance.{room}" for room in unwanted), *heavy)
+    assert [name for name in loaded if name.startswith(tuple(f"{each}." for each in wanted_not))] == []
+    assert not set(wanted_not) & set(loaded)
+
+
+COMMANDS = [
+    ["select", "p.npy", "-b", "3"],
+    ["strategies"],
+    ["experiments"],
+    ["analyse", "no-such-analysis"],
+    ["run", "no-such-experiment"],
+    ["report", "no-such-folder"],
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
+def test_every_command_collects_garbage_after_its_imports(files, monkeypatch, arguments):
+    monkeypatch.chdir(files)
+    gc.disable()  # as `main` does
+    try:
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
+    CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert gc.get_freeze_count() == 0  # a command that is called from Python leaves the collector alone
+    assert {name for name, *_ in COMMANDS} == {command.name for command in app.registered_commands}

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 from batchbalance.cli import app
 from batchbalance.cli.run import Bars, Lines
+from batchbalance.journal import read_journal
 from batchbalance.lab.config import read_comparison
 from batchbalance.lab.processes import News, Task
 from batchbalance.lab.records import read_runs
-from batchbalance.lab.trial import Goal, Step
+from batchbalance.lab.trial import Goal, Stage
 from conftest import interruptible
 from small_runs import run_of
 
@@ -64,11 +65,11 @@ def test_run_then_extend_with_a_strategy_that_fails(path):
     assert "power-balance(beta=2), trial 0: done" in err
     first = read_runs([path.parent / "runs"])
     assert [(each.label, list(each.trials)) for each in first] == [("power-balance(beta=2)", [0]), ("random", [0])]
-    more = "strategies=[{name='badge', mean_gradients=true}, 'random', {name='power-balance', beta=2}]"
+    more = "strategies=[{name='batch-balance', beta=2}, 'random', {name='power-balance', beta=2}]"
     code, out, err = run(path, "--trials", 2, "--budget", 20, "--set", more)
     assert code == 2
     assert "4 of 6 trials are complete" in out
-    assert "error: badge(mean_gradients=True), trial 1: " in err
+    assert "error: batch-balance(beta=2), trial 1: " in err
     assert "Traceback" not in err
     later = {each.label: each.trials for each in read_runs([path.parent / "runs"])}
     for each in first:
@@ -94,9 +95,21 @@ def test_wrong_input(path, arguments, message):
     assert not (path.parent / "runs").exists()
 
 
+def test_going_on_under_other_versions_is_said_once_for_all_trials(path):
+    assert run(path, "--trials", 2)[0] == 0
+    for records in path.parent.glob("runs/*/trial-*.jsonl"):
+        lines = [{**record, "versions": {**record["versions"], "torch": "1.0"}} for record in read_journal(records)]
+        records.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    code, _, err = run(path, "--trials", 2, "--budget", 20)
+    assert code == 0
+    assert " ".join(err.split()).count("goes on under other versions (torch 1.0 before,") == 1
+    assert [len(trial) for each in read_runs([path.parent]) for trial in each.trials.values()] == [3] * 4
+
+
 def test_ray_may_stand_without_an_address(path, monkeypatch):
     asked = []
-    monkeypatch.setattr("batchbalance.cli.run.run_tasks_on_ray", lambda _, where: asked.append(where) or iter([]))
+    monkeypatch.setattr("batchbalance.cluster.run_tasks_on_ray", lambda _, where: asked.append(where) or iter([]))
+    monkeypatch.setattr("batchbalance.cli.run.lost_records", lambda *_: [])  # nothing ran, so there are none
     for arguments in (["--ray"], ["--ray", "--trials", 2], ["--ray", "local"]):
         assert run(path, *arguments)[0] == 0
     assert asked == ["any", "any", "local"]
@@ -128,8 +141,8 @@ def test_stopping_by_hand_keeps_the_records(path):
 
 TASKS = [Task(run_of("random"), seed, Path("runs"), Goal(budget=20)) for seed in (0, 1)]
 NEWS = [
-    News(0, "step", Step(0, "train", 0.0)),
-    News(1, "step", Step(3, "select", 0.5)),
+    News(0, "step", Stage(0, "train", 0.0)),
+    News(1, "step", Stage(3, "select", 0.5)),
     News(0, "done"),
     News(1, "failed", text="no"),
 ]
@@ -164,7 +177,7 @@ def test_the_guide_is_true(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
     (config,) = re.findall(r"```toml\n(.*?)```", text, re.S)
     (tmp_path / "guide.toml").write_text(config, encoding="utf-8")
-    assert len(read_comparison(tmp_path / "guide.toml").runs()) == 4
+    assert len(read_comparison(tmp_path / "guide.toml").runs()) == 5
     monkeypatch.chdir(tmp_path)
     reading, *asking = re.findall(r"```python\n(.*?)```", text, re.S)
     folder = tmp_path / "runs" / "random-1"

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from batchbalance.cluster import RayExecutor
-from batchbalance.cluster.cluster import connected_ray
+from batchbalance.cluster.connection import connected_ray
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
@@ -44,6 +44,6 @@ def test_an_unreachable_cluster_is_an_error_in_seconds(started):
     for address in ("nowhere", "host:port"):
         with pytest.raises(ValueError, match="must look like host:port"):
             RayExecutor(address)
-    with pytest.raises(ValueError, match="`num_shards` must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="`num_shards` must be a whole number of at least 1, got 0"):
         RayExecutor(num_shards=0)
     assert started == []

@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from batchbalance.posteriors import PRESETS, CyclicalSGMCMC, Schedule
+from batchbalance.augmentation import crop_and_flip
+from batchbalance.posteriors import SCHEDULES, CyclicalSGMCMC, Schedule
 from batchbalance.posteriors import csgmcmc as module
 from batchbalance.posteriors.csgmcmc import cosine_step_size, langevin_step
+from batchbalance.seeds import generator
 
 
 def test_discretised_covariance_of_an_asymmetric_gaussian():
@@ -134,6 +136,96 @@ def test_noise_only_in_the_sampling_part(monkeypatch):
     assert scales == ([0.0] * 3 + [0.05] * 6) * 2
 
 
+def chain_by_loops(x, y, *, weighted, samples, num_noise, seed, epochs=4, cycles=2, batch=3):
+    """Softmax regression, every step written out; the order of random numbers is rows of an epoch, then noise."""
+    stream = generator(seed, "chain", 0)
+    weight, bias = torch.full((2, 3), 0.1, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    counts = [sum(int(label) == c for label in y) for c in range(2)]
+    snapshots, step, cycle_epochs = [], 0, epochs // cycles
+    for epoch in range(epochs):
+        rows = (
+            torch.randperm(len(x), generator=stream)
+            if samples == "labels"
+            else torch.randint(len(x), (samples,), generator=stream)
+        ).tolist()
+        groups = [rows[i : i + batch] for i in range(0, len(rows), batch)]
+        for group in groups:
+            grad_w, grad_b, total = torch.zeros_like(weight), torch.zeros_like(bias), 0.0
+            for row in group:
+                p = torch.exp(weight @ x[row] + bias)
+                p = p / p.sum()
+                p[y[row]] -= 1
+                importance = 1 / counts[y[row]] if weighted else 1.0
+                grad_w += importance * p[:, None] * x[row][None, :]
+                grad_b += importance * p
+                total += importance
+            h = 0.2 / 2 * (math.cos(math.pi * (step % (len(groups) * cycle_epochs)) / (len(groups) * cycle_epochs)) + 1)
+            is_last = epoch % cycle_epochs == cycle_epochs - 1
+            moved = []
+            for theta, gradient in ((weight, grad_w / total), (bias, grad_b / total)):
+                theta = theta - h * (gradient + 0.01 * theta)
+                if is_last:
+                    noise = torch.randn(theta.shape, generator=stream, dtype=torch.float64)
+                    theta = theta + math.sqrt(2 * h * 0.5 / num_noise) * noise
+                moved.append(theta)
+            weight, bias = moved
+            step += 1
+        if epoch % cycle_epochs == cycle_epochs - 1:
+            snapshots.append((weight, bias))
+    return snapshots
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"weighted": False, "samples": "labels", "num_noise": 9}),
+        ({"class_weighted": True}, {"weighted": True, "samples": "labels", "num_noise": 9}),
+        ({"samples_per_epoch": 24}, {"weighted": False, "samples": 24, "num_noise": 9}),
+        ({"noise_examples": 500}, {"weighted": False, "samples": "labels", "num_noise": 500}),
+        (
+            {"class_weighted": True, "samples_per_epoch": 5, "noise_examples": 50},
+            {"weighted": True, "samples": 5, "num_noise": 50},
+        ),
+    ],
+)
+def test_weights_epochs_and_noise_against_loops(options, expected):
+    x = torch.randn(9, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = torch.tensor([0, 1, 1, 1, 0, 1, 1, 1, 1])
+
+    def start():
+        layer = nn.Linear(3, 2).double()
+        nn.init.constant_(layer.weight, 0.1)
+        nn.init.constant_(layer.bias, 0.0)
+        return layer
+
+    posterior = CyclicalSGMCMC(start, 4, 2, 1, 0.2, 0.5, 0.01, noise_epochs=1, batch_size=3, seed=6, **options)
+    posterior.fit(x, y, num_classes=2)
+    snapshots = chain_by_loops(x, y, seed=6, **expected)
+    for state, (weight, bias) in zip(posterior._states, snapshots, strict=True):
+        torch.testing.assert_close(state["weight"], weight, rtol=0, atol=1e-10)
+        torch.testing.assert_close(state["bias"], bias, rtol=0, atol=1e-10)
+
+
+def test_augmented_chains_see_crops():
+    x = torch.randn(6, 2, 5, 5, generator=torch.Generator().manual_seed(0))
+    seen = []
+
+    class Spy(nn.Linear):
+        def forward(self, rows):
+            seen.append(rows.detach().reshape(-1, 2, 5, 5).clone())
+            return super().forward(rows)
+
+    def build():
+        return nn.Sequential(nn.Flatten(), Spy(50, 2))
+
+    options = {"epochs": 1, "cycles": 1, "samples_per_cycle": 1, "noise_epochs": 1, "temperature": 0.0, "batch_size": 3}
+    CyclicalSGMCMC(build, augmentation="crop-flip", seed=2, **options).fit(x, torch.arange(6) % 2, num_classes=2)
+    stream = generator(2, "chain", 0)
+    order = torch.randperm(6, generator=stream)
+    expected = [crop_and_flip(x[rows], generator=stream) for rows in order.split(3)]
+    assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
+
+
 def test_same_seed_same_draws():
     first, again, other = (small(seed=s).fit(X, Y, num_classes=2) for s in (4, 4, 5))
     assert first.draw_ids == again.draw_ids
@@ -166,11 +258,11 @@ def test_an_interrupted_run_leaves_none_or_the_old_result(monkeypatch):
 
 
 def test_presets_are_the_papers():
-    assert PRESETS["cifar10"] == Schedule(400, 8, 3, 0.5, 1 / 50_000, 5e-4, 5, 64, 1)
-    assert (PRESETS["cifar100"].epochs, PRESETS["cifar100"].cycles) == (200, 4)
-    assert PRESETS["cifar10-multichain"].num_draws == 3 * 4 * 3
-    chosen = CyclicalSGMCMC.from_schedule(lambda: nn.Linear(1, 1), PRESETS["cifar10-multichain"])
-    assert chosen.schedule == PRESETS["cifar10-multichain"]
+    assert SCHEDULES["cifar10"] == Schedule(400, 8, 3, 0.5, 1 / 50_000, 5e-4, 5, 64, 1)
+    assert (SCHEDULES["cifar100"].epochs, SCHEDULES["cifar100"].cycles) == (200, 4)
+    assert SCHEDULES["cifar10-multichain"].num_draws == 3 * 4 * 3
+    chosen = CyclicalSGMCMC.from_schedule(lambda: nn.Linear(1, 1), SCHEDULES["cifar10-multichain"])
+    assert chosen.schedule == SCHEDULES["cifar10-multichain"]
 
 
 @pytest.mark.parametrize(
@@ -183,6 +275,9 @@ def test_presets_are_the_papers():
         ({"initial_step_size": 0.0}, "initial_step_size"),
         ({"temperature": -1.0}, "temperature"),
         ({"num_chains": 0}, "num_chains"),
+        ({"samples_per_epoch": 0}, '`samples_per_epoch` must be a whole number of at least 1 or "labels", got 0'),
+        ({"noise_examples": -3}, "`noise_examples` must be"),
+        ({"augmentation": "crop"}, "unknown augmentation 'crop'"),
     ],
 )
 def test_wrong_settings(options, message):

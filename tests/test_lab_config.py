@@ -1,10 +1,20 @@
 import json
+import tarfile
+from dataclasses import fields
+from inspect import signature
+from pathlib import Path
 
 import pytest
 
 from batchbalance import FileFormatError, UnknownNameError
-from batchbalance.lab.config import RunConfig, read_comparison
+from batchbalance.lab.config import ADDED, RunConfig, read_comparison
 from batchbalance.lab.data import PAPER_SIZES, SplitSizes
+from batchbalance.lab.paper.experiments import experiment
+from batchbalance.networks import fashion_cnn, vgg11
+from batchbalance.posteriors import Schedule
+from batchbalance.training import Recipe
+
+RESULTS = Path(__file__).parents[1] / "results"
 
 FILE = """
 batch_size = 10
@@ -69,6 +79,70 @@ def test_a_run_is_found_by_its_hash_whatever_its_label(path, tmp_path):
     assert read_comparison(path).runs()[0].folder(tmp_path) != older
 
 
+def recorded(name):
+    """The folders of the runs in an archive of results, and their settings."""
+    with tarfile.open(RESULTS / f"{name}.tar.gz") as archive:
+        configs = [member for member in archive.getmembers() if Path(member.name).name == "config.json"]
+        return {Path(member.name).parent.name: json.load(archive.extractfile(member)) for member in configs}
+
+
+def hashes(folders):
+    return {name.rpartition("-")[2] for name in folders}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RESULTS.glob("*.toml")))
+def test_the_runs_of_results_are_still_found(name):
+    wanted = hashes(run.folder_name for run in read_comparison(RESULTS / f"{name}.toml").runs())
+    assert wanted
+    assert wanted <= hashes(recorded(name))
+
+
+@pytest.mark.parametrize(
+    ("archive", "name", "preset", "changes"),
+    [
+        ("repeated-mnist-paper", "repeated-mnist", "paper", []),
+        ("cifar-10-csgmcmc", "cifar-10-csgmcmc", "laptop", ["data.partial=true"]),
+    ],
+)
+def test_the_recorded_runs_of_presets_are_still_found(archive, name, preset, changes):
+    runs = [run for part in experiment(name).comparisons(preset, changes).values() for run in part.runs()]
+    assert hashes(recorded(archive)) <= hashes(run.folder_name for run in runs)
+
+
+def test_recorded_settings_hash_to_their_folders():
+    """But for options that strategies no longer have, every recorded run is the run of its settings."""
+    gone = 0
+    for path in RESULTS.glob("*.tar.gz"):
+        for folder, content in recorded(path.name.removesuffix(".tar.gz")).items():
+            if "restart" in content["strategy"]:
+                gone += 1
+                continue
+            assert hashes([RunConfig(**content).folder_name]) == hashes([folder]), folder
+    assert gone == 8
+
+
+def test_what_came_later_is_left_out_at_its_default_and_only_there(path):
+    networks = {**signature(vgg11).parameters, **signature(fashion_cnn).parameters}
+    defaults = {
+        "model": {key: networks[key].default for key in ADDED["model"]},
+        "training": {field.name: field.default for field in fields(Recipe)},
+        "posterior.schedule": {field.name: field.default for field in fields(Schedule)},
+    }
+    for table, later in ADDED.items():
+        for key, value in later.items():
+            default = defaults[table][key]
+            assert value == (list(default) if isinstance(default, tuple) else default)
+    vgg = "model={name='vgg11'}"
+    assert names(path, vgg) == names(path, vgg, "model.head=[512, 512]")
+    assert not set(names(path, vgg)) & set(names(path, vgg, "model.head=[4096, 4096]"))
+    assert names(path) == names(path, "training.augmentation=none")
+    assert not set(names(path)) & set(names(path, "training.augmentation=crop-flip"))
+    chain = "posterior={kind='csg-mcmc'}"
+    assert names(path, chain) == names(path, chain, "posterior.schedule.noise_examples=labels")
+    for other in ("class_weighted=true", "samples_per_epoch=50", "noise_examples=50", "augmentation=crop-flip"):
+        assert not set(names(path, chain)) & set(names(path, chain, f"posterior.schedule.{other}"))
+
+
 def test_the_hash_sees_what_changes_a_number_and_nothing_else(path):
     before = names(path)
     for same in ("trials=9", "budget=500", "target_error=0.1", "model.width=1", "model.dropout=0.5", "threads=1"):
@@ -95,6 +169,16 @@ def test_presets_fill_a_schedule(path):
     assert (run.posterior.schedule.epochs, run.posterior.schedule.cycles) == (200, 2)
     assert "preset" not in run.canonical["posterior"]
     assert run.canonical["training"] is None
+
+
+def test_draws_of_one_strategy(path):
+    entries = "[{name='bald', num_draws=5}, 'balance', {name='bald', num_draws=9}]"
+    changes = ("posterior.test_draws=8", f"strategies={entries}")
+    runs = read_comparison(path, changes).runs()
+    assert [(run.posterior.num_draws, run.posterior.test_draws) for run in runs] == [(5, 5), (20, 8), (9, 8)]
+    assert [run.label for run in runs] == ["bald", "balance", "bald"]
+    (same,) = read_comparison(path, ("posterior={num_draws=5, test_draws=5}", "strategies=['bald']")).runs()
+    assert same.folder_name == runs[0].folder_name
 
 
 def test_a_fixed_threshold_of_one_strategy(path):
@@ -145,10 +229,42 @@ def test_unknown_names_suggest_the_nearest(path, change, message):
         ("strategies=[3]", "a strategy must be its name"),
         ("strategies=['bald', 'bald']", "must be distinct, got 'bald' more than once"),
         ("strategies=[{name='random', ratio=0.4}]", "`ratio` is not used by strategy 'random'"),
+        ("strategies=[{name='bald', num_draws=0}]", "`num_draws` must be greater than or equal to 1, got 0"),
         ("data=3", "`data` must be"),
         ("data={}", "`data.name` must be given"),
         ("model={}", "must give the name of a network"),
         ("posterior={kind='committee'}", r"\[model\] is not used by posterior 'committee'"),
+        ("model.hidden=[-1]", "`hidden` must be a whole number of at least 1, got -1"),
+        ("model.hidden=[1.5]", "`hidden` must be a whole number of at least 1, got 1.5"),
+        ("model.hidden=[]", "`hidden` must be the units of each of at least one layer"),
+        ("model.hidden=64", "`hidden` must be the units of each of at least one layer"),
+        ("model.dropout=1", r"`dropout` must be in \[0, 1\)"),
+        ("model.dropout=true", "`dropout` must be a finite number"),
+        ("model.width=1e308", "`width` must be at most 100"),
+        ("model.width=nan", "`width` must be a finite number above 0"),
+        ("model={name='resnet18', width=0.01}", "`width` must be at least 0.125 for resnet18"),
+        ("model={name=['vgg11']}", "must give the name of a network"),
+        ("split.small_validation=no", "`split.small_validation` must be a valid boolean, got 'no'"),
+        ("split.small_validation=1", "`split.small_validation` must be a valid boolean, got 1"),
+        ("data.partial=no", "`data.partial` must be a valid boolean, got 'no'"),
+        ("data.noise=inf", "`data.noise` must be a finite number"),
+        ("threads=true", "`threads` must be a valid integer, got True"),
+        ("batch_size=true", "`batch_size` must be a valid integer, got True"),
+        ("batch_size='5'", "`batch_size` must be a valid integer, got '5'"),
+        ("edges.ratio=1.5", "`edges.ratio` must be less than or equal to 1"),
+        ("edges.pairs=true", "`edges.pairs` must be"),
+        ("edges.ratio=true", "`edges.ratio` must be a valid number, got True"),
+        ("training.batch_size=1", "`batch_size` must be a whole number of at least 2, got 1"),
+        ("training.batch_size=true", "`training.batch_size` must be a valid integer, got True"),
+        ("training.samples_per_epoch=1", "`samples_per_epoch` must be a whole number of at least 2"),
+        ("training.class_weighted=no", "`training.class_weighted` must be a valid boolean, got 'no'"),
+        ("training.learning_rate=nan", "`learning_rate` must be a finite number above 0"),
+        ("posterior={kind='csg-mcmc', schedule={batch_size=1}}", "`batch_size` must be a whole number of at least 2"),
+        ("posterior.num_draws=true", "`posterior.num_draws` must be a valid integer, got True"),
+        ("posterior.num_draws=1000000000000", "`posterior.num_draws` must be less than or equal to 100000"),
+        ("trials=1000000000000000000", "`trials` must be less than or equal to 10000"),
+        ("device=gpu", "`device` must be as 'cpu'"),
+        ("strategies=[{name='power-balance', beta=true}]", "option `beta` of 'power-balance': must not be true or"),
         ("budget.x=1", "'budget' in 'budget.x=1' must be a table"),
         ("nonsense", "must look like"),
     ],

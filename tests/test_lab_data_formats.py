@@ -1,6 +1,7 @@
 """Readers against small files written in each published format: whole, gzipped, truncated and wrong."""
 
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -166,7 +167,7 @@ def test_number_lines_damage(tmp_path: Path, raw: str) -> None:
 
 
 def test_csv_takes_the_label_from_any_column(tmp_path: Path) -> None:
-    path = files.write(tmp_path / "own.csv", "\ufeffa,kind,b\n1,yes,2\n3,no,4.5\n\n".encode())
+    path = files.write(tmp_path / "own.csv", "\ufeffa,kind,b\n1, yes,2\n3,no ,4.5\n\n".encode())
     x, names = formats.read_csv(path, "kind")
     assert x.tolist() == [[1, 2], [3, 4.5]]
     assert names == ["yes", "no"]
@@ -178,9 +179,16 @@ def test_csv_takes_the_label_from_any_column(tmp_path: Path) -> None:
         ("", "column 'kind'"),
         ("a,b\n1,2\n", "got columns a, b"),
         ("a,kind\n", "0 rows"),
-        ("a,kind\n1,x\nfoo,y\n", "row 3, column 'a' must be a number, got 'foo'"),
-        ("a,kind\n1,x,3\n", "row 2 must have 2 cells, got 3"),
-        ("a,kind\ninf,x\n", "finite"),
+        ("a,kind\n1,x\nfoo,y\n", "line 3, column 'a' must be a finite number, got 'foo'"),
+        ("a,kind\n\n\n1,x\n\nfoo,y\n", "line 6, column 'a'"),
+        ("a,kind\n1,x,3\n", "line 2 must have 2 cells, got 3"),
+        ("a,kind\n1,x\ninf,x\n", "line 3, column 'a' must be a finite number"),
+        ("a,kind\n1,x\n1_000,x\n", "line 3, column 'a' must be a finite number"),
+        ("a,kind\n1,x\n\n2,\n", "line 4, column 'kind' must be a label, got ''; drop lines without a label"),
+        ("a,kind\n1,x\n2,  \n", "line 3, column 'kind' must be a label"),
+        ("a,kind\n1,x\n2,nan\n", "line 3, column 'kind' must be a label, got 'nan'"),
+        ("a,kind\n1,x\n2,NA\n", "line 3, column 'kind' must be a label, got 'NA'"),
+        ("kind,a,kind\nx,1,x\n", "one column 'kind'"),
     ],
 )
 def test_csv_damage(tmp_path: Path, raw: str, complaint: str) -> None:
@@ -221,7 +229,7 @@ def test_image_folder_damage(tmp_path: Path) -> None:
 def test_npz_is_never_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.array([{"a": 1}], dtype=object))
     with pytest.raises(FileFormatError, match="pickled objects are never loaded"):
-        formats.read_npz(tmp_path / "own.npz")
+        formats.read_npz(tmp_path / "own.npz", ["x"])
 
 
 @pytest.mark.parametrize(("module", "call"), [("openpyxl", "read_xlsx"), ("PIL", "read_images")])
@@ -230,3 +238,23 @@ def test_missing_extra_names_the_command(tmp_path: Path, monkeypatch, module: st
     argument = tmp_path / "x" if call == "read_xlsx" else [tmp_path / "x"]
     with pytest.raises(MissingExtraError, match=r"pip install 'batchbalance\[data\]'"):
         getattr(formats, call)(argument)
+
+
+def test_a_gzipped_file_that_memory_cannot_hold_is_refused(tmp_path: Path, monkeypatch) -> None:
+    path = files.write(tmp_path / "own.csv", b"a,kind\n" + b"1,x\n" * 1000, packed=True)
+    monkeypatch.setattr(formats, "free_memory", lambda: 2000)
+    with pytest.raises(FileFormatError, match="half of the free memory, 1 KiB, once unpacked"):
+        formats.read_csv(path, "kind")
+
+
+def test_only_named_members_of_an_npz_file_are_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+        with archive.open("x.npy", "w") as member:
+            np.lib.format.write_array(member, np.arange(3))
+        archive.writestr("unrelated.npy", b"no array")
+        with archive.open("y.npy", "w") as member:
+            header = {"descr": "<f8", "fortran_order": False, "shape": (10**12, 10**3)}
+            np.lib.format.write_array_header_1_0(member, header)
+    assert formats.read_npz(tmp_path / "own.npz", ["x", "z"])["x"].tolist() == [0, 1, 2]
+    with pytest.raises(FileFormatError, match="`y` must fit in memory"):
+        formats.read_npz(tmp_path / "own.npz", ["x", "y"])

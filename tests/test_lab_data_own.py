@@ -10,6 +10,7 @@ from PIL import Image
 import published_files as files
 from batchbalance.errors import FileFormatError
 from batchbalance.lab.data import load, prepare
+from batchbalance.lab.data.published import draw_test
 
 
 def test_csv(tmp_path: Path) -> None:
@@ -17,11 +18,61 @@ def test_csv(tmp_path: Path) -> None:
     path = files.write(tmp_path / "own.csv", ("a,kind,b\n" + body).encode(), packed=True)
     data = load(str(path), label="kind")
     assert (len(data.train_y), len(data.test_y), data.input_shape) == (16, 4, (2,))
-    assert sorted(data.class_names) == ["10", "11", "9"]
+    assert data.class_names == ("9", "10", "11")
     again = load(str(path), label="kind", seed=0)
     assert torch.equal(again.train_x, data.train_x)
     with pytest.raises(FileFormatError, match="name the right one with `label`"):
         load(str(path))
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz", "folders"])
+def test_whole_numbers_are_classes_in_their_order(tmp_path: Path, kind: str) -> None:
+    numbers = np.random.default_rng(1).permutation(60) % 12
+    if kind == "csv":
+        path = files.write(tmp_path / "own.csv", ("label,a\n" + "".join(f"{n},{n}\n" for n in numbers)).encode())
+    elif kind == "npz":
+        path = tmp_path / "own.npz"
+        np.savez(path, x=numbers[:, None] * 1.0, y=numbers.astype(str))
+    else:
+        path = tmp_path / "own"
+        for i, n in enumerate(numbers):
+            (path / str(n)).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((2, 2), 20 * n, dtype=np.uint8)).save(path / str(n) / f"{i}.png")
+    data = load(path)
+    assert data.class_names == tuple(str(n) for n in range(12))
+    # the input tells the label: it is the number, shifted and scaled
+    for x, y in ((data.train_x, data.train_y), (data.test_x, data.test_y)):
+        values = x.flatten(1)[:, 0].double()
+        labels = values / 20 if kind == "folders" else values * numbers[_drawn(60)].std() + numbers[_drawn(60)].mean()
+        np.testing.assert_allclose(labels, y, atol=1e-5)
+
+
+def _drawn(num: int) -> np.ndarray:
+    """The rows of the training part that seed 0 draws."""
+    rows = np.arange(num)
+    (train, _), _ = draw_test((rows, rows), num, 0)
+    return train
+
+
+@pytest.mark.parametrize(
+    ("labels", "complaint"),
+    [
+        (["1", "2", "1.5"], "whole numbers or names, got '1.5'"),
+        (["1", "2", "01"], "written in one way, got '01' and '1'"),
+        (["a", "b", ""], "must be labels, got '' at 2"),
+        (["a", "NaN", "b"], "must be labels, got 'NaN' at 1"),
+    ],
+)
+def test_labels_that_are_no_classes(tmp_path: Path, labels: list[str], complaint: str) -> None:
+    np.savez(tmp_path / "own.npz", x=np.ones((9, 2)), y=np.array(labels * 3))
+    with pytest.raises(FileFormatError, match=complaint):
+        load(tmp_path / "own.npz")
+
+
+def test_names_of_any_kind_are_classes(tmp_path: Path) -> None:
+    for labels, names in ((["1.0", "10.0", "2.0"], ("1.0", "2.0", "10.0")), (["b", "a", "7"], ("7", "a", "b"))):
+        np.savez(tmp_path / "own.npz", x=np.ones((9, 2)), y=np.array(labels * 3))
+        assert load(tmp_path / "own.npz").class_names == names
 
 
 def test_npz_keeps_the_given_test_part(tmp_path: Path) -> None:
@@ -71,6 +122,16 @@ def test_image_folders(tmp_path: Path, parts: tuple[str, ...]) -> None:
     assert data.class_names == ("ant", "cat")
     assert (len(data.train_y), len(data.test_y)) == ((8, 2) if len(parts) == 1 else (10, 10))
     assert data.input_shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 3), (28, 20, 1), (4, 4, 3), (6, 6, 2)])
+def test_npz_images_with_the_channels_last_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    x = files.images(10, shape, 0)
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(10) % 2)
+    with pytest.raises(FileFormatError, match=r"channels last; save x\.transpose\(0, 3, 1, 2\)"):
+        load(tmp_path / "own.npz")
+    np.savez(tmp_path / "own.npz", x=x.transpose(0, 3, 1, 2), y=np.arange(10) % 2)
+    assert load(tmp_path / "own.npz").input_shape == (shape[2], *shape[:2])
 
 
 def test_too_little_data(tmp_path: Path) -> None:

@@ -10,11 +10,15 @@ from batchbalance import Predictions, connect
 from batchbalance.balance.closed_form import BalanceModel
 from batchbalance.cli import app
 from batchbalance.lab.paper.analyses import ANALYSES, analyse, analysis_names
+from batchbalance.lab.paper.line_example import ask_bald, ask_ec2, worst_case
 from batchbalance.lab.paper.posterior_map import fewest_classes, with_truth
 from batchbalance.lab.paper.run_time import slope
 from batchbalance.lab.paper.saturation import best, coverage, exact_picks, sampled_picks
 from batchbalance.lab.paper.score_spread import variation
+from batchbalance.lab.paper.single_batch import halved
 from batchbalance.lab.paper.trained import first_draws
+from batchbalance.networks import tabular_mlp
+from batchbalance.posteriors import Fitted, MCDropout
 from conftest import random_probs
 
 
@@ -64,6 +68,27 @@ def test_score_variation(results):
         assert all(value >= 0 for value in numbers[name]["values"])
 
 
+def test_bald_has_half_of_the_draws_unless_they_are_equal(results, tmp_path):
+    halved = results["score-variation"]
+    assert halved["num_bald_draws"] == 6
+    (path, *_) = analyse("score-variation", "smoke", tmp_path, changes=["options.equal_draws=true"])
+    equal = json.loads(path.read_text(encoding="utf-8"))["numbers"]
+    assert equal["num_bald_draws"] == 12
+    assert equal["balance"] == halved["balance"]
+    assert equal["bald"] != halved["bald"]
+
+
+def test_strategies_without_edges_have_half_of_the_draws_unless_they_are_equal(tmp_path):
+    few = ["options.batch_sizes=[2]", "options.strategies=['power-bald', 'power-balance']"]
+    (path, *_) = analyse("run-time", "smoke", tmp_path, changes=few)
+    table = json.loads(path.read_text(encoding="utf-8"))["numbers"]["complexities"]
+    assert [(row["strategy"], row["num_draws"]) for row in table] == [("power-bald", 4), ("power-balance", 8)]
+    whole = Fitted(MCDropout(tabular_mlp(2, (3,)), 6, 0), 0.25)
+    half = halved(lambda inputs, labels, seed: whole)(torch.zeros(1, 3), torch.zeros(1), 5)  # noqa: ARG005
+    assert half.posterior.draw_ids == whole.posterior.draw_ids[:3]
+    assert half.validation_error == 0.25
+
+
 def test_delta_against_k(results):
     numbers = results["delta-against-k"]
     assert len(numbers["mean"]) == len(numbers["std"]) == len(numbers["num_pairs"]) == 2
@@ -82,6 +107,18 @@ def test_run_time(results):
     numbers = results["run-time"]
     assert {row["strategy"] for row in numbers["complexities"]} == set(numbers["seconds"])
     assert all(second is None or second > 0 for seconds in numbers["seconds"].values() for second in seconds)
+
+
+def test_appendix_example(results):
+    numbers = results["appendix-example"]
+    assert numbers["bald"] == numbers["log_n"] == [2, 4]
+    assert all(needed <= numbers["log_sigma"] == 2 for needed in numbers["ec2"])
+
+
+@pytest.mark.parametrize(("num_hypotheses", "sigma"), [(16, 1 / 4), (30, 1 / 8)])
+def test_appendix_bounds_hold_for_other_sizes(num_hypotheses, sigma):
+    assert worst_case(num_hypotheses, sigma, ask_bald) == math.ceil(math.log2(num_hypotheses))
+    assert worst_case(num_hypotheses, sigma, ask_ec2) <= math.ceil(math.log2(1 / sigma))
 
 
 def test_saturation(results):

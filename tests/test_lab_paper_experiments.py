@@ -1,5 +1,3 @@
-import re
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from batchbalance.lab.trial import Goal, run_trial
 
 NAMES = [name for name in experiment_names() if experiment(name).analysis is None]
 
-# From the paper: batch size, draws (2K), ratio, validation, reference; None where it leaves them open.
+# Batch size, draws (2K), ratio, validation, reference; None where neither the paper nor its code tells.
 PAPER = {
     ("mnist", "b1"): (1, 200, 1 / 2, 10_000, 10_000),
     ("mnist", "b3"): (3, 200, 1 / 2, 10_000, 10_000),
@@ -22,11 +20,11 @@ PAPER = {
     ("emnist-balanced", ""): (5, 20, 1 / 4, 18_800, 18_800),
     ("emnist-bymerge", ""): (5, 20, 1 / 4, 18_800, 18_800),
     ("emnist-byclass", ""): (5, 20, 1 / 4, 18_800, 18_800),
-    ("svhn", ""): (1_000, None, 1 / 8, 5_000, 2_000),
-    ("cifar-10", ""): (1_000, None, 1 / 8, 5_000, 5_000),
-    ("cifar-10-csgmcmc", ""): (5_000, 24, None, 5_000, 5_000),
-    ("cifar-10-multi-chain", ""): (5_000, 36, None, 5_000, 5_000),
-    ("cifar-100", ""): (5_000, 12, None, 5_000, 5_000),
+    ("svhn", ""): (1_000, 200, 1 / 8, 5_000, 2_000),
+    ("cifar-10", ""): (1_000, 200, 1 / 8, 5_000, 5_000),
+    ("cifar-10-csgmcmc", ""): (5_000, 24, 1 / 8, 5_000, 5_000),
+    ("cifar-10-multi-chain", ""): (5_000, 36, 1 / 8, 5_000, 5_000),
+    ("cifar-100", ""): (5_000, 12, 1 / 8, 5_000, 5_000),
     ("k-study", "k50"): (1, 100, None, 10_000, 10_000),
     ("k-study", "k100"): (1, 200, None, 10_000, 10_000),
     ("har", ""): (10, 40, 1 / 4, 2_000, "pool"),
@@ -64,19 +62,26 @@ def test_paper_thresholds_copies_and_tables():
     assert experiment("cifar-100").comparisons("paper")[""].budget == 25_000
 
 
-def test_every_number_has_a_source():
-    for name in experiment_names():
-        table = ""
-        for line in (
-            (files("batchbalance.lab.paper") / "settings" / f"{name}.toml").read_text(encoding="utf-8").splitlines()
-        ):
-            table = line if line.startswith("[") else table
-            key, equals, value = line.partition("=")
-            told = key.strip() in ("title", "shows", "reduced", "cost", "name", "analysis") or table.startswith(
-                "[smoke"
-            )
-            if equals and not told and re.search(r"\d", value.partition("#")[0]):
-                assert re.search("#.*(paper|ours|released code)", value), f"{name}: {line}"
+def test_settings_of_the_released_code():
+    networks = {name: experiment(name).comparisons("paper")[""] for name in ("svhn", "cifar-10", "cinic-10")}
+    assert all(each.model["head"] == [4096, 4096] for each in networks.values())
+    assert {n: (r.optimizer, r.learning_rate, r.patience, r.samples_per_epoch, r.max_epochs, r.augmentation)
+            for n, r in ((name, each.training) for name, each in networks.items())} == {
+        "svhn": ("sgd", 0.001, 20, 32_368, 5_000, "none"), "cifar-10": ("sgd", 0.001, 20, 32_368, 5_000, "crop-flip"),
+        "cinic-10": ("adam", 0.0001, 3, 4_096, 200, "none"),
+    }  # fmt: skip
+    for name in ("fashion-mnist", "emnist-balanced", "emnist-bymerge", "emnist-byclass"):
+        model = experiment(name).comparisons("paper")[""].model
+        assert (model["hidden"], model["round_up"]) == (512, True)
+    for name in ("har", "drift", "dry-bean"):
+        table = experiment(name).comparisons("paper")[""]
+        assert (table.training.batch_size, table.budget) == (128, 200)
+    for name in ("cifar-10-csgmcmc", "cifar-10-multi-chain", "cifar-100"):
+        chains = experiment(name).comparisons("paper")[""]
+        schedule = chains.posterior.schedule
+        assert (schedule.samples_per_epoch, schedule.noise_examples, schedule.temperature) == (50_000, 50_000, 2e-5)
+        assert (schedule.class_weighted, schedule.augmentation) == (True, "crop-flip")
+        assert {"name": "badge", "mean_gradients": True} in chains.strategies
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -107,17 +112,41 @@ def test_missing_data_are_named(tmp_path):
             load(name, data_dir=tmp_path, download=False)
 
 
+def draws_of(name, preset, **options):
+    """The draws of each strategy, for each part."""
+    parts = experiment(name).comparisons(preset, **options)
+    return {
+        part: {run.strategy["name"]: run.posterior.num_draws for run in each.runs()} for part, each in parts.items()
+    }
+
+
 def test_draws_as_in_the_complexity_table():
-    parts = experiment("repeated-mnist-all").comparisons("paper", paper_draws=True)
-    draws = {entry: part.posterior.num_draws for part in parts.values() for entry in part.strategies}
-    assert draws == {
+    assert draws_of("repeated-mnist-all", "paper")[""] == {
         "random": 100, "variation-ratio": 100, "mean-std": 100, "bald": 100, "batch-bald": 100, "power-bald": 100,
         "coreset": 100, "badge": 100, "power-balance": 200, "batch-balance": 200,
     }  # fmt: skip
-    equal = experiment("repeated-mnist-all").comparisons("paper")
-    assert {part.posterior.num_draws for part in equal.values()} == {200}
+    assert set(draws_of("repeated-mnist-all", "paper", equal_draws=True)[""].values()) == {200}
+    assert set(draws_of("repeated-mnist-all", "laptop")[""].values()) == {40}
+    assert draws_of("mnist", "laptop", equal_draws=False)["b10"]["batch-bald"] == 20
+    assert draws_of("k-study", "paper") == {
+        "k50": {"bald": 50, "balance": 100}, "k100": {"bald": 100, "balance": 200},
+    }  # fmt: skip
     chains = experiment("cifar-100").comparisons("paper")[""]
-    assert halved_draws(chains) == [("", chains)]
+    assert halved_draws(chains) == chains
+
+
+def test_draws_from_the_command_line(tmp_path):
+    def shown(*options):
+        result = invoke("run", "mnist", "--dry-run", "--runs-dir", str(tmp_path), "--trials", "1", *options)
+        assert result.exit_code == 0, result.output
+        return set(result.output.split())
+
+    paper = shown("--preset", "paper")
+    assert paper == shown("--preset", "paper", "--paper-draws")
+    equal = shown("--preset", "paper", "--equal-draws")
+    # batch-balance has 2K draws either way; the four others move
+    assert len({word for word in paper - equal if "mnist-paper" in word}) == 4 * 3
+    assert shown() == shown("--equal-draws") != shown("--paper-draws")
 
 
 def test_merging_leaves_its_arguments_alone():

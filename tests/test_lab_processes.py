@@ -1,11 +1,9 @@
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import pytest
+import psutil
 
 from batchbalance.lab.processes import KEPT_MEMORY, Task, keeping_memory, run_tasks
 from batchbalance.lab.records import open_trial, read_runs
@@ -48,10 +46,9 @@ def test_a_worker_that_dies_is_reported_and_replaced(tmp_path):
     tasks = [Task(config, seed, tmp_path, GOAL) for seed in (0, 1)]
     kinds = {}
     for news in run_tasks(tasks, 1):
-        if news.kind == "step" and news.task == 0 and news.step.round == 0 and "pid" not in kinds:
-            (pid,) = children()
-            os.kill(pid, signal.SIGKILL)
-            kinds["pid"] = pid
+        if news.kind == "step" and news.task == 0 and news.step.round == 0 and "killed" not in kinds:
+            (kinds["killed"],) = children()
+            kinds["killed"].kill()
         if news.kind in ("done", "failed"):
             kinds[news.task] = news
     assert kinds[0].kind == "failed"
@@ -59,16 +56,11 @@ def test_a_worker_that_dies_is_reported_and_replaced(tmp_path):
     assert kinds[1].kind == "done"
 
 
-def children(parent="self"):
-    """Worker processes of a process (Linux)."""
-    pid = os.getpid() if parent == "self" else parent
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
-    return [each for each in found if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
+def children(parent=None):
+    """Worker processes of a process."""
+    return [each for each in psutil.Process(parent).children() if "spawn_main" in " ".join(each.cmdline())]
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at processes through /proc")
 def test_workers_end_with_a_killed_parent(tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
@@ -86,11 +78,7 @@ def test_workers_end_with_a_killed_parent(tmp_path):
         workers = children(process.pid)
         assert len(workers) == 1
         process.kill()
-    for _ in range(200):
-        if not any(Path(f"/proc/{pid}").exists() for pid in workers):
-            break
-        time.sleep(0.05)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
     config = run_of("random", **FOREST)
     resumed = run_trial(config, 0, tmp_path, GOAL)
     assert timeless(resumed)[:3] == timeless(run_trial(config, 0, tmp_path / "alone", GOAL))[:3]

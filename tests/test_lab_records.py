@@ -1,9 +1,11 @@
+import hashlib
 import json
 
 import pytest
 
 from batchbalance import FileFormatError
-from batchbalance.lab.records import open_trial, read_runs, strategy_label
+from batchbalance.lab.records import open_trial, read_runs, settings_hash, strategy_label
+from small_runs import run_of
 
 RANDOM = {"name": "random"}
 
@@ -51,7 +53,7 @@ def test_a_half_written_last_line_is_ignored(tmp_path):
         ([record(0, 0), record(2, 0)], "line 2 of .* must be round 1 of trial 0, got round 2"),
         ([record(0, 0), record(0, 0)], "line 2 of .* must be round 1 of trial 0, got round 0"),
         ([record(0, 1)], "must be round 0 of trial 0, got round 0 of trial 1"),
-        ([[]], "must be a JSON object"),
+        ([[]], "line 1 of .* must be its number, a checksum and a record"),
     ],
 )
 def test_damaged_records_are_errors(tmp_path, records, message):
@@ -105,11 +107,52 @@ def test_what_most_runs_share_is_not_named(tmp_path):
     assert labels == ["bald", "bald [ratio=0.5]", "random", "bald [data.name=mnist]"]
 
 
+def test_every_flip_of_one_bit_in_a_config_is_found(tmp_path):
+    config = {"batch_size": 5, "edges": {"ratio": 0.25}, "strategy": RANDOM}
+    folder = tmp_path / f"random-{settings_hash(config)}"
+    open_trial(folder, config, 0).close()
+    path = folder / "config.json"
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(FileFormatError):
+            read_runs([folder])
+    path.write_bytes(whole.replace(b"5", b"6", 1))
+    for read in (lambda: read_runs([folder]), lambda: open_trial(folder, config, 0)):
+        with pytest.raises(FileFormatError, match=r"must hold the settings whose hash .* got others; restore the file"):
+            read()
+    path.write_bytes(whole)
+    assert read_runs([folder])[0].config == config
+
+
+def test_the_name_of_a_run_directory_fits_its_config(tmp_path):
+    run = run_of("power-balance")
+    folder = run.folder(tmp_path)
+    open_trial(folder, run.canonical, 0).close()
+    assert folder.name.endswith(f"-{settings_hash(run.canonical)}")
+    assert read_runs([tmp_path])[0].config == run.canonical
+
+
+def test_only_a_hash_in_the_name_is_checked(tmp_path):
+    config = {"batch_size": 2, "strategy": RANDOM}
+    digest = hashlib.sha256(b'{"batch_size": 2, "strategy": {"name": "random"}}').hexdigest()[:10]
+    assert settings_hash(config) == settings_hash(dict(reversed(config.items()))) == digest
+    for name in (f"random-{digest}", "random", "random-0123456789abcdef", "0123456789", "random-012345678"):
+        write_run(tmp_path / name, RANDOM, {})
+    assert len(read_runs([tmp_path])) == 5
+    write_run(tmp_path / "random-0123456789", RANDOM, {})
+    with pytest.raises(FileFormatError, match="or give the folder another name if you named it"):
+        read_runs([tmp_path])
+
+
 def test_a_directory_of_another_config_is_refused(tmp_path):
     config = {"strategy": RANDOM, "threads": 1}
     with open_trial(tmp_path / "r", config, 3) as journal:
         journal.append(record(0, 3))
     assert json.loads((tmp_path / "r" / "config.json").read_text()) == config
+    assert read_runs([tmp_path])[0].trials == {3: [record(0, 3)]}  # the lock beside it is no trial
     with pytest.raises(FileFormatError, match="must hold the settings of this run"):
         open_trial(tmp_path / "r", {**config, "threads": 2}, 3)
     with open_trial(tmp_path / "r", config, 3) as journal:

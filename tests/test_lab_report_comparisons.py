@@ -192,6 +192,24 @@ def test_runs_without_common_labels(tmp_path):
     assert any("no label counts in common" in note for note in notes(report))
 
 
+def test_mixed_versions_are_named(tmp_path, runs):
+    def mark(run, seeds, **versions):
+        for seed in seeds:
+            for record in run.trials[seed]:
+                record["versions"] = {"batchbalance": "0.2.0", "torch": "2.4.0", "numpy": "2.0.0"} | versions
+
+    for run in runs:
+        mark(run, range(6))
+    assert not any("version" in note for note in notes(compare(runs)))
+    mark(runs[1], [4, 5], torch="2.13.0")
+    mark(runs[2], range(6), torch="2.13.0")
+    said = "The records were written under different versions, which can change numbers: "
+    assert said + "torch 2.4.0 (random, bald); torch 2.13.0 (bald, batch-balance)." in notes(compare(runs))
+    older = [made_run(tmp_path, "random"), *runs[2:]]
+    expected = "versions that the records do not name (random); batchbalance 0.2.0, torch 2.13.0, numpy 2.0.0 "
+    assert said + expected + "(batch-balance)." in notes(compare(older))
+
+
 def test_no_control(tmp_path):
     report = compare([made_run(tmp_path, "bald"), made_run(tmp_path, "batch-balance")])
     assert (report.control, report.comparisons) == (None, ())

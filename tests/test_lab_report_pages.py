@@ -1,6 +1,7 @@
 """The files of a report: all there, whole, self-contained, and the same each time."""
 
 import csv
+import html
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -9,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from batchbalance.lab.report import compare, tables, write_report
+from batchbalance.lab.report.opening import conclusion, settings
+from batchbalance.lab.report.pages import escaped
 from made_runs import made_run
 
 
@@ -75,12 +78,76 @@ def test_markdown_shows_every_table_and_figure(written):
     text = (folder / "report.md").read_text(encoding="utf-8")
     for table in tables(report):
         assert f"## {table.title}\n" in text
-    assert r"batch-balance(a\|b=<1>)" in text
+    assert r"batch-balance(a\|b=\<1\>)" in text
     for name in re.findall(r"\]\((.*?)\)", text):
         assert (folder / name).is_file()
     for line in text.splitlines():
         if line.startswith("| random"):
             assert len(re.split(r"(?<!\\)\|", line)) > 4
+
+
+def test_a_report_begins_with_its_conclusion_and_tells_the_settings(written):
+    report, folder = written
+    said = conclusion(report)
+    assert said.startswith("In mean accuracy over 20 to 130 labels, better than random: batch-balance(a|b=<1>) (Holm")
+    page, text = (
+        (folder / "report.html").read_text(encoding="utf-8"),
+        (folder / "report.md").read_text(encoding="utf-8"),
+    )
+    assert f"</h1>\n<p><strong>{html.escape(said)}</strong></p>" in page
+    assert text.split("\n\n")[1] == escaped(said)
+    assert "<h2>Settings</h2>" in page
+    assert "| data | digits |" in text
+
+
+HOSTILE = "a](x)|b*_`<img src=x onerror=alert(1)>\n# loud\\"
+
+
+def test_any_label_and_metric_is_shown_as_it_is(tmp_path):
+    runs = [made_run(tmp_path, label, seeds=range(2)) for label in ("random", "bald")]
+    runs[1] = replace(runs[1], label=HOSTILE, config={**runs[1].config, "data": {"name": HOSTILE}})
+    for run in runs:
+        for records in run.trials.values():
+            for record in records:
+                value = record["metrics"]["accuracy"]
+                record["metrics"] = {"top/1 $x^$": value, "top_1 _x": value, "..": value, HOSTILE: value}
+    page = write_report(compare(runs, metric="top/1 $x^$", control="random"), tmp_path / "report")
+    written = sorted(path.name for path in page.parent.glob("curves-*.png"))
+    assert len(written) == 4
+    assert {path.name for path in page.parent.parent.iterdir()} == {"report"}
+    assert "<img src=x" not in page.read_text(encoding="utf-8")
+    text = (page.parent / "report.md").read_text(encoding="utf-8")
+    shown = text.replace("\\\\", "")  # escaped backslashes
+    for mark in "`*<>[]#|_":
+        assert not re.search(rf"(?<!\\){re.escape(mark)}", "".join(re.findall(r"onerror.*?loud", shown)))
+    assert "\n# loud" not in text
+    for name in re.findall(r"(?m)^!\[.*\]\(([^()]*)\)$", text):
+        assert (page.parent / name).is_file()
+
+
+@pytest.mark.parametrize(
+    ("labels", "num", "said"),
+    [
+        (("random", "batch-balance"), 3, "No strategy is statistically distinguishable from random in mean accuracy"),
+        (("batch-balance",), 3, "batch-balance has the best mean accuracy over 20 to 130 labels, 0."),
+        (("batch-balance", "random", "bald", "power-balance"), 12,
+         "better than random: batch-balance, power-balance; worse than random: bald (Holm"),
+    ],
+)  # fmt: skip
+def test_conclusions(tmp_path, labels, num, said):
+    assert said in conclusion(compare([made_run(tmp_path, label, seeds=range(num)) for label in labels]))
+
+
+def test_settings_that_differ_are_told_with_their_runs(tmp_path):
+    shared = {"data": {"name": "digits", "copies": 1, "noise": None}, "batch_size": 10, "split": {}}
+    models = {"random": {"name": "tabular-mlp", "hidden": [16]}, "bald": {"name": "tabular-mlp", "hidden": [32]}}
+    runs = [replace(made_run(tmp_path, label), config={**shared, "model": models[label]}) for label in models]
+    assert settings(runs) == (
+        ("data", "digits, copies = 1"),
+        ("split", "defaults"),
+        ("model", "tabular-mlp, hidden = (16) (random); tabular-mlp, hidden = (32) (bald)"),
+        ("batch size", "10"),
+    )
 
 
 def rows_of(path):

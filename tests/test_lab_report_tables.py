@@ -45,6 +45,18 @@ def test_results_and_labels(tmp_path):
     assert "Wins" not in titled
 
 
+def test_rounds_of_clustering_are_shown_if_there_are_any(tmp_path):
+    clustered = made_run(tmp_path, "batch-balance", seeds=[0, 1])
+    for seed, first in ((0, 3), (1, 7)):
+        clustered.trials[seed][0]["clustering_rounds"] = first
+        clustered.trials[seed][1]["clustering_rounds"] = 4
+    report = compare([made_run(tmp_path, "random", seeds=[0, 1]), clustered])
+    table = next(table for table in tables(report) if table.title == "Time and memory")
+    assert table.header[-1] == "rounds of clustering"
+    assert [row[-1] for row in table.rows] == ["–", "4, at most 7"]
+    assert "usually less than 5" in table.text
+
+
 def test_directions_are_told(tmp_path):
     runs = [made_run(tmp_path, "random"), made_run(tmp_path, "bald")]
     assert "lower is better" in tables(compare(runs, metric="nll"))[0].text

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 import time
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import batchbalance
 from batchbalance import Predictions, select
 from batchbalance.lab.data import default_sizes, load, split
 from batchbalance.lab.records import read_runs, trial_path
@@ -18,8 +20,9 @@ GOAL = Goal(budget=25)
 FIELDS = [
     *["round", "trial", "num_labelled", "num_validation", "metrics", "validation_error", "indices", "labels_per_class"],
     *["threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from"],
+    "clustering_rounds",
     *["coverage", "null_coverage", "warnings"],
-    *["seconds", "peak_memory"],
+    *["versions", "seconds", "peak_memory"],
 ]
 
 
@@ -41,6 +44,9 @@ def test_a_record_says_from_which_pick_on_a_batch_was_filled_up():
     assert chosen.continued_from is not None
     assert facts(chosen)["continued_from"] == chosen.continued_from
     assert facts(select(pool, 1, strategy="greedy-balance"))["continued_from"] is None
+    clustered = select(pool, 5, strategy="cluster-balance")
+    assert facts(clustered)["clustering_rounds"] == clustered.clustering_rounds >= 1
+    assert facts(chosen)["clustering_rounds"] is None
 
 
 def test_records_say_what_happened(config, uninterrupted):
@@ -128,6 +134,49 @@ def test_a_run_can_be_extended_and_equals_a_longer_one(config, uninterrupted, tm
     assert timeless(read_runs([tmp_path])[0].trials[3]) == timeless(uninterrupted)
     lines = trial_path(tmp_path / config.folder_name, 3).read_text().count("\n")
     assert lines == 6  # the last rounds of the budgets 14 and 19 were repeated with a batch
+
+
+def test_records_name_the_versions(uninterrupted):
+    expected = {
+        "batchbalance": batchbalance.__version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+    }
+    assert [record["versions"] for record in uninterrupted] == [expected] * 4
+
+
+def test_going_on_under_other_versions_is_said_once(config, uninterrupted, tmp_path, monkeypatch):
+    run_trial(config, 3, tmp_path, Goal(budget=10))
+    with monkeypatch.context() as older:
+        versions = {**uninterrupted[0]["versions"], "torch": "2.4.0", "python": "3.11.1"}
+        older.setattr("batchbalance.lab.trial.versions", lambda: versions)
+        with pytest.warns(UserWarning, match="the trial goes on under other versions") as said:
+            run_trial(config, 3, tmp_path, Goal(budget=15))
+        now = uninterrupted[0]["versions"]
+        (text,) = [str(each.message) for each in said]
+        assert f"(torch {now['torch']} before, 2.4.0 now, python {now['python']} before, 3.11.1 now)" in text
+        run_trial(config, 3, tmp_path, Goal(budget=20))
+    run_trial(config, 3, tmp_path, Goal(budget=20))  # nothing is left to do, so nothing is said
+    with pytest.warns(UserWarning, match=r"torch 2\.4\.0 before, .* now"):
+        records = run_trial(config, 3, tmp_path, GOAL)
+    assert [record["versions"]["torch"] for record in records] == ["2.4.0", "2.4.0", now["torch"], now["torch"]]
+    for record in records:
+        record["versions"] = now
+    assert timeless(records) == timeless(uninterrupted)
+
+
+def test_records_written_before_go_on(config, uninterrupted, tmp_path):
+    old = [{key: value for key, value in record.items() if key != "versions"} for record in uninterrupted[:2]]
+    path = trial_path(tmp_path / config.folder_name, 3)
+    path.parent.mkdir()
+    (path.parent / "config.json").write_text(json.dumps(config.canonical), encoding="utf-8")
+    path.write_text("".join(json.dumps(record) + "\n" for record in old), encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"versions \(unnamed ones before, batchbalance .*, torch .*, numpy .* now"):
+        records = run_trial(config, 3, tmp_path, GOAL)
+    assert records[:2] == old
+    assert timeless(records[2:]) == timeless(uninterrupted[2:])
+    assert read_runs([tmp_path])[0].trials == {3: records}
 
 
 def test_a_finished_trial_needs_no_data(config, tmp_path, monkeypatch):

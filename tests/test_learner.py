@@ -7,13 +7,13 @@ import pytest
 import torch
 from sklearn.ensemble import RandomForestClassifier
 
-from batchbalance import STRATEGIES, FileFormatError, PowerBalance, UnknownNameError, select
+from batchbalance import STRATEGIES, Badge, FileFormatError, PowerBalance, UnknownNameError, select
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.learner import Learner
-from batchbalance.posteriors import Committee
-from batchbalance.posteriors.fitting import Fitted, PosteriorFit
-from batchbalance.posteriors.settings import CommitteeSettings
+from batchbalance.networks import tabular_mlp
+from batchbalance.posteriors import Committee, CommitteeOptions, Fitted, MCDropout, MCDropoutOptions, PosteriorFit
 from batchbalance.seeds import derived_seed
+from batchbalance.training import Recipe, fresh_model
 
 NAMES = [f"img-{i}" for i in range(60)]
 CLASSES = ["cat", "dog", "owl"]
@@ -31,7 +31,7 @@ def forest(x, y, seed):
 
 
 def learner(directory=None, **options):
-    options = {"strategy": "batch-balance", "ids": NAMES, "fit": forest, **options}
+    options = {"strategy": "batch-balance", "ids": NAMES, "model": forest, **options}
     return Learner(data()[0], CLASSES, directory=directory, **options)
 
 
@@ -69,6 +69,25 @@ def test_every_strategy_gets_what_it_needs(name):
     assert not set(asked) & set(NAMES[:9])
     assert new.selection.strategy.name == name
     assert ("predict" in new.seconds) == (name != "random")
+
+
+def test_badge_with_mean_gradients_sees_every_draw():
+    def masked(x, y, seed):
+        return MCDropout(fresh_model(lambda: tabular_mlp(3, (4,), hidden=(8,)), seed, "cpu"), 6, seed)
+
+    asked = started(strategy=Badge(mean_gradients=True), model=masked).ask(3)
+    posterior = masked(None, None, derived_seed(0, "fit", 0))
+    pool = torch.from_numpy(data()[0][9:])
+    hidden = posterior.embed(pool, every_draw=True)
+    assert hidden.shape == (51, 6, 8)
+    chosen = select(
+        posterior.predict(pool),
+        3,
+        strategy=Badge(mean_gradients=True),
+        embeddings=hidden,
+        seed=derived_seed(0, "select", 0),
+    )
+    assert asked == [NAMES[9 + row] for row in chosen.indices.tolist()]
 
 
 def test_telling_in_parts_and_in_any_order_leads_to_the_same_question(tmp_path):
@@ -176,13 +195,13 @@ def test_processes_take_turns(tmp_path):
 
 
 def test_an_own_fit_may_give_a_posterior_or_a_fitted_one():
-    plain = started(fit=lambda x, y, seed: forest(x, y, seed).posterior)
+    plain = started(model=lambda x, y, seed: forest(x, y, seed).posterior)
     plain.ask(2)
     assert "estimated error" in plain.selection.threshold_source
-    known = started(fit=PosteriorFit(CommitteeSettings(kind="committee", size=5), 3, validation=None))
+    known = started(model=PosteriorFit(CommitteeOptions(size=5), 3, validation=None))
     assert len(known.ask(2)) == 2
-    with pytest.raises(TypeError, match="`fit` must give a Posterior or a Fitted, got float"):
-        started(fit=lambda *_: 0.5).ask(1)
+    with pytest.raises(TypeError, match="`model` must give a Posterior or a Fitted, got float"):
+        started(model=lambda *_: 0.5).ask(1)
     assert learner().fitted() is None
 
 
@@ -193,7 +212,7 @@ def test_a_fit_is_done_once_for_the_same_labels():
         calls.append(len(y))
         return forest(x, y, seed)
 
-    new = started(fit=counted, strategy=PowerBalance(beta=2))
+    new = started(model=counted, strategy=PowerBalance(beta=2))
     assert new.fitted().validation_error == 0.2
     asked = new.ask(2)
     new.tell(asked, answer(asked))
@@ -239,3 +258,114 @@ def test_wrong_data():
         Learner(np.zeros((4, 1)), 2, forest, ids=["a", "b", "c", "a"])
     with pytest.raises(ValueError, match="`classes` must be distinct"):
         Learner(np.zeros((4, 1)), ["a", "a"], forest)
+
+
+def test_asking_then_looking_at_the_posterior_trains_once():
+    calls = []
+
+    def counted(x, y, seed):
+        calls.append(seed)
+        return forest(x, y, seed)
+
+    new = started(model=counted)
+    first = new.ask(3)
+    again = new.fitted()
+    new.ask(5)
+    assert len(calls) == 1
+    assert again is new.fitted()
+    new.tell(first, answer(first))
+    new.fitted()
+    assert len(calls) == 2
+
+
+def test_indices_are_rows_of_the_pool_also_with_candidates():
+    new = started(candidates=10)
+    asked = new.ask(4)
+    assert [NAMES[row] for row in new.selection.indices.tolist()] == asked
+
+
+def test_asking_holds_no_lock_and_chooses_again_if_more_is_known(tmp_path):
+    """Another process tells and asks while this one trains."""
+    other = learner(tmp_path)
+    seen = []
+
+    def slow(x, y, seed):
+        if not seen:
+            other.tell([NAMES[20]], answer([NAMES[20]]))  # would wait for ever if the lock were held
+            seen.append(other.ask(2))
+        return forest(x, y, seed)
+
+    new = started(tmp_path, model=slow)
+    asked = new.ask(4)
+    assert asked[:2] == seen[0]
+    assert len(set(asked)) == 4
+    assert NAMES[20] not in asked
+    assert new.open_questions == asked
+
+
+class Net(torch.nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, num_classes))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("model", [Net, lambda: Net(3), CommitteeOptions(size=5), forest])
+def test_the_model_is_options_or_a_builder_or_a_fit(model):
+    new = started(model=model)
+    assert len(new.ask(2)) == 2
+    assert new.fitted().posterior.predict(torch.from_numpy(data()[0])).num_classes == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": Net(3)}, "got a built Net; hand over a function"),
+        ({"model": 3}, "`model` must be options of a posterior"),
+        ({"model": MCDropoutOptions()}, "`network` must be given for posterior 'mc-dropout'"),
+        ({"model": forest, "network": "tabular-mlp"}, "leave one out"),
+        ({"model": forest, "recipe": Recipe()}, "`recipe` is not used"),
+        ({"candidates": 0}, "`candidates` must be a whole number of at least 1"),
+    ],
+)
+def test_models_that_cannot_be(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        learner(**options)
+
+
+def test_numpy_numbers_are_taken():
+    assert len(started(seed=np.int64(3), candidates=np.int32(30)).ask(np.int64(2))) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('"ids"', '"id"'), "line 2 of .*journal.jsonl must be an event of this learner: it has no 'ids'"),
+        (('"event": "told"', '"events": "told"'), "it has no 'event'"),
+        (('"img-1"', '"img-99"'), "ids of this learner's points, got 'img-99'"),
+        (('"labels": ["', '"labels": ["x", "'), "must be an event of this learner"),
+    ],
+)
+def test_a_damaged_event_is_named(tmp_path, change, message):
+    started(tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    # as a journal of before, whose lines had no checksum
+    header, told = (json.dumps(json.loads(line)[2]) for line in journal.read_text().splitlines())
+    journal.write_text(f"{header}\n{told.replace(*change)}\n")
+    with pytest.raises(FileFormatError, match=message):
+        _ = learner(tmp_path).labels
+
+
+def test_text_stands_for_whole_numbers_as_in_csv_files(tmp_path):
+    new = Learner(data()[0], 3, model=forest, directory=tmp_path)
+    new.tell(["3", 4], ["2", 1])
+    assert new.labels == {3: 2, 4: 1}
+    new.tell([3], [2])
+    named = Learner(data()[0], ["1", "2", "3"], model=forest, ids=[str(i) for i in range(60)])
+    named.tell([7], [3])
+    assert named.labels == {"7": "3"}
+    for label in ("02", "2.0", " ", "-", "²"):
+        with pytest.raises(UnknownNameError, match="unknown label"):
+            new.tell([5], [label])

@@ -58,6 +58,8 @@ CHAINS = {
     "mnist": (lambda: mnist_cnn(width=0.25), (1, 28, 28)),
     "fashion": (lambda: fashion_cnn(width=0.25), (1, 28, 28)),
     "vgg": (lambda: vgg11(width=0.05), (3, 32, 32)),
+    "fashion, pools that round up": (lambda: fashion_cnn(width=0.25, hidden=512, round_up=True), (1, 28, 28)),
+    "vgg, a wide head": (lambda: vgg11(width=0.05, head=[4096, 4096]), (3, 32, 32)),
     "resnet": (lambda: resnet18(width=0.125, dropout=0.4), (3, 32, 32)),
     "stride, padding, and a pool that leaves a rest": (
         sequential(
@@ -252,6 +254,7 @@ class Encoder(nn.Module):
         return self.head(self.encoder(x)[:, 0])
 
 
+@pytest.mark.filterwarnings("ignore:dropout stays off")  # of attention weights
 def test_transformer_layers_use_their_masks():
     model = built(Encoder).double()
     x = random(4, 5, 8, dtype=torch.float64)
@@ -333,6 +336,7 @@ def test_images_of_another_size(fast):
         posterior.predict(torch.zeros(2, 1, 28, 28, dtype=torch.uint8))
 
 
+@pytest.mark.filterwarnings("ignore:dropout stays off")  # of attention weights
 def test_models_that_are_not_batch_first_or_mix_examples():
     with pytest.raises(ValueError, match="batch"):
         MCDropout(Encoder(batch_first=False), 2).predict(random(4, 5, 8))
@@ -349,6 +353,7 @@ def test_models_that_are_not_batch_first_or_mix_examples():
         MCDropout(built(Mixing), 2).predict(random(4, 4))
 
 
+@pytest.mark.filterwarnings("ignore:dropout stays off")  # of attention weights
 def test_sequences_of_another_length():
     posterior = MCDropout(built(Encoder), 2)
     posterior.predict(random(4, 5, 8))

@@ -7,7 +7,8 @@ import torch
 
 from batchbalance import FileFormatError, Predictions, select
 from batchbalance.checks import check_bytes
-from batchbalance.memory import as_text, free_memory, streaming_bytes
+from batchbalance.machine import as_text, free_memory
+from batchbalance.memory import streaming_bytes
 from conftest import random_probs
 
 

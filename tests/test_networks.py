@@ -24,6 +24,16 @@ def test_fashion_cnn_parameter_count():
     assert len(dropouts) == 4
 
 
+def test_fashion_cnn_with_the_last_layers_of_the_released_code():
+    model = models.fashion_cnn(hidden=512, round_up=True)
+    convolutions = (9 * 1 + 1) * 32 + (9 * 32 + 1) * 64 + (9 * 64 + 1) * 128
+    assert count(model) == convolutions + (2048 + 1) * 512 + (512 + 1) * 10 == 1_146_890
+    assert [type(layer) for layer in model.features].count(nn.MaxPool2d) == 3
+    linear = [layer for layer in model.features if isinstance(layer, nn.Linear)]
+    assert [(layer.in_features, layer.out_features) for layer in linear] == [(2048, 512)]
+    assert model(torch.rand(2, 1, 28, 28)).shape == (2, 10)
+
+
 @pytest.mark.parametrize("hidden", [(64, 64), (32, 32), (8, 8)])
 def test_tabular_mlp_parameter_count(hidden):
     first, second = hidden
@@ -35,6 +45,14 @@ def test_vgg11_parameter_count():
     sizes = [3, 64, 128, 256, 256, 512, 512, 512, 512]
     trunk = sum((9 * a + 1) * b + 2 * b for a, b in itertools.pairwise(sizes))
     assert count(models.vgg11()) == trunk + 2 * 513 * 512 + 513 * 10
+
+
+def test_vgg11_with_the_head_of_the_released_code():
+    sizes = [3, 64, 128, 256, 256, 512, 512, 512, 512]
+    trunk = sum((9 * a + 1) * b + 2 * b for a, b in itertools.pairwise(sizes))
+    assert count(models.vgg11(head=[4096, 4096])) == trunk + 513 * 4096 + 4097 * 4096 + 4097 * 10
+    small = models.vgg11(width=0.125, head=[64, 32, 16])
+    assert [m.out_features for m in small.features if isinstance(m, nn.Linear)] == [8, 4, 2]
 
 
 def test_resnet18_refuses_widths_that_crash_torch():
@@ -55,7 +73,7 @@ def test_resnet18_parameter_count():
 @pytest.mark.parametrize("name", sorted(models.NETWORKS))
 def test_networks_give_logits_from_the_last_hidden_layer(name):
     shape = {"tabular-mlp": (5,), "vgg11": (3, 32, 32), "resnet18": (3, 32, 32)}.get(name, (1, 28, 28))
-    model = models.network(name)(4, shape, width=0.125).eval()
+    model = models.network_named(name)(4, shape, width=0.125).eval()
     x = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
     logits = model(x)
     assert logits.shape == (3, 4)
@@ -82,7 +100,10 @@ def test_width_scales_the_layers():
         (lambda: models.mnist_cnn(dropout=1.0), "dropout"),
         (lambda: models.mnist_cnn(width=0.0), "width"),
         (lambda: models.tabular_mlp(2, (3,), hidden=()), "hidden"),
-        (lambda: models.network("mnist_cnn"), "did you mean 'mnist-cnn'"),
+        (lambda: models.vgg11(head=[]), "`head` must give at least one layer"),
+        (lambda: models.vgg11(head=[512, 0]), r"at least 1 unit, got \[512, 0\]"),
+        (lambda: models.fashion_cnn(hidden=0), "`hidden` must give"),
+        (lambda: models.network_named("mnist_cnn"), "did you mean 'mnist-cnn'"),
         (lambda: models.mnist_cnn()(torch.rand(2, 1, 27, 28)), r"\(N, 1, 28, 28\), got \(2, 1, 27, 28\)"),
     ],
 )

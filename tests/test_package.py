@@ -3,7 +3,10 @@
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import batchbalance
 
@@ -12,8 +15,9 @@ SOURCE = Path(batchbalance.__file__).parent
 # The rooms of the house, from the ground up. A module lives in the last room here whose name begins its own, and may
 # import from its own room and from those before it.
 ROOMS = [
-    "errors", "checks", "sections", "seeds", "files", "progress", "threads", "journal", "predictions", "memory",
-    "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection", "networks", "training",
+    "errors", "registry", "checks", "sections", "seeds", "machine", "files", "progress", "threads", "journal",
+    "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection", "networks",
+    "augmentation", "training",
     "posteriors", "learner", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
     "lab.report", "lab.paper", "cluster", "cli",
 ]  # fmt: skip
@@ -22,10 +26,11 @@ LIBRARY = ROOMS[: ROOMS.index("lab.data")]
 PUBLIC = {
     "Badge", "Balance", "Bald", "BatchBalance", "BatchBalanceError", "BatchBald", "BatchEvaluation", "ClusterBalance",
     "ClusterMargin", "CoreSet", "Cover", "CoverBalance", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy",
-    "EnumeratedBalance", "Epig", "FileFormatError", "GreedyBalance", "HypothesisTable", "LeastConfidence", "Margin",
-    "MaxHerding", "MeanStd", "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald", "PowerSampling",
-    "Predictions", "ProbCover", "Random", "STRATEGIES", "SampledBalance", "Selection", "StochasticBalance",
-    "Strategy", "TypiClust", "UHerding", "UnknownNameError", "VariationRatio", "annealed_threshold", "balance_scores",
+    "EnumeratedBalance", "Epig", "FileFormatError", "GreedyBalance", "HypothesisTable", "Learner", "LeastConfidence",
+    "Margin", "MaxHerding", "MeanStd", "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald",
+    "PowerSampling", "Predictions", "ProbCover", "Random", "STRATEGIES", "SampledBalance", "Selection",
+    "StochasticBalance", "Strategy", "TypiClust", "UHerding", "UnknownNameError", "VariationRatio",
+    "annealed_threshold", "balance_scores",
     "connect", "evaluate_batch", "hamming_distances", "information", "joint_balance", "select",
 }  # fmt: skip
 
@@ -38,15 +43,38 @@ def test_public_names():
 
 def test_importing_is_inert():
     code = (
-        "import sys, random, torch, numpy as np\n"
+        "import sys, batchbalance, batchbalance.errors\n"
+        "bad = {'torch', 'numpy', 'pydantic', 'batchbalance.selection'} & set(sys.modules)\n"
+        "assert not bad, bad\n"
+        "import torch\n"
         "before = (torch.get_rng_state().sum(), torch.get_num_threads(), torch.get_default_dtype())\n"
-        "import batchbalance\n"
+        "from batchbalance import *\n"
+        "assert select is batchbalance.selection.select\n"
         "assert before == (torch.get_rng_state().sum(), torch.get_num_threads(), torch.get_default_dtype())\n"
-        "bad = {'matplotlib', 'ray', 'pandas', 'requests', 'pooch', 'typer'} & set(sys.modules)\n"
+        "bad = {'matplotlib', 'ray', 'pandas', 'requests', 'pooch', 'typer', 'batchbalance.lab'} & set(sys.modules)\n"
         "assert not bad, bad\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_names_are_the_same_to_type_checkers_and_at_run_time():
+    tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    homes = {each.name: node.module for node in block.body for each in node.names}
+    assert set(homes) == PUBLIC
+    for name, home in homes.items():
+        assert getattr(batchbalance, name) is getattr(import_module(home), name)
+
+
+def test_what_the_front_door_holds_and_what_not():
+    assert set(dir(batchbalance)) >= PUBLIC | {"scores", "__version__"}
+    assert batchbalance.scores is import_module("batchbalance.scores")
+    with pytest.raises(AttributeError, match="module 'batchbalance' has no attribute 'selekt'"):
+        _ = batchbalance.selekt
+    with pytest.raises(ImportError, match="cannot import name 'selekt'"):
+        exec("from batchbalance import selekt")
 
 
 def room_of(module):

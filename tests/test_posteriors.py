@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from batchbalance.errors import DrawMismatchError, FileFormatError
 from batchbalance.networks import mnist_cnn, tabular_mlp
 from batchbalance.posteriors import BayesianHead, Committee, CyclicalSGMCMC, DeepEnsemble, MCDropout, Posterior
+from batchbalance.predictions import Predictions
 from batchbalance.training import Recipe
 
 
@@ -153,7 +154,8 @@ def test_streaming_into_a_file(case, tmp_path):
     mapped = posterior.predict(x, batch_size=4, path=path)
     same(mapped, posterior.predict(x, batch_size=4), atol=0)
     assert np.load(path).shape == (13, 6, 3)
-    assert [file.name for file in tmp_path.iterdir()] == ["pool.npy"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["pool.npy", "pool.npy.json"]
+    same(Predictions.load(path), mapped, atol=0)
 
 
 def test_save_and_load(case, tmp_path):
@@ -168,12 +170,16 @@ def test_save_and_load(case, tmp_path):
 
 
 def test_embeddings_are_one_row_an_input(case):
-    _, posterior, _ = case
+    name, posterior, _ = case
     x, _ = data(13, seed=1)
     hidden = posterior.embed(x)
     assert hidden.shape[0] == 13
     assert hidden.ndim == 2
     torch.testing.assert_close(posterior.embed(x, batch_size=3), hidden, rtol=0, atol=1e-6)
+    of_draws = posterior.embed(x, every_draw=True, batch_size=5)
+    assert of_draws.shape == (13, posterior.num_draws, hidden.shape[1])
+    torch.testing.assert_close(of_draws.mean(dim=1), hidden, rtol=0, atol=1e-6)
+    assert (name in ("committee", "laplace")) == torch.equal(of_draws[:, 0], of_draws[:, 1])
 
 
 def test_draws_of_another_seed_do_not_mix(case):
@@ -293,8 +299,12 @@ def test_the_first_draws_are_a_posterior_of_their_own():
     fewer = posterior.first(2)
     assert fewer.draw_ids == posterior.draw_ids[:2]
     torch.testing.assert_close(fewer.predict(x).log_probs(), posterior.predict(x).log_probs()[:, :2], rtol=0, atol=0)
-    for wrong in (0, posterior.num_draws + 1):
-        with pytest.raises(ValueError, match=f"from 1 to the {posterior.num_draws} draws there are, got {wrong}"):
+    most = posterior.num_draws
+    for wrong, message in (
+        (0, "at least 1, got 0"),
+        (most + 1, f"at most {most}, the draws there are, got {most + 1}"),
+    ):
+        with pytest.raises(ValueError, match=message):
             posterior.first(wrong)
 
 
@@ -307,13 +317,8 @@ def test_an_error_half_way_leaves_the_old_file(tmp_path):
     with pytest.raises(ValueError, match="NaN at point 8"):
         posterior.predict(torch.cat([x[:8], x[8:] * float("nan")]), batch_size=4, path=path)
     assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["p.npy"]
-
-
-def test_probabilities_in_place_of_logits_are_noticed():
-    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Softmax(dim=-1))
-    with pytest.warns(UserWarning, match="look like probabilities"):
-        MCDropout(model, 2).predict(torch.zeros(3, 4))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["p.npy", "p.npy.json"]
+    assert Predictions.load(path).draw_ids == posterior.draw_ids
 
 
 MEMORY = """
@@ -352,3 +357,21 @@ def test_progress_is_shown_if_asked(capsys):
     shown = capsys.readouterr().err
     assert "predicting: 9 of 9" in shown
     assert "embedding: 9 of 9" in shown
+
+
+def test_bfloat16_networks_predict_into_files_too(tmp_path):
+    posterior = MCDropout(tabular_mlp(3, (4,)).to(torch.bfloat16), 5)
+    x = data(9)[0].to(torch.bfloat16)
+    path = tmp_path / "p.npy"
+    same(posterior.predict(x, path=path), posterior.predict(x), atol=0)
+    same(Predictions.load(path), posterior.predict(x), atol=0)
+
+
+def test_sparse_inputs_are_refused_in_one_sentence(case):
+    _, posterior, _ = case
+    x, _ = data(6)
+    message = r"`inputs` must be dense, got a tensor of layout torch.sparse_coo; use its to_dense\(\)"
+    with pytest.raises(ValueError, match=message):
+        posterior.predict(x.to_sparse())
+    with pytest.raises(ValueError, match=message):
+        posterior.predict(DataLoader(x, batch_size=2, collate_fn=lambda rows: torch.stack(rows).to_sparse()))

@@ -8,6 +8,8 @@ import safetensors.numpy
 import torch
 
 from batchbalance import DrawMismatchError, FileFormatError, Predictions
+from batchbalance.predictions.arrays import check_draw_ids
+from batchbalance.predictions.notes import checksum
 from conftest import random_probs, random_weights
 
 PROBS = random_probs(7, 3, 4, seed=1)
@@ -96,6 +98,14 @@ def nan_at(value):
         (lambda: Predictions.from_probs(PROBS.astype(str)), "real numbers"),
         (lambda: Predictions.from_probs(PROBS, draw_ids=["a", "b"]), "3 distinct names, got 2"),
         (lambda: Predictions.from_probs(PROBS, draw_ids=["a", "b", "a"]), "3 with 2 distinct"),
+        (lambda: Predictions.from_probs(PROBS, draw_ids="abc"), "list of 3 names or whole numbers, got 'abc'"),
+        (lambda: check_draw_ids({"a": 1, "b": 2, "c": 3}, 3), "list of 3 names"),
+        (lambda: check_draw_ids({1, 2, 3}, 3), "list of 3 names"),
+        (lambda: check_draw_ids([1.5, 2.5, 3.5], 3), "list of 3 names"),
+        (lambda: check_draw_ids([True, False, 2], 3), "list of 3 names"),
+        (lambda: Predictions.from_probs(PROBS, weights=np.array([0.5 + 1j, 0.25, 0.25])), "`weights` must be real"),
+        (lambda: Predictions.from_probs(PROBS, weights=torch.tensor([0.5 + 1j, 0.25, 0.25])), "`weights` must be real"),
+        (lambda: Predictions.from_probs(torch.tensor(PROBS[0]).to_sparse(), "nc"), "must be dense, got .*to_dense"),
         (lambda: Predictions.from_probs(PROBS, weights=[0.5, 0.5]), "each of 3 draws"),
         (lambda: Predictions.from_probs(PROBS, weights=[0.5, 0.6, -0.1]), "non-negative"),
         (lambda: Predictions.from_probs(PROBS, weights=[1, 1, 1]), "sum 3; divide"),
@@ -104,6 +114,11 @@ def nan_at(value):
 def test_bad_arrays_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_draw_ids_may_come_in_arrays():
+    for given in (np.array([3, 1, 2]), torch.tensor([3, 1, 2]), (3, "1", 2)):
+        assert check_draw_ids(given, 3) == ("3", "1", "2")
 
 
 def test_16_bit_rows_may_be_off_by_a_hundredth():
@@ -153,22 +168,20 @@ def test_saving_and_loading_changes_no_bit(tmp_path, suffix):
     for dtype in (np.float32, np.float64):
         made = Predictions.from_probs(PROBS.astype(dtype))
         made.save(tmp_path / f"p{suffix}")
-        values = "log-probs" if suffix == ".npy" else None
-        loaded = Predictions.load(tmp_path / f"p{suffix}", values)
+        loaded = Predictions.load(tmp_path / f"p{suffix}")
         assert torch.equal(loaded.log_probs(), made.log_probs())
         assert loaded.dtype == made.dtype
-    assert [path.name for path in tmp_path.iterdir()] == [f"p{suffix}"]
+    note = ["p.npy.json"] if suffix == ".npy" else []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"p{suffix}", *note]
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors"])
 def test_ids_and_weights_are_saved(tmp_path, suffix):
     made = Predictions.from_probs(PROBS, draw_ids=["ä", "2", "x y"], weights=random_weights(3))
     made.save(tmp_path / f"p{suffix}")
     loaded = Predictions.load(tmp_path / f"p{suffix}")
     made.check_same_draws(loaded)
     assert loaded.draw_ids == ("ä", "2", "x y")
-    with pytest.raises(ValueError, match="neither draw ids nor weights"):
-        made.save(tmp_path / "p.npy")
 
 
 def test_npy_is_memory_mapped_and_never_written_to(tmp_path):
@@ -246,3 +259,65 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
         Predictions.from_probs(PROBS[:2]).save(path)
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_npy_files_say_what_they_hold_in_a_file_beside_them(tmp_path):
+    path = tmp_path / "p.npy"
+    made = Predictions.from_probs(PROBS, draw_ids=["ä", "2", "x y"], weights=random_weights(3))
+    made.save(path)
+    loaded = Predictions.load(path)
+    assert loaded.draw_ids == ("ä", "2", "x y")
+    assert torch.equal(loaded.log_probs(), made.log_probs())
+    assert torch.equal(loaded.weights, made.weights)
+    assert Predictions.load(path, draw_ids=["a", "b", "c"]).draw_ids == ("a", "b", "c")
+    with pytest.raises(FileFormatError, match="holds log-probs, but `values` says probs"):
+        Predictions.load(path, "probs")
+    with pytest.raises(FileFormatError, match=r"holds axes 'nsc', but `axes` says 'snc'"):
+        Predictions.load(path, axes="snc")
+
+
+def changed_note(folder, **changes):
+    note = folder / "p.npy.json"
+    content = {**json.loads(note.read_text()), **changes}
+    del content["checksum"]
+    note.write_text(json.dumps({**content, "checksum": checksum(content)}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: np.save(folder / "p.npy", np.log(PROBS)), "must describe p.npy as it is"),
+        (lambda folder: np.save(folder / "p.npy", PROBS[:5]), "must describe p.npy as it is"),
+        (lambda folder: changed_note(folder, shape=[7, 3, 5]), "must describe p.npy as it is"),
+        (lambda folder: changed_note(folder, values="probabilities"), "must say what p.npy holds"),
+        (lambda folder: changed_note(folder, version=9), "must be of version 1, got 9"),
+        (lambda folder: changed_note(folder, draw_ids=["a"]), "3 distinct names, got 1"),
+        (lambda folder: changed_note(folder, weights=[1.0, 1.0, 1.0]), "divide them by their sum"),
+        (lambda folder: changed_note(folder, weights=["a", "b", "c"]), "`weights` must be real numbers"),
+        (lambda folder: changed_note(folder, draw_ids="abc"), "must hold a list as `draw_ids`"),
+        (lambda folder: (folder / "p.npy.json").write_text("{"), "must say what p.npy holds"),
+        (lambda folder: (folder / "p.npy.json").write_text("[" * 20_000), "must say what p.npy holds"),
+        (lambda folder: (folder / "p.npy.json").write_text("3"), "must say what p.npy holds"),
+    ],
+)
+def test_a_note_about_another_array_is_an_error(tmp_path, spoil, message):
+    Predictions.from_probs(PROBS, draw_ids=["a", "b", "c"]).save(tmp_path / "p.npy")
+    spoil(tmp_path)
+    with pytest.raises(FileFormatError, match=message):
+        Predictions.load(tmp_path / "p.npy")
+
+
+def test_a_save_that_fails_leaves_no_note_about_another_array(tmp_path, monkeypatch):
+    path = tmp_path / "p.npy"
+    Predictions.from_probs(PROBS, draw_ids=["a", "b", "c"]).save(path)
+    before = Predictions.load(path).log_probs()
+
+    def fail(*_):
+        raise OSError("full disk")
+
+    monkeypatch.setattr(Predictions, "chunks", fail)
+    with pytest.raises(OSError, match="full disk"):
+        Predictions.from_probs(PROBS[::-1].copy(), draw_ids=["x", "y", "z"]).save(path)
+    monkeypatch.undo()
+    assert torch.equal(Predictions.load(path).log_probs(), before)
+    assert Predictions.load(path).draw_ids == ("a", "b", "c")

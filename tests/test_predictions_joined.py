@@ -43,7 +43,7 @@ def test_strategies_choose_the_same_from_pieces(paths, strategy):
 
 def test_pieces_keep_draw_ids_weights_and_names():
     weights = random_weights(6)
-    named = Predictions.from_probs(CUTS[0], draw_ids="abcdef", weights=weights)
+    named = Predictions.from_probs(CUTS[0], draw_ids=[*"abcdef"], weights=weights)
     others = [Predictions.from_probs(part, weights=weights) for part in CUTS[1:3]]
     pool = join([*others, named], ids=[["x"], range(30), [f"n{i}" for i in range(7)]])
     assert pool.draw_ids == tuple("abcdef")
@@ -65,7 +65,7 @@ def test_pieces_that_do_not_fit_are_refused(tmp_path, paths):
     np.save(tmp_path / "classes.npy", random_probs(4, 6, 4))
     with pytest.raises(DrawMismatchError, match=r"classes.npy` must have the pool's 3 classes, got 4"):
         load_parts([*paths, tmp_path / "classes.npy"])
-    a, b = (Predictions.from_probs(part, draw_ids=ids) for part, ids in zip(CUTS, ("abcdef", "abcdeg"), strict=False))
+    a, b = Predictions.from_probs(CUTS[0], draw_ids=[*"abcdef"]), Predictions.from_probs(CUTS[1], draw_ids=[*"abcdeg"])
     with pytest.raises(DrawMismatchError, match="got draw 'g' where the pool has 'f'"):
         join([a, b])
     with pytest.raises(FileNotFoundError, match=r"none.npy"):

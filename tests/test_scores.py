@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from batchbalance import Predictions
-from batchbalance.scores import entropy, least_confidence, margin, mean_std, variation_ratio
+from batchbalance.scores import bald, entropy, epig, least_confidence, margin, mean_std, variation_ratio
 from conftest import random_probs, random_weights
 
 SCORES = {
@@ -59,9 +59,41 @@ def test_float32_is_close_to_float64(name):
     torch.testing.assert_close(rounded, exact, rtol=0, atol=1e-5)
 
 
+def test_epig_in_float32_is_that_of_distributions():
+    pool = torch.from_numpy(random_probs(40, 6, 5, seed=5)).float().log()
+    rows = torch.from_numpy(random_probs(9, 6, 5, seed=6)).float().log()
+    agreed = rows[:, :1].expand(9, 6, 5)  # all draws say the same there, so that nothing can be learned about it
+    predictions = Predictions.from_log_probs(pool)
+    assert epig(predictions, Predictions.from_log_probs(agreed)).tolist() == [0.0] * 40
+    found = epig(predictions, Predictions.from_log_probs(rows))
+    np.testing.assert_allclose(found.numpy(), plain_epig(pool.double().tolist(), rows.double().tolist()), atol=1e-13)
+    # Twenty times the same draw has nothing to tell either.
+    alone = Predictions.from_log_probs(pool[:, :1].expand(40, 20, 5))
+    assert epig(alone, alone).tolist() == bald(alone).tolist() == mean_std(alone).tolist() == [0.0] * 40
+
+
+def plain_epig(pool, targets):
+    """The mean over targets of the mutual information of two labels under equally likely draws, by plain loops."""
+
+    def distributions(point):
+        return [[math.exp(each) / sum(math.exp(k) for k in draw) for each in draw] for draw in point]
+
+    scores = []
+    for point in map(distributions, pool):
+        total = 0.0
+        for target in map(distributions, targets):
+            num_draws, num_classes = len(point), len(point[0])
+            for a in range(num_classes):
+                for b in range(num_classes):
+                    joint = sum(point[s][a] * target[s][b] for s in range(num_draws)) / num_draws
+                    apart = sum(p[a] for p in point) * sum(t[b] for t in target) / num_draws**2
+                    total += joint * math.log(joint / apart)
+        scores.append(total / len(targets))
+    return scores
+
+
 @pytest.mark.parametrize("name", SCORES)
-def test_one_class_and_one_hot_draws_score_zero(name):
-    assert torch.equal(SCORES[name](Predictions.from_probs(torch.ones(3, 7, 1))), torch.zeros(3, dtype=torch.float64))
+def test_one_hot_draws_score_zero(name):
     sure = torch.zeros(2, 7, 3)
     sure[:, :, 1] = 1
     assert torch.equal(SCORES[name](Predictions.from_probs(sure)), torch.zeros(2, dtype=torch.float64))

@@ -88,7 +88,6 @@ def test_edge_cases_give_a_batch(name):
     certain = np.eye(3)[rng.integers(0, 3, size=(9, 6))]
     cases = {
         "exact zeros": certain,
-        "one class": np.ones((9, 6, 1)),
         "all draws agree": np.tile(random_probs(9, 1, 3), (1, 6, 1)),
         "duplicates": np.tile(random_probs(3, 6, 3), (3, 1, 1)),
         "confident": random_probs(9, 6, 3, spread=60),

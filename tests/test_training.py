@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from batchbalance.augmentation import crop_and_flip
+from batchbalance.errors import UnknownNameError
 from batchbalance.networks import mnist_cnn, tabular_mlp, vgg11
-from batchbalance.training import Recipe, class_weights, evaluate, fit, split_rows
+from batchbalance.seeds import generator
+from batchbalance.training import Recipe, class_weights, fit, network_accuracy, split_rows
 
 
 def blobs(num, seed=0, num_classes=3):
@@ -26,7 +29,7 @@ def test_learns_and_restores_the_best_epoch():
     accuracies = [epoch.accuracy for epoch in fitted.history]
     assert max(accuracies) > 0.9
     assert fitted.best == accuracies.index(max(accuracies))
-    assert evaluate(fitted.model, *validation) == accuracies[fitted.best]
+    assert network_accuracy(fitted.model, *validation) == accuracies[fitted.best]
     assert len(accuracies) == fitted.best + 1 + 3
     assert not fitted.model.training
 
@@ -94,7 +97,7 @@ def test_few_labels_train(labels):
     x = torch.randn(len(y), 2, generator=torch.Generator().manual_seed(0))
     fitted = fit(factory, x, y, Recipe(max_epochs=30, learning_rate=0.05), num_classes=3)
     assert fitted.history[-1].loss < 1.1
-    assert evaluate(fitted.model, x, y) == 1.0
+    assert network_accuracy(fitted.model, x, y) == 1.0
 
 
 def test_one_image_trains_a_network_with_batch_normalisation():
@@ -109,7 +112,7 @@ def test_tokens_train_an_embedding():
     fitted = fit(
         lambda: nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(8, 2)), tokens, labels, num_classes=2
     )
-    assert evaluate(fitted.model, tokens, labels) == 1.0
+    assert network_accuracy(fitted.model, tokens, labels) == 1.0
 
 
 def test_batches_never_hold_a_single_row():
@@ -128,6 +131,55 @@ def test_samples_per_epoch_is_the_number_of_examples_seen():
 
     fit(lambda: Spy(2, 3), *blobs(5), Recipe(samples_per_epoch=100, batch_size=40, max_epochs=2), num_classes=3)
     assert seen == [40, 40, 20] * 2
+
+
+def test_augmentation_is_off_by_default_and_a_function_of_the_seed():
+    x = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(12) % 3
+
+    def build():
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+
+    def weights(augmentation, seed):
+        recipe = Recipe(max_epochs=2, batch_size=5, augmentation=augmentation)
+        return fit(build, x, y, recipe, num_classes=3, seed=seed).model[1].weight
+
+    assert Recipe().augmentation == "none"
+    plain, first, again, other = weights("none", 1), *(weights("crop-flip", seed) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, plain)
+    assert not torch.equal(first, other)
+
+
+def test_what_is_seen_in_training_are_crops():
+    """Every batch is drawn from one stream, in order; validation sees the images as they are."""
+    x = torch.randn(6, 2, 5, 5, generator=torch.Generator().manual_seed(0))
+    seen = []
+
+    class Spy(nn.Linear):
+        def forward(self, rows):
+            seen.append((self.training, rows.reshape(-1, 2, 5, 5).clone()))
+            return super().forward(rows)
+
+    recipe = Recipe(max_epochs=1, batch_size=3, augmentation="crop-flip")
+    build = lambda: nn.Sequential(nn.Flatten(), Spy(50, 2))  # noqa: E731
+    y = torch.tensor([0, 1, 0, 1, 0, 1])
+    fit(build, x, y, recipe, num_classes=2, seed=4, validation=(x, y))
+    order = torch.randperm(6, generator=generator(4, "order"))
+    stream = generator(4, "augmentation")
+    expected = [crop_and_flip(x[rows], generator=stream) for rows in order.split(3)]
+    trained = [batch for training, batch in seen if training]
+    assert all(torch.equal(a, b) for a, b in zip(trained, expected, strict=True))
+    untouched = [batch for training, batch in seen if not training]
+    assert untouched
+    assert all(torch.equal(batch, x[: len(batch)]) for batch in untouched)
+
+
+def test_augmentation_refuses_rows_of_features():
+    with pytest.raises(ValueError, match="needs images"):
+        fit(factory, *blobs(9), Recipe(augmentation="crop-flip"), num_classes=3)
+    with pytest.raises(UnknownNameError, match="did you mean 'crop-flip'"):
+        Recipe(augmentation="crop-flp")
 
 
 def test_progress_tells_loss_and_accuracy(capsys):

@@ -1,53 +1,61 @@
-"""batchbalance: which unlabelled examples should be labelled next?"""
+"""batchbalance: which unlabelled examples should be labelled next?
 
-from batchbalance.balance.closed_form import balance_scores, information, joint_balance
-from batchbalance.balance.edges import Edges, annealed_threshold, connect, hamming_distances
-from batchbalance.balance.evaluation import BatchEvaluation, evaluate_batch
-from batchbalance.balance.finite import HypothesisTable
-from batchbalance.batches.cover import Cover
-from batchbalance.errors import (
-    BatchBalanceError,
-    DrawMismatchError,
-    FileFormatError,
-    MissingExtraError,
-    UnknownNameError,
-)
-from batchbalance.predictions import Predictions
-from batchbalance.selection import Selection, select
-from batchbalance.strategies import (
-    STRATEGIES,
-    Badge,
-    Balance,
-    Bald,
-    BatchBalance,
-    BatchBald,
-    ClusterBalance,
-    ClusterMargin,
-    CoreSet,
-    CoverBalance,
-    Ec2,
-    Eced,
-    Entropy,
-    EnumeratedBalance,
-    Epig,
-    GreedyBalance,
-    LeastConfidence,
-    Margin,
-    MaxHerding,
-    MeanStd,
-    PartitionBalance,
-    PowerBalance,
-    PowerBald,
-    PowerSampling,
-    ProbCover,
-    Random,
-    SampledBalance,
-    StochasticBalance,
-    Strategy,
-    TypiClust,
-    UHerding,
-    VariationRatio,
-)
+The names below are imported when they are first used: torch takes a second to import, and help needs none of it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchbalance.balance.closed_form import balance_scores, information, joint_balance
+    from batchbalance.balance.edges import Edges, annealed_threshold, connect, hamming_distances
+    from batchbalance.balance.evaluation import BatchEvaluation, evaluate_batch
+    from batchbalance.balance.finite import HypothesisTable
+    from batchbalance.batches.cover import Cover
+    from batchbalance.errors import (
+        BatchBalanceError,
+        DrawMismatchError,
+        FileFormatError,
+        MissingExtraError,
+        UnknownNameError,
+    )
+    from batchbalance.learner import Learner
+    from batchbalance.predictions import Predictions
+    from batchbalance.selection import Selection, select
+    from batchbalance.strategies import (
+        STRATEGIES,
+        Badge,
+        Balance,
+        Bald,
+        BatchBalance,
+        BatchBald,
+        ClusterBalance,
+        ClusterMargin,
+        CoreSet,
+        CoverBalance,
+        Ec2,
+        Eced,
+        Entropy,
+        EnumeratedBalance,
+        Epig,
+        GreedyBalance,
+        LeastConfidence,
+        Margin,
+        MaxHerding,
+        MeanStd,
+        PartitionBalance,
+        PowerBalance,
+        PowerBald,
+        PowerSampling,
+        ProbCover,
+        Random,
+        SampledBalance,
+        StochasticBalance,
+        Strategy,
+        TypiClust,
+        UHerding,
+        VariationRatio,
+    )
 
 __version__ = "0.2.0"
 __all__ = [
@@ -74,6 +82,7 @@ __all__ = [
     "FileFormatError",
     "GreedyBalance",
     "HypothesisTable",
+    "Learner",
     "LeastConfidence",
     "Margin",
     "MaxHerding",
@@ -103,3 +112,38 @@ __all__ = [
     "joint_balance",
     "select",
 ]
+
+_HOMES = {  # where a name is from; those of __all__ that are not here are strategies
+    "balance.closed_form": ["balance_scores", "information", "joint_balance"],
+    "balance.edges": ["Edges", "annealed_threshold", "connect", "hamming_distances"],
+    "balance.evaluation": ["BatchEvaluation", "evaluate_batch"],
+    "balance.finite": ["HypothesisTable"],
+    "batches.cover": ["Cover"],
+    "errors": [
+        "BatchBalanceError",
+        "DrawMismatchError",
+        "FileFormatError",
+        "MissingExtraError",
+        "UnknownNameError",
+    ],
+    "learner": ["Learner"],
+    "predictions": ["Predictions"],
+    "selection": ["Selection", "select"],
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = ("balance", "batches", "errors", "predictions", "ranking", "scores", "seeds", "selection", "strategies")
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, or a module that can be used without an import of its own (PEP 562)."""
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOME.get(name, 'strategies')}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

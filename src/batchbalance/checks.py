@@ -4,6 +4,7 @@ import math
 import operator
 import warnings
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -11,6 +12,8 @@ import torch
 import torch.utils.dlpack
 from pydantic import ByteSize, TypeAdapter, ValidationError
 from torch import Tensor
+
+from batchbalance.errors import sentence
 
 Indices = Sequence[Any] | Set[Any] | np.ndarray | Tensor  # as users give them; `check_indices` makes a tensor
 
@@ -33,6 +36,26 @@ def check_whole(name: str, value: Any, least: int = 1, most: int | None = None, 
     return number
 
 
+def check_real(name: str, value: Any, least: float = 0.0, *, above: bool = False) -> float:
+    """The value as a float, if it is a finite number of at least `least`, or `above` it."""
+    number = math.nan
+    if not isinstance(value, bool | str | bytes):
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
+    if not math.isfinite(number) or number < least or (above and number == least):
+        raise ValueError(
+            f"`{name}` must be a finite number {'above' if above else 'of at least'} {least:g}, got {value!r}"
+        )
+    return number
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """The value, if it is true or false; text and numbers are neither."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be true or false, got {value!r}")
+    return value
+
+
 def check_unit(name: str, value: SupportsFloat) -> float:
     """The value as a float, if it is a number in [0, 1]."""
     number = math.nan if isinstance(value, bool | str) else float(value)
@@ -53,9 +76,26 @@ def check_bytes(name: str, value: int | str) -> int:
         ) from None
 
 
+def check_device(name: str, device: str | torch.device) -> torch.device:
+    """The device, if torch can compute on it here."""
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        said = sentence(error)
+        raise ValueError(f"`{name}` must be one that torch can use here, got {str(device)!r}: {said}") from error
+    return torch.device(device)
+
+
+def check_dense(name: str, tensor: Tensor) -> None:
+    """Raise ValueError if a tensor is sparse."""
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{name} must be dense, got a tensor of layout {tensor.layout}; use its to_dense()")
+
+
 def as_tensor(x: Any, name: str = "predictions") -> Tensor:
     """An array of real numbers as a tensor that shares its memory where it can."""
     if isinstance(x, Tensor):
+        check_dense(name, x)
         tensor = x.detach()
     elif isinstance(x, np.ndarray) or not hasattr(x, "__dlpack__"):
         array = np.asarray(x)

@@ -36,6 +36,20 @@ class UnknownNameError(BatchBalanceError, ValueError):
         super().__init__(f"unknown {kind} {name!r}; {hint}known: {', '.join(known) or 'none'}")
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory could not be had; torch has no better type for that than RuntimeError."""
+    text = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and ("allocate" in text or "out of memory" in text or "too big" in text)
+    )
+
+
+def sentence(error: BaseException) -> str:
+    """What an error says, in one line."""
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"not enough memory: {said}; use smaller sizes" if is_out_of_memory(error) else said
+
+
 class MissingExtraError(BatchBalanceError, ImportError):
     """A feature needs a package that only an extra installs."""
 

@@ -1,9 +1,11 @@
 """Writing a file whole or not at all, and reading one that may be cut short meanwhile."""
 
+import math
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +14,14 @@ from typing import Any
 import numpy as np
 
 from batchbalance.errors import FileFormatError
+from batchbalance.machine import as_text, free_memory
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], *, first: Path | None = None) -> Iterator[Path]:
     """Give a temporary path beside `path`; put it in place of `path` if the block ends well.
+
+    A file `first`, which says something about the old one, is removed just before that.
 
     An error, or a killed process, leaves whatever stood at `path` before untouched.
 
@@ -40,6 +45,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
+        if first is not None:
+            first.unlink(missing_ok=True)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -79,16 +86,63 @@ class MappedFile:
             )
 
 
+def check_is_file(path: Path) -> None:
+    """Raise unless there is a file at `path`."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give a file in it")
+    if not path.is_file():
+        raise FileNotFoundError(f"no such file: {path}")
+
+
+def archived_names(path: Path) -> list[str]:
+    """The names of the arrays in a ``.npz`` file."""
+    with zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+def archived_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Those of the named arrays that a ``.npz`` file holds; no other is looked at, and none is unpickled.
+
+    Raises:
+        FileFormatError: if the header of one promises more numbers than memory can hold.
+    """
+    with zipfile.ZipFile(path) as archive:
+        held = set(archive.namelist())
+        members = {name: next((m for m in (f"{name}.npy", name) if m in held), None) for name in names}
+        return {name: _archived(archive, member, name, path) for name, member in members.items() if member is not None}
+
+
+def _archived(archive: zipfile.ZipFile, member: str, name: str, path: Path) -> np.ndarray:
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    size, free = math.prod(shape) * dtype.itemsize, free_memory()
+    if size > free:
+        raise FileFormatError(
+            f"{path}: `{name}` must fit in memory, {as_text(free)} are free, got {as_text(size)} by its header; "
+            "save it as .npy, which is read piece by piece"
+        )
+    with archive.open(member) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
 def mapped_array(path: Path) -> np.memmap:
     """The array of a ``.npy`` file, memory-mapped.
 
     Raises:
         FileFormatError: if the file is cut short or of another kind.
     """
+    check_is_file(path)
     try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise FileFormatError(f"{path} must be a whole .npy file, got damage or another kind: {error}") from error
-    if not isinstance(array, np.memmap):
-        raise FileFormatError(f"{path} must be a .npy file of one array, got another kind")
-    return array
+        with path.open("rb") as file:
+            begins = file.read(len(np.lib.format.MAGIC_PREFIX))
+        if begins != np.lib.format.MAGIC_PREFIX:
+            raise ValueError("it does not begin like one" if begins else "it is empty")
+        return np.lib.format.open_memmap(path, mode="c")
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # a damaged header is read as Python, so that anything may come
+        if "Python objects" in str(error):
+            raise FileFormatError(f"{path} holds pickled objects, which are never loaded; save an array") from error
+        raise FileFormatError(f"{path} is damaged or not a .npy file: {error}") from error

@@ -1,14 +1,39 @@
-"""A journal: JSON records in a file, one a line, appended durably by one process at a time."""
+"""A journal: JSON records in a file, one a line, appended durably by one process at a time.
 
+Each line is a JSON array of its number, a checksum and the record:
+
+    [3, "0f1e2d3c4b5a6978", {"round": 2, "trial": 0}]
+
+The number counts the lines of the file from 1. The checksum is the first 16 hexadecimal digits of the SHA-256 of all
+bytes before the line, followed by those of the record. So it also covers the lines above, and a line that is changed,
+missing, repeated or moved is found when the file is read.
+
+Older journals hold bare records, as ``{"round": 2, "trial": 0}``. They are still read, and may go on with sealed lines;
+after a sealed line a bare one is an error. No change of one bit makes a sealed line a bare one: with its first bracket
+changed it is not JSON.
+
+The lock is a file of its own, ``.trial-0.jsonl.lock`` beside ``trial-0.jsonl``. Readers need neither it nor the right
+to write. It stays when the journal is closed, and may be deleted while no process has the journal open.
+"""
+
+import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from batchbalance.errors import FileFormatError
 
 Entry = dict[str, Any]
+
+CHECKSUM_DIGITS = 16
+SEALED = re.compile(rb'\[([1-9][0-9]*), "([0-9a-f]{%d})", (\{.*\})\]' % CHECKSUM_DIGITS, re.DOTALL)
+REMEDY = "restore the file from a copy, or delete this line and all below it"
 
 
 class Journal:
@@ -27,25 +52,31 @@ class Journal:
 
     def __init__(self, path: Path, *, wait: bool = False) -> None:
         self.path = path
-        is_new = not path.exists()
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        lock = FileLock(path.with_name(f".{path.name}.lock"), thread_local=False)
         try:
-            _lock(self._handle, path, wait)
-            self._entries, size = _parsed(path)
-            if size < os.fstat(self._handle).st_size:
-                os.ftruncate(self._handle, size)
+            lock.acquire(timeout=-1 if wait else 0)
+        except Timeout as error:
+            raise BlockingIOError(f"{path} is in use by another process; wait until it ends, or stop it") from error
+        with ExitStack() as closing:
+            closing.callback(lock.release)
+            is_new = not path.exists()
+            as_bytes = getattr(os, "O_BINARY", 0)  # Windows would write \r\n otherwise
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | as_bytes, 0o666)
+            closing.callback(os.close, self._handle)
+            content = path.read_bytes()
+            self._lines = _Lines(path, content)
+            if self._lines.size < len(content):
+                os.ftruncate(self._handle, self._lines.size)
                 os.fsync(self._handle)
             if is_new:
                 sync_folder(path.parent)
-        except BaseException:
-            os.close(self._handle)
-            raise
+            self._closing = closing.pop_all()
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries)
+        return iter(self._lines.entries)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._lines.entries)
 
     def append(self, entry: Entry) -> None:
         """Add a record; once this returns it survives a crash.
@@ -53,24 +84,24 @@ class Journal:
         Raises:
             OSError: if it could not be written, on a full disk say; the earlier records are as they were.
         """
-        line = (json.dumps(entry, allow_nan=False) + "\n").encode()
-        before = os.fstat(self._handle).st_size
+        record = json.dumps(entry, allow_nan=False).encode()
+        line = self._lines.sealed(record)
         try:
             written = 0
             while written < len(line):
                 written += os.write(self._handle, line[written:])
             os.fsync(self._handle)
         except OSError as error:
-            os.ftruncate(self._handle, before)
+            os.ftruncate(self._handle, self._lines.size)
             raise OSError(
                 f"cannot write to {self.path}: {error.strerror or error}; all earlier records are intact: "
                 "make room and start the same command again"
             ) from error
-        self._entries.append(json.loads(line))
+        self._lines.take(line, json.loads(record))
 
     def close(self) -> None:
         """Let others open it."""
-        os.close(self._handle)
+        self._closing.close()
 
     def __enter__(self) -> "Journal":
         return self
@@ -80,39 +111,81 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Entry]:
-    """The records of a journal that may be open elsewhere; a last line that was cut short is ignored."""
-    return _parsed(path)[0]
+    """The records of a journal that may be open elsewhere; a last line that was cut short is ignored.
+
+    Raises:
+        FileFormatError: if a line other than the last one is damaged.
+    """
+    return _Lines(path, path.read_bytes()).entries
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new name in a folder survive a crash."""
-    handle = os.open(folder, os.O_RDONLY)
+    """Make a new name in a folder survive a crash, where folders can be opened: Windows refuses."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def _parsed(path: Path) -> tuple[list[Entry], int]:
-    """The records, and the size of the file without a last line that was cut short."""
-    content = path.read_bytes()
-    size = content.rfind(b"\n") + 1
-    entries: list[Entry] = []
-    for number, line in enumerate(content[:size].splitlines(), start=1):
+class _Lines:
+    """The whole lines of a journal, checked.
+
+    Attributes:
+        entries: their records.
+        size: the bytes they take; less than the content has if its last line was cut short.
+    """
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.entries: list[Entry] = []
+        self.size = 0
+        self._path = path
+        self._digest = hashlib.sha256()  # of the first `size` bytes
+        *lines, rest = content.split(b"\n")
+        is_sealed = False
+        for line in lines:
+            is_sealed = is_sealed or not line.startswith(b"{")
+            self.take(line + b"\n", self._entry(self._checked(line) if is_sealed else line))
+        match = SEALED.fullmatch(rest[:-1])
+        if match is not None and self.sealed(match[3]) == rest[:-1] + b"\n":  # whole, so it was not cut short
+            raise self._error("must end with a newline", f"{rest[-1:]!r}")
+
+    def take(self, line: bytes, entry: Entry) -> None:
+        """Count a line in."""
+        self.entries.append(entry)
+        self.size += len(line)
+        self._digest.update(line)
+
+    def sealed(self, record: bytes) -> bytes:
+        """A record as the next line."""
+        digest = self._digest.copy()
+        digest.update(record)
+        return b'[%d, "%s", %s]\n' % (self._number, digest.hexdigest()[:CHECKSUM_DIGITS].encode(), record)
+
+    @property
+    def _number(self) -> int:
+        return len(self.entries) + 1
+
+    def _checked(self, line: bytes) -> bytes:
+        """The record of the next line, if its number and its checksum are right."""
+        match = SEALED.fullmatch(line)
+        if match is None:
+            raise self._error("must be its number, a checksum and a record in brackets", f"{line[:40]!r}")
+        if match[1] != b"%d" % self._number:
+            raise self._error(f"must be number {self._number}", f"{match[1].decode()}: lines are missing or moved")
+        if self.sealed(match[3]) != line + b"\n":
+            raise self._error("must match its checksum", "another one: this line or one above it was changed")
+        return match[3]
+
+    def _entry(self, record: bytes) -> Entry:
         try:
-            entry = json.loads(line)
-        except ValueError as error:
-            raise FileFormatError(f"line {number} of {path} must be JSON, got damage: {error}; restore it") from error
-        if not isinstance(entry, dict):
-            raise FileFormatError(f"line {number} of {path} must be a JSON object, got {type(entry).__name__}")
-        entries.append(entry)
-    return entries, size
+            entry: Entry = json.loads(record)
+        except (ValueError, RecursionError) as error:
+            raise self._error("must be JSON", f"damage: {error}") from error
+        return entry
 
-
-def _lock(handle: int, path: Path, wait: bool) -> None:
-    import fcntl  # not there on Windows, where only this needs it
-
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise BlockingIOError(f"{path} is in use by another process; wait until it ends, or stop it") from error
+    def _error(self, wanted: str, got: str) -> FileFormatError:
+        return FileFormatError(f"line {self._number} of {self._path} {wanted}, got {got}; {REMEDY}")

@@ -1,35 +1,16 @@
-"""How much memory a selection may take: what is free, and what a streaming pass needs."""
+"""How much memory a selection takes: what a streaming pass needs, and what a process has held."""
 
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from batchbalance.machine import as_text
 from batchbalance.predictions import CHUNK_NUMBERS, Predictions
 
 FREE_SHARE = 0.5  # of what is free, if no budget is given
 POINT_BYTES = 100  # bounds, orders and masks that are kept for every point
 CHUNK_COPIES = 4  # float64 arrays of one chunk that are alive at a time
-
-
-def as_text(num_bytes: int) -> str:
-    """A number of bytes as people write it, rounded up."""
-    for unit, size in (("KiB", 2**10), ("MiB", 2**20)):
-        if num_bytes < 1024 * size:
-            return f"{-(-num_bytes // size)} {unit}"
-    return f"{-(-num_bytes * 10 // 2**30) / 10:g} GiB"
-
-
-def free_memory() -> int:
-    """Bytes that this process may still take: of the machine, or of its control group if that is less."""
-    free: int = psutil.virtual_memory().available
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = int((group / "memory.max").read_text(encoding="ascii"))
-        free = min(free, limit - int((group / "memory.current").read_text(encoding="ascii")))
-    except (OSError, ValueError):  # no such group, or no limit
-        pass
-    return max(0, free)
 
 
 def reset_peak_memory() -> None:

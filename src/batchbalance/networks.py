@@ -1,16 +1,23 @@
 """The paper's networks (appendix "Datasets used in the main paper"): logits out, last hidden layer exposed.
 
 Every network is a `Classifier`: a chain of layers up to the last hidden layer, and a linear head. `width` scales the
-number of filters and hidden units, for laptops; 1 gives the networks of the paper.
+number of filters and hidden units, for laptops. The paper leaves some sizes open; docs/posteriors.md says which of them
+its released code gives, and by which options they are had.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from batchbalance.errors import UnknownNameError
+from batchbalance.checks import check_flag, check_real, check_whole
+from batchbalance.registry import Registry
+
+MAX_WIDTH = 100  # a hundred times the paper's networks
+MAX_UNITS = 10**6
 
 
 class Classifier(nn.Module):
@@ -46,23 +53,31 @@ def mnist_cnn(
 
     The convolutions are not padded: 28×28 becomes 12×12, then 4×4, so that 1024 numbers enter the hidden layer.
     """
-    _check(num_classes, input_shape, 3, dropout)
+    _check(num_classes, input_shape, 3, dropout, width)
     blocks = _blocks(input_shape[0], [_scaled(32, width), _scaled(64, width)], kernel=5, padding=0, dropout=dropout)
     return _with_mlp(blocks, _scaled(128, width), num_classes, input_shape, dropout)
 
 
 def fashion_cnn(
-    num_classes: int = 10, input_shape: Sequence[int] = (1, 28, 28), *, dropout: float = 0.5, width: float = 1.0
+    num_classes: int = 10,
+    input_shape: Sequence[int] = (1, 28, 28),
+    *,
+    dropout: float = 0.5,
+    width: float = 1.0,
+    hidden: int = 128,
+    round_up: bool = False,
 ) -> Classifier:
     """The network for EMNIST and Fashion-MNIST: three blocks as in `mnist_cnn`, with 32, 64 and 128 3×3 filters.
 
-    The convolutions are padded by 1 and so keep the size: 28×28 becomes 14×14, 7×7, then 3×3, so that 1152 numbers
-    enter the 128 hidden units.
+    The convolutions are padded by 1 and so keep the size. Pools that round down make 14×14, 7×7, then 3×3 of 28×28, so
+    that 1152 numbers enter the hidden layer; those that round up make 4×4 in the end, and 2048 numbers. With `hidden`
+    512 that is 2048–512–C, the last layers of the released code, on the three pools of the paper's text.
     """
-    _check(num_classes, input_shape, 3, dropout)
+    _check(num_classes, input_shape, 3, dropout, width)
+    check_options(hidden=hidden, round_up=round_up)
     filters = [_scaled(count, width) for count in (32, 64, 128)]
-    blocks = _blocks(input_shape[0], filters, kernel=3, padding=1, dropout=dropout)
-    return _with_mlp(blocks, _scaled(128, width), num_classes, input_shape, dropout)
+    blocks = _blocks(input_shape[0], filters, kernel=3, padding=1, dropout=dropout, round_up=round_up)
+    return _with_mlp(blocks, _scaled(hidden, width), num_classes, input_shape, dropout)
 
 
 def tabular_mlp(
@@ -74,9 +89,8 @@ def tabular_mlp(
     width: float = 1.0,
 ) -> Classifier:
     """Hidden layers with ReLU, dropout after each. The paper: (64, 64) HAR, (32, 32) DRIFT, (8, 8) Dry Bean."""
-    _check(num_classes, input_shape, 1, dropout)
-    if not hidden:
-        raise ValueError("`hidden` must name at least one layer, got none")
+    _check(num_classes, input_shape, 1, dropout, width)
+    check_options(hidden=hidden)
     layers: list[nn.Module] = []
     size = input_shape[0]
     for count in hidden:
@@ -86,13 +100,20 @@ def tabular_mlp(
 
 
 def vgg11(
-    num_classes: int = 10, input_shape: Sequence[int] = (3, 32, 32), *, dropout: float = 0.5, width: float = 1.0
+    num_classes: int = 10,
+    input_shape: Sequence[int] = (3, 32, 32),
+    *,
+    dropout: float = 0.5,
+    width: float = 1.0,
+    head: Sequence[int] = (512, 512),
 ) -> Classifier:
-    """VGG-11 with batch normalisation for 32×32 images; 512-512-C on top, with dropout after both hidden layers.
+    """VGG-11 with batch normalisation for 32×32 images; hidden layers `head` on top, with dropout after each.
 
-    The convolutions have no dropout, so that they run once for all draws of MC dropout.
+    The released code has 4096–4096–C on top. The convolutions have no dropout, so that they run once for all draws of
+    MC dropout.
     """
-    _check(num_classes, input_shape, 3, dropout)
+    _check(num_classes, input_shape, 3, dropout, width)
+    check_options(head=head)
     layers: list[nn.Module] = []
     channels = input_shape[0]
     for filters, pooled in ((64, 1), (128, 1), (256, 0), (256, 1), (512, 0), (512, 1), (512, 0), (512, 1)):
@@ -101,10 +122,11 @@ def vgg11(
         layers += [nn.MaxPool2d(2)] if pooled else []
         channels = count
     layers.append(nn.Flatten())
-    size, units = _flat_size(layers, input_shape), _scaled(512, width)
-    layers += [nn.Linear(size, units), nn.ReLU(), nn.Dropout(dropout)]
-    layers += [nn.Linear(units, units), nn.ReLU(), nn.Dropout(dropout)]
-    return Classifier(nn.Sequential(*layers), nn.Linear(units, num_classes), input_shape)
+    size = _flat_size(layers, input_shape)
+    for count in head:
+        layers += [nn.Linear(size, _scaled(count, width)), nn.ReLU(), nn.Dropout(dropout)]
+        size = _scaled(count, width)
+    return Classifier(nn.Sequential(*layers), nn.Linear(size, num_classes), input_shape)
 
 
 def resnet18(
@@ -115,7 +137,7 @@ def resnet18(
     It has no dropout unless `dropout` is above 0: then one layer before the head. `width` must be at least 0.125: with
     fewer filters, convolutions of torch 2.13 in channels-last layout have crashed in training on the CPU.
     """
-    _check(num_classes, input_shape, 3, dropout)
+    _check(num_classes, input_shape, 3, dropout, width)
     if width < 0.125:
         raise ValueError(f"`width` must be at least 0.125 for resnet18, got {width}")
     stem = _scaled(64, width)
@@ -131,20 +153,45 @@ def resnet18(
     return Classifier(nn.Sequential(*layers), nn.Linear(channels, num_classes), input_shape)
 
 
-NETWORKS: dict[str, Callable[..., Classifier]] = {
+tabular_mlp.flat_inputs = True  # type: ignore[attr-defined]  # it takes one row of features
+
+Network = Callable[..., nn.Module]
+
+OWN: dict[str, Network] = {
     "mnist-cnn": mnist_cnn,
     "fashion-cnn": fashion_cnn,
     "tabular-mlp": tabular_mlp,
     "vgg11": vgg11,
     "resnet18": resnet18,
 }
+NETWORKS: Registry[Network] = Registry(
+    "network",
+    "batchbalance.networks",
+    OWN,
+    callable,
+    "a function or class that builds an nn.Module",
+)
 
 
-def network(name: str) -> Callable[..., Classifier]:
-    """The builder of a network by its name in `NETWORKS`."""
-    if name not in NETWORKS:
-        raise UnknownNameError("network", name, NETWORKS)
-    return NETWORKS[name]
+def network_named(name: str) -> Network:
+    """The builder of a network by its name in `NETWORKS`, or at a path "package.module:Name"."""
+    return NETWORKS.named(name)
+
+
+def built(network: Network, num_classes: int, input_shape: Sequence[int], **options: Any) -> Any:
+    """What a builder builds; it is given `num_classes` and `input_shape` if it takes arguments of these names."""
+    taken = signature(network).parameters
+    given = {"num_classes": num_classes, "input_shape": tuple(input_shape)}
+    return network(**{name: value for name, value in given.items() if name in taken}, **options)
+
+
+def network_options(network: Network) -> dict[str, Any]:
+    """The options of a builder and their defaults: all its arguments but the two that the data decide."""
+    return {
+        name: option.default
+        for name, option in signature(network).parameters.items()
+        if name not in ("num_classes", "input_shape") and option.kind not in (option.VAR_POSITIONAL, option.VAR_KEYWORD)
+    }
 
 
 class _Residual(nn.Module):
@@ -167,11 +214,13 @@ class _Residual(nn.Module):
         return torch.relu(self.body(inputs) + self.shortcut(inputs))
 
 
-def _blocks(channels: int, filters: Sequence[int], *, kernel: int, padding: int, dropout: float) -> list[nn.Module]:
+def _blocks(
+    channels: int, filters: Sequence[int], *, kernel: int, padding: int, dropout: float, round_up: bool = False
+) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for count in filters:
         layers += [nn.Conv2d(channels, count, kernel, padding=padding), nn.Dropout2d(dropout)]
-        layers += [nn.MaxPool2d(2), nn.ReLU()]
+        layers += [nn.MaxPool2d(2, ceil_mode=round_up), nn.ReLU()]
         channels = count
     return [*layers, nn.Flatten()]
 
@@ -193,26 +242,50 @@ def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
                 side + 2 * int(layer.padding[i]) - layer.kernel_size[i] + 1 for i, side in enumerate(size[1:])
             ]
         elif isinstance(layer, nn.MaxPool2d):
-            size = [size[0], *(side // 2 for side in size[1:])]
+            size = [size[0], *((side + int(layer.ceil_mode)) // 2 for side in size[1:])]
     if min(size) < 1:
         raise ValueError(f"`input_shape` must be larger for this network, got {tuple(input_shape)}")
     return math.prod(size)
 
 
+def check_network(name: str, options: dict[str, Any]) -> None:
+    """Raise ValueError if the options of one of our own networks cannot be right, whatever the inputs are."""
+    network = OWN.get(name)
+    if network is None:
+        return
+    check_options(**options)
+    shape = signature(network).parameters["input_shape"].default
+    with torch.device("meta"):  # without memory for its weights
+        network(2, (8,) if shape is Parameter.empty else shape, **options)
+
+
+def check_options(
+    *, dropout: Any = 0.0, width: Any = 1.0, hidden: Any = (1,), head: Any = (1,), round_up: Any = False
+) -> None:
+    """Raise ValueError unless these are options of networks: they are, whatever the inputs."""
+    if check_real("dropout", dropout) >= 1:
+        raise ValueError(f"`dropout` must be in [0, 1), got {dropout}")
+    if check_real("width", width, above=True) > MAX_WIDTH:
+        raise ValueError(f"`width` must be at most {MAX_WIDTH}, got {width}; 1 gives the networks of the paper")
+    check_flag("round_up", round_up)
+    for name, units in (("hidden", hidden), ("head", head)):
+        several = [units] if isinstance(units, int) and name == "hidden" else units  # fashion-cnn has one layer
+        if not isinstance(several, list | tuple) or not several:
+            raise ValueError(f"`{name}` must be the units of each of at least one layer, as [64, 64], got {units!r}")
+        for count in several:
+            check_whole(name, count, 1, MAX_UNITS)
+
+
 def _scaled(count: int, width: float) -> int:
-    if not width > 0:
-        raise ValueError(f"`width` must be above 0, got {width}")
     return max(1, round(count * width))
 
 
-def _check(num_classes: int, input_shape: Sequence[int], num_axes: int, dropout: float) -> None:
-    if num_classes < 1:
-        raise ValueError(f"`num_classes` must be at least 1, got {num_classes}")
+def _check(num_classes: int, input_shape: Sequence[int], num_axes: int, dropout: float, width: float) -> None:
+    check_options(dropout=dropout, width=width)
+    check_whole("num_classes", num_classes)
     if len(input_shape) != num_axes or min(input_shape) < 1:
         wanted = "(features,)" if num_axes == 1 else "(channels, height, width)"
         raise ValueError(f"`input_shape` must be {wanted} with positive sizes, got {tuple(input_shape)}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"`dropout` must be in [0, 1), got {dropout}")
 
 
 def _dims(shape: Sequence[int]) -> str:

@@ -4,11 +4,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from batchbalance.errors import UnknownNameError
 
-Whole = Annotated[int, Field(ge=1)]
+# Strict: `true` is no number, "5" neither, and "no" is not false.
+Whole = Annotated[int, Field(ge=1, strict=True)]
+NumDraws = Annotated[int, Field(ge=1, le=100_000, strict=True)]  # more than any memory holds of a pool
+NotNegative = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
+Flag = Annotated[bool, Field(strict=True)]
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -24,8 +28,21 @@ def check_keys(where: str, given: Any, known: Iterable[str]) -> Any:
 
 
 def fields_of(where: str, cls: Any) -> BeforeValidator:
-    """Refuses keys that are no fields of a dataclass."""
-    return BeforeValidator(lambda given: check_keys(where, given, (field.name for field in fields(cls))))
+    """Refuses keys that are no fields of a dataclass, and values of another type than theirs, such as `true` for 1."""
+    return BeforeValidator(lambda given: check_fields(where, given, cls))
+
+
+def check_fields(where: str, given: Any, cls: Any) -> Any:
+    """The given table, if its keys are fields of a dataclass and its values of their types."""
+    types: dict[str, Any] = {field.name: field.type for field in fields(cls)}
+    check_keys(where, given, types)
+    for key, value in given.items() if isinstance(given, dict) else ():
+        try:
+            TypeAdapter(types[key]).validate_python(value, strict=True)
+        except ValidationError as error:
+            told = error.errors()[0]["msg"].replace("Input should", "must")
+            raise ValueError(f"`{where.strip('[]')}.{key}` {told}, got {value!r}") from None
+    return given
 
 
 class Section(BaseModel):

@@ -1,20 +1,21 @@
 """Random generators derived from (seed, purpose, round); nothing here or elsewhere touches global state."""
 
 import hashlib
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
 
+from batchbalance.checks import check_whole
 
-def derived_seed(seed: int, purpose: str, round_index: int = 0) -> int:
+
+def derived_seed(seed: SupportsIndex, purpose: str, round_index: int = 0) -> int:
     """A 63-bit seed that is a fixed function of its three arguments, on every platform and version."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"`seed` must be a non-negative integer, got {seed!r}")
-    digest = hashlib.sha256(f"{seed}/{purpose}/{round_index}".encode()).digest()
+    digest = hashlib.sha256(f"{check_whole('seed', seed, 0)}/{purpose}/{round_index}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def generator(seed: int, purpose: str, round_index: int = 0) -> torch.Generator:
+def generator(seed: SupportsIndex, purpose: str, round_index: int = 0) -> torch.Generator:
     """A CPU generator for one purpose; the same arguments always give the same stream."""
     return torch.Generator().manual_seed(derived_seed(seed, purpose, round_index))
 

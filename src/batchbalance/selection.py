@@ -12,8 +12,17 @@ from batchbalance.balance.edges import DEFAULT_RATIO, Edges, MaxReference, Pairs
 from batchbalance.balance.evaluation import BatchEvaluation, batch_value, remaining_candidates
 from batchbalance.balance.greedy import Continuation, Executor
 from batchbalance.batches.cover import Cover
-from batchbalance.checks import Indices, check_bytes, check_embeddings, check_indices, check_unit, check_whole
-from batchbalance.memory import FREE_SHARE, check_budget, free_memory, streaming_bytes
+from batchbalance.checks import (
+    Indices,
+    check_bytes,
+    check_device,
+    check_embeddings,
+    check_indices,
+    check_unit,
+    check_whole,
+)
+from batchbalance.machine import free_memory
+from batchbalance.memory import FREE_SHARE, check_budget, streaming_bytes
 from batchbalance.predictions import Predictions
 from batchbalance.scores import unsureness
 from batchbalance.strategies import (
@@ -133,6 +142,11 @@ class Selection:
         """What was done from there on."""
         return self.choice.continuation
 
+    @property
+    def clustering_rounds(self) -> int | None:
+        """How many rounds the clustering took (the paper's T), or None."""
+        return self.choice.clustering_rounds
+
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and strings, ready for JSON."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in PLAIN}
@@ -152,6 +166,7 @@ def _plain(value: Any) -> Any:
 PLAIN = (
     "indices", "seed", "scores", "gains", "gain_errors", "coverage", "random_coverage", "null_coverage", "certificate",
     "num_edges", "num_pairs", "num_reference", "threshold", "threshold_source", "continued_from", "continuation",
+    "clustering_rounds",
 )  # fmt: skip
 
 
@@ -332,14 +347,10 @@ def _placed(predictions: Predictions, device: str | None) -> Predictions:
     return predictions if device is None else predictions.to(_checked_device(device))
 
 
-def _checked_device(device: str | None) -> str:
+def _checked_device(device: str | None) -> torch.device:
     if device is None:
-        return "cpu"
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"`device` must be one that torch can use here, got {device!r}: {error}") from error
-    return device
+        return torch.device("cpu")
+    return check_device("device", device)
 
 
 def _candidates(num_points: int, exclude: Indices | None, labelled: Int[Tensor, " l"]) -> Int[Tensor, " n"]:

@@ -12,7 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from batchbalance.errors import UnknownNameError
+from batchbalance.augmentation import AUGMENTATIONS, crop_and_flip
+from batchbalance.checks import check_dense, check_device, check_flag, check_real, check_whole
+from batchbalance.errors import UnknownNameError, is_out_of_memory
+from batchbalance.predictions import looks_like_probs
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
 
@@ -20,6 +23,7 @@ ModelFactory = Callable[[], nn.Module]
 Labelled = tuple[Tensor, Tensor]
 
 OPTIMIZERS = ("adam", "sgd")
+PROBED = 8  # inputs that tell whether a network gives logits
 EVALUATION_BATCH = 128  # more no longer fits a core's cache
 
 
@@ -32,12 +36,13 @@ class Recipe:
         learning_rate: constant over the run.
         momentum: of SGD.
         weight_decay: L2 penalty of the optimizer.
-        batch_size: examples in a step.
-        samples_per_epoch: examples drawn with replacement in an epoch; None goes once through the set.
+        batch_size: examples in a step, at least 2.
+        samples_per_epoch: examples drawn with replacement in an epoch, at least 2; None goes once through the set.
         max_epochs: the run ends here at the latest.
         patience: the run ends after this many epochs without a better validation accuracy. The paper: 3 for small
             batches and tabular data, 20 for large batches.
         class_weighted: weight the loss of a class by the inverse of its frequency.
+        augmentation: "none", or "crop-flip" for images: a random crop after 4 pixels of padding, and a random mirror.
     """
 
     optimizer: str = "adam"
@@ -49,20 +54,23 @@ class Recipe:
     max_epochs: int = 100
     patience: int = 3
     class_weighted: bool = True
+    augmentation: str = "none"
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
             raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
-        for name in ("batch_size", "max_epochs", "patience"):
-            _check_positive_int(name, getattr(self, name))
+        if self.augmentation not in AUGMENTATIONS:
+            raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
+        check_whole("batch_size", self.batch_size, 2)  # batch normalisation cannot train on one example
+        for name in ("max_epochs", "patience"):
+            check_whole(name, getattr(self, name))
         if self.samples_per_epoch is not None:
-            _check_positive_int("samples_per_epoch", self.samples_per_epoch)
-        if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(f"`learning_rate` must be above 0, got {self.learning_rate}")
-        if not (0 <= self.momentum < 1 and 0 <= self.weight_decay < float("inf")):
-            raise ValueError(
-                f"`momentum` must be in [0, 1) and `weight_decay` at least 0, got {self.momentum}, {self.weight_decay}"
-            )
+            check_whole("samples_per_epoch", self.samples_per_epoch, 2)
+        check_real("learning_rate", self.learning_rate, above=True)
+        if check_real("momentum", self.momentum) >= 1:
+            raise ValueError(f"`momentum` must be below 1, got {self.momentum}")
+        check_real("weight_decay", self.weight_decay)
+        check_flag("class_weighted", self.class_weighted)
 
 
 @dataclass(frozen=True)
@@ -106,11 +114,12 @@ def fit(
         num_classes: C.
         validation: inputs and labels for early stopping. Without it, `max_epochs` epochs are trained and the last
             weights kept.
-        seed: for initialisation, the order of examples and dropout.
+        seed: for initialisation, the order of examples, dropout and augmentation.
         device: where to train; the tensors are copied there once.
         progress: show loss, validation accuracy and time left.
     """
     recipe = recipe or Recipe()
+    check_device("device", device)
     check_labelled("inputs", "labels", inputs, labels, num_classes)
     if validation is not None:
         check_labelled("validation inputs", "validation labels", *validation, num_classes)
@@ -120,10 +129,12 @@ def fit(
     check_finite(model)
     check_dtype(model, inputs)
     inputs, labels = placed(inputs, device), labels.to(device)
+    _check_outputs(model, inputs[:PROBED], num_classes)
     optimizer = _optimizer(model, recipe)
     weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
     loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
     order = generator(seed, "order")
+    changing = generator(seed, "augmentation") if recipe.augmentation == "crop-flip" else None
     history: list[Epoch] = []
     best, best_state = 0, copied_state(model)
     with (
@@ -132,13 +143,13 @@ def fit(
     ):
         for index in range(recipe.max_epochs):
             batches = _batches(len(inputs), recipe, order)
-            mean_loss = _train_epoch(model, inputs, labels, batches, loss, optimizer, num_classes)
+            mean_loss = _train_epoch(model, inputs, labels, batches, loss, optimizer, num_classes, changing)
             if mean_loss != mean_loss or mean_loss == float("inf"):
                 raise ValueError(
                     f"the training loss must stay finite, got {mean_loss} in epoch {index + 1}; lower "
                     f"`learning_rate` ({recipe.learning_rate:g}) or check the scale of `inputs`"
                 )
-            accuracy = None if validation is None else evaluate(model, *validation)
+            accuracy = None if validation is None else network_accuracy(model, *validation)
             history.append(Epoch(mean_loss, accuracy))
             bar.advance(note=f"loss {mean_loss:.3f}" + ("" if accuracy is None else f", accuracy {accuracy:.3f}"))
             if accuracy is None or index == 0 or accuracy > (history[best].accuracy or 0):
@@ -151,12 +162,22 @@ def fit(
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
+def network_accuracy(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
     """Accuracy of a network in eval mode (dropout off); the network is left in eval mode."""
     model.eval()
     pairs = zip(torch.split(inputs, EVALUATION_BATCH), torch.split(labels, EVALUATION_BATCH), strict=True)
     right = sum(int((model(channels_last(x)).argmax(dim=-1) == y).sum()) for x, y in pairs)
     return right / len(labels)
+
+
+@torch.no_grad()
+def _check_outputs(model: nn.Module, inputs: Tensor, num_classes: int) -> None:
+    """Raise ValueError if a network ends in a softmax, which the loss would apply again."""
+    if looks_like_probs(logits_of(model.eval(), channels_last(inputs), num_classes)):
+        raise ValueError(
+            "the model must give logits, got rows that are non-negative and sum to 1; leave its softmax out, which the "
+            "loss applies"
+        )
 
 
 def class_weights(labels: Tensor, num_classes: int) -> Tensor:
@@ -202,8 +223,11 @@ def set_channels_last(model: nn.Module) -> None:
 
 def check_finite(model: nn.Module) -> None:
     """Raise ValueError if a weight is NaN or infinite."""
-    for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+    buffers = dict(model.named_buffers())
+    for name, value in [*model.named_parameters(), *buffers.items()]:
+        # A buffer may hold infinities on purpose, as the mask of a causal attention does.
+        fine = ~torch.isnan(value) if name in buffers else torch.isfinite(value)
+        if value.is_floating_point() and not bool(fine.all()):
             raise ValueError(f"the model's weights must be finite, got NaN or infinity in `{name}`; train it again")
 
 
@@ -224,12 +248,14 @@ def _train_epoch(
     loss: nn.Module,
     optimizer: torch.optim.Optimizer,
     num_classes: int,
+    changing: torch.Generator | None,
 ) -> float:
     model.train()
     total = torch.zeros((), device=inputs.device)
     for rows in batches:
         optimizer.zero_grad(set_to_none=True)
-        logits = logits_of(model, channels_last(inputs[rows]), num_classes)
+        batch = inputs[rows] if changing is None else crop_and_flip(inputs[rows], generator=changing)
+        logits = logits_of(model, channels_last(batch), num_classes)
         value = loss(logits, labels[rows])
         value.backward()
         optimizer.step()
@@ -242,13 +268,15 @@ def logits_of(model: nn.Module, batch: Tensor, num_classes: int) -> Tensor:
     try:
         logits = model(batch)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         raise ValueError(
             f"`inputs` must fit the model, got a batch of shape {tuple(batch.shape)} and {batch.dtype}: {error}"
         ) from error
     if logits.shape != (len(batch), num_classes):
         raise ValueError(
             f"the model must give ({len(batch)}, {num_classes}) logits, got {tuple(logits.shape)}; "
-            "build it for `num_classes` classes"
+            "build it for `num_classes` classes, or say binary=True if it gives the one logit of two classes"
         )
     return logits  # type: ignore[no-any-return]
 
@@ -269,7 +297,7 @@ def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
     """
     if len(rows) == 1:
         rows = rows.repeat(2)
-    batches = list(torch.split(rows, max(2, batch_size)))
+    batches = list(torch.split(rows, batch_size))
     if len(batches) > 1 and len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
@@ -309,6 +337,7 @@ def check_labelled(inputs_name: str, labels_name: str, inputs: Tensor, labels: T
     if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
         got = f"{type(inputs).__name__} and {type(labels).__name__}"
         raise ValueError(f"{inputs_name} and {labels_name} must be tensors, got {got}; use torch.as_tensor")
+    check_dense(inputs_name, inputs)
     if labels.dtype != torch.int64 or labels.ndim != 1:
         raise ValueError(f"{labels_name} must be (N,) int64, got {tuple(labels.shape)} {labels.dtype}")
     if inputs.ndim < 2 or len(inputs) != len(labels) or not len(labels):
@@ -322,8 +351,3 @@ def check_labelled(inputs_name: str, labels_name: str, inputs: Tensor, labels: T
         )
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
         raise ValueError(f"{inputs_name} must be finite, got NaN or infinity; drop or fill those rows")
-
-
-def _check_positive_int(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"`{name}` must be a whole number of at least 1, got {value!r}")

@@ -15,7 +15,7 @@ def balance_clustering(
     seeds: Int[Tensor, " B"],
     *,
     max_rounds: int = MAX_ROUNDS,
-) -> Int[Tensor, " B"]:
+) -> tuple[Int[Tensor, " B"], int]:
     """BALanCe-Clustering (Algorithm 3): k-medoids under I(x, y) = ⟨φ_x, φ_y⟩, I(x, x) = Δ(x).
 
     The value Σ_{x∈cluster} I(x, y) of a centroid y is ⟨φ_y, Σ_x φ_x⟩ + Δ(y) − ‖φ_y‖², so that a round is linear in
@@ -28,13 +28,16 @@ def balance_clustering(
         max_rounds: stop after this many rounds even if centroids still move.
 
     Returns:
-        Positions of the centroids, in the order of their seeds.
+        Positions of the centroids, in the order of their seeds, and how many rounds were run (the paper's T). The last
+        one moved no centroid, unless the limit was reached.
     """
     num_clusters = len(seeds)
     own = scores - torch.einsum("nf,nf->n", features, features)
     tolerance = 1e-6 if features.dtype == torch.float32 else 1e-12
     centroids = seeds.clone()
-    for _ in range(max_rounds):
+    num_rounds = 0
+    while num_rounds < max_rounds:
+        num_rounds += 1
         assigned = _nearest(features, features[centroids], tolerance)
         assigned[centroids] = torch.arange(num_clusters, device=assigned.device)
         sums = torch.zeros(num_clusters, features.shape[1], dtype=features.dtype, device=features.device)
@@ -45,7 +48,7 @@ def balance_clustering(
         if torch.equal(moved, centroids):
             break
         centroids = moved
-    return centroids
+    return centroids, num_rounds
 
 
 def _nearest(features: Tensor, centres: Tensor, tolerance: float) -> Tensor:

@@ -19,6 +19,7 @@ from batchbalance.seeds import generator
 
 Pairs = Literal["disjoint", "all"] | int
 Design = Literal["disjoint", "random", "all", "partition"]
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 MaxReference = SupportsIndex | Literal["all"]
 MAX_REFERENCE = 10_000
 DEFAULT_RATIO = 0.25
@@ -97,9 +98,9 @@ class EdgeSettings(Section):
     """Which pairs of draws are told apart: τ fixed, or ratio · ε; the pairs looked at; the reference set's size."""
 
     table = "[edges]"
-    ratio: Annotated[float, Field(ge=0)] = DEFAULT_RATIO
-    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    pairs: Pairs = "disjoint"
+    ratio: Share = DEFAULT_RATIO
+    threshold: Share | None = None
+    pairs: Literal["disjoint", "all"] | Whole = "disjoint"
     max_reference: Whole = MAX_REFERENCE
 
     @model_validator(mode="after")

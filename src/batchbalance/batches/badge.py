@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.batches.candidates import check_candidates
-from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, distances
+from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, distances, squared_norms
 
 
 def badge(
@@ -71,8 +71,8 @@ def _gradients(
 ) -> tuple[Float[Tensor, " n"], Callable[[int], Tensor]]:
     """Squared norms of (p − e_ŷ) ⊗ h, and squared distances to one of them."""
     residuals = probs.scatter_add(1, probs.argmax(dim=1, keepdim=True), -torch.ones_like(probs[:, :1]))
-    zero = torch.zeros(())
-    a, h = (distances(factor, zero.to(factor).expand(factor.shape[1])).square() for factor in (residuals, embeddings))
+    # In float64, because large norms are subtracted from each other below.
+    a, h = (squared_norms(factor) for factor in (residuals, embeddings))
 
     def squared_distances(centre: int) -> Tensor:
         alpha = distances(residuals, residuals[centre]).square()

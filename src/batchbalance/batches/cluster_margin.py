@@ -50,7 +50,7 @@ def cluster_margin(
             f"{batch_size} = {num_kept:,}; lower it or the batch size"
         )
     top = torch.nn.functional.pad(probs[candidates].double(), (0, 1)).topk(2, dim=1).values
-    scores = 1 - (top[:, 0] - top[:, 1])
+    scores = (1 - (top[:, 0] - top[:, 1])).cpu()
     kept = scores.sort(descending=True, stable=True).indices[:num_kept]
     clusters = _average_linkage(embeddings[candidates[kept]], num_clusters or batch_size)
     sizes = torch.bincount(clusters)

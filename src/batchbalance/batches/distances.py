@@ -5,22 +5,30 @@ itself.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
+
+from batchbalance.checks import compute_dtype
 
 BLOCK_NUMBERS = 2**22
 
 
 def check_finite(name: str, embeddings: Tensor) -> None:
-    """Raise unless the embeddings are finite real numbers; they are read in blocks."""
+    """Raise unless the embeddings are finite real numbers whose squares are finite too; they are read in blocks."""
     step = max(1, BLOCK_NUMBERS // max(1, embeddings[:1].numel()))
+    largest = 0.0
+    kind = compute_dtype(embeddings.dtype)
     for start in range(0, len(embeddings), step):
-        wrong = ~torch.isfinite(embeddings[start : start + step])
+        block = embeddings[start : start + step].to(kind)
+        wrong = ~torch.isfinite(block)
         if bool(wrong.any()):
             where = wrong.nonzero()[0].tolist()
             raise ValueError(
                 f"`{name}` must be finite, got NaN or infinity (first at point {start + where[0]}, feature {where[-1]})"
             )
+        largest = max(largest, float(block.abs().max()))
+    if largest > 1e-3 * torch.finfo(kind).max ** 0.5 / max(1, embeddings.shape[-1]) ** 0.5:
+        raise ValueError(f"`{name}` must have squared distances in {kind}, got {largest:g}; divide them by that")
 
 
 def distances(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Float[Tensor, " n"]:
@@ -29,13 +37,36 @@ def distances(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Floa
     return apart[:, 0].double().cpu()
 
 
+def squared_norms(points: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
+    """Squared norms in float64, a block at a time."""
+    blocks = points.split(max(1, BLOCK_NUMBERS // points.shape[1]))
+    return torch.cat([block.double().square().sum(dim=1).cpu() for block in blocks])
+
+
 def nearest_distances(points: Float[Tensor, "n D"], centres: Float[Tensor, "L D"]) -> Float[Tensor, " n"]:
-    """Distance to the nearest of many centres: it is found by matrix products, then measured by differences."""
-    middle = centres.mean(dim=0)
-    shifted = centres - middle
-    half_norms = shifted.square().sum(dim=1) / 2
+    """Distance to the nearest of many centres: matrix products tell which may be it, differences measure these."""
+    middle = centres.double().mean(dim=0)
+    shifted = centres.double() - middle
+    norms = shifted.square().sum(dim=1)
     found = []
     for block in points.split(max(1, BLOCK_NUMBERS // max(centres.shape))):
-        nearest = ((block - middle) @ shifted.T - half_norms).argmax(dim=1)
-        found.append((block.double() - centres[nearest].double()).square().sum(dim=1).sqrt().cpu())
+        moved = block.double() - middle
+        block_norms = moved.square().sum(dim=1)
+        squared = norms - 2 * moved @ shifted.T  # (n, L), less the norm of the point
+        # Far from the middle a small distance is the difference of large numbers: what rounding may hide is measured.
+        slack = (4 + shifted.shape[1]) * 2.0**-52 * (block_norms + norms.max())
+        close = squared <= (squared.amin(dim=1) + 2 * slack).unsqueeze(1)
+        found.append(_least_distances(block, centres, close).cpu())
     return torch.cat(found)
+
+
+def _least_distances(
+    points: Float[Tensor, "n D"], centres: Float[Tensor, "L D"], close: Bool[Tensor, "n L"]
+) -> Float[Tensor, " n"]:
+    """The least distance of each point to those of the centres that are `close` to it."""
+    least = torch.full((len(points),), torch.inf, dtype=torch.float64, device=points.device)
+    for pairs in close.nonzero().split(max(1, BLOCK_NUMBERS // points.shape[1])):
+        which, centre = pairs.T
+        apart = (points[which].double() - centres[centre].double()).square().sum(dim=1)
+        least.scatter_reduce_(0, which, apart, reduce="amin")
+    return least.sqrt()

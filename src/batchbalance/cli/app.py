@@ -1,16 +1,20 @@
 """What all commands share: the application, the two consoles, and how mistakes are reported."""
 
+import gc
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand
+from typer.models import OptionInfo
 
 from batchbalance import __version__
+from batchbalance.errors import is_out_of_memory, sentence
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -43,8 +47,13 @@ class RayCommand(TyperCommand):
 
 
 @contextmanager
-def reported_errors() -> Iterator[None]:
-    """Turn a user's mistake into one line on standard error and exit code 2."""
+def reported_errors(command: Callable[..., None] | None = None) -> Iterator[None]:
+    """Turn a user's mistake into one line on standard error and exit code 2.
+
+    In messages, arguments of the library are spelled as options of `command`. A command whose settings come from a
+    file, where they have the names of the library, gives none.
+    """
+    options = options_of(command) if command else {}
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = lambda message, *_rest, **_more: complain("warning", message)
@@ -53,14 +62,42 @@ def reported_errors() -> Iterator[None]:
         except KeyboardInterrupt:
             complain("stopped", "nothing was written")
             raise typer.Exit(130) from None
-        except (ValueError, TypeError, OSError, ImportError, MemoryError, OverflowError) as error:
-            complain("error", str(error) or type(error).__name__)
+        except RecursionError as error:
+            complain("error", "what was given is nested too deeply; flatten it")
             raise typer.Exit(2) from error
-        except RuntimeError as error:  # torch has no better type for memory that it cannot get
-            if "allocate" not in str(error) and "out of memory" not in str(error):
+        except (ValueError, TypeError, OSError, ImportError, MemoryError, OverflowError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not is_out_of_memory(error):
                 raise
-            complain("error", f"not enough memory: {str(error).splitlines()[0]}")
+            complain("error", as_options(sentence(error), options))
             raise typer.Exit(2) from error
+
+
+def options_of(command: Callable[..., None]) -> dict[str, str]:
+    """The options of a command by the names of its parameters, as {"batch_size": "--batch-size"}."""
+    found = {}
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        for option in getattr(hint, "__metadata__", ()):
+            if isinstance(option, OptionInfo):
+                spelled: list[Any] = [option.default, *(option.param_decls or ()), f"--{name.replace('_', '-')}"]
+                found[name] = next(each for each in spelled if str(each).startswith("--"))
+    return found
+
+
+def as_options(message: str, options: Mapping[str, str]) -> str:
+    """A message with `values` as --values, and so on for each option of a command."""
+    for name, option in options.items():
+        message = re.sub(rf"`{name}='?([\w.-]+)'?`", rf"{option} \1", message).replace(f"`{name}`", option)
+    return re.sub(r"use `from_\w+`, or say", "say", message) if options else message
+
+
+def imports_done() -> None:
+    """To be called by a command after its imports: collect garbage again, if `main` turned that off.
+
+    What has been imported stays to the end. It is left out of all collections, the one at the exit too.
+    """
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def complain(kind: str, message: object) -> None:

@@ -4,13 +4,10 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.text import Text
 
-from batchbalance.cli.app import app, out, reported_errors
-from batchbalance.lab.paper.analyses import analyse
-from batchbalance.lab.paper.experiments import PRESETS, experiment, experiment_names
+from batchbalance.cli.app import app, imports_done, out, reported_errors
 
 
 @app.command("experiments")
@@ -19,6 +16,9 @@ def experiments_command(
 ) -> None:
     """List the figures and tables of the paper that can be run by name."""
     with reported_errors():
+        from batchbalance.lab.paper.experiments import PRESETS, experiment, experiment_names
+
+        imports_done()
         for each in experiment_names() if name is None else [name]:
             found = experiment(each)
             verb = "run" if found.analysis is None else "analyse"
@@ -45,6 +45,11 @@ def analyse_command(
 ) -> None:
     """Make one of the paper's figures that are not learning curves."""
     with reported_errors():
+        import torch
+
+        from batchbalance.lab.paper.analyses import analyse
+
+        imports_done()
         torch.set_num_threads(threads)
         started = time.perf_counter()
         written = analyse(name, preset, output, changes=changes or [], seed=seed, data_dir=data_dir)

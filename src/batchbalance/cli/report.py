@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from batchbalance.cli.app import app, complain, out, reported_errors
+from batchbalance.cli.app import app, complain, imports_done, out, reported_errors
 
 if TYPE_CHECKING:
     from batchbalance.lab.report import Table as ReportTable
@@ -31,13 +31,13 @@ def report_command(
     ] = None,
 ) -> None:
     """Turn runs into plots and tables: an HTML page, Markdown, CSV, PNG and SVG."""
-    with reported_errors():
-        # Only here, so that the other commands start without them.
+    with reported_errors(report_command):
         from batchbalance.lab.records import only_labelled, read_runs
         from batchbalance.lab.report import compare, notes, overview, write_report
         from batchbalance.lab.report.figures import require_matplotlib
 
         require_matplotlib()
+        imports_done()
         found = read_runs(runs)
         report = compare(
             only_labelled(found, only) if only else found,

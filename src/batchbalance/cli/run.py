@@ -2,24 +2,22 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from batchbalance.cli.app import Ray, RayCommand, app, complain, err, out, reported_errors
-from batchbalance.cluster import run_tasks_on_ray
+from batchbalance.cli.app import Ray, RayCommand, app, complain, err, imports_done, out, reported_errors
 from batchbalance.journal import read_journal
-from batchbalance.lab.config import read_comparison
-from batchbalance.lab.data import load
-from batchbalance.lab.paper.experiments import experiment
-from batchbalance.lab.processes import News, Task, run_tasks
-from batchbalance.lab.records import settled, trial_path
-from batchbalance.lab.trial import Goal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from batchbalance.lab.processes import News, Task
 
 LINE_SECONDS = 10.0  # the least time between two plain lines about steps
 DOING = {"load": "loading data", "train": "training", "evaluate": "evaluating", "predict": "predicting",
@@ -34,9 +32,15 @@ def run_command(
     preset: Annotated[
         str | None, typer.Option(help="For a name: paper, laptop or smoke; laptop if left out.", show_default=False)
     ] = None,
-    paper_draws: Annotated[
-        bool, typer.Option("--paper-draws", help="For a name: K draws for strategies without edges, 2K for the others.")
-    ] = False,
+    equal_draws: Annotated[
+        bool | None,
+        typer.Option(
+            "--equal-draws/--paper-draws",
+            help="For a name: the same 2K draws for all strategies, or K for those without edges, as in the paper. "
+            "Left out: as in the paper with --preset paper, equal otherwise.",
+            show_default=False,
+        ),
+    ] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where run directories are made or resumed.")] = Path("runs"),
     data_dir: Annotated[
         Path | None, typer.Option(help="Where published data sets are; else BATCHBALANCE_DATA, else a cache folder.")
@@ -49,22 +53,35 @@ def run_command(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, as posterior.num_draws=20; repeatable.")
     ] = None,
+    allow_imports: Annotated[
+        bool,
+        typer.Option("--allow-imports", help="Import what the file names by path, as mypackage.module:MyStrategy."),
+    ] = False,
     ray: Ray = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
 ) -> None:
     """Run an active-learning comparison, or resume it where it was stopped."""
     with reported_errors():
+        from batchbalance.checks import check_device
+        from batchbalance.lab.config import read_comparison
+        from batchbalance.lab.paper.experiments import experiment
+        from batchbalance.lab.processes import Task, run_tasks
+        from batchbalance.lab.trial import Goal
+
+        imports_done()
         if ray is not None and jobs != 1:
             raise ValueError(f"--jobs must be left out with --ray, where the cluster's CPUs decide, got {jobs}")
         ends = {"trials": trials, "budget": budget}
         changes = [*(changes or []), *(f"{key}={number}" for key, number in ends.items() if number is not None)]
         if is_file(config):
-            if preset is not None or paper_draws:
-                raise ValueError(f"--preset and --paper-draws are for names of experiments, got the file {config!r}")
-            comparisons = {runs_dir: read_comparison(Path(config), changes)}
+            if preset is not None or equal_draws is not None:
+                raise ValueError(
+                    f"--preset, --equal-draws and --paper-draws are for names of experiments, got the file {config!r}"
+                )
+            comparisons = {runs_dir: read_comparison(Path(config), changes, allow_imports=allow_imports)}
         else:
             preset = preset or "laptop"
-            parts = experiment(config).comparisons(preset, changes, paper_draws=paper_draws)
+            parts = experiment(config).comparisons(preset, changes, equal_draws=equal_draws)
             runs_dir = runs_dir / f"{config}-{preset}"
             comparisons = {runs_dir / part: comparison for part, comparison in parts.items()}
         tasks = []
@@ -76,18 +93,27 @@ def run_command(
         if dry_run:
             show_plan(tasks)
             return
+        if ray is None:
+            for device in {task.config.device for task in tasks}:
+                check_device("device", device)
         if not is_file(config):
             check_data(tasks)
         started = time.perf_counter()
         try:
-            news = run_tasks(tasks, jobs) if ray is None else run_tasks_on_ray(tasks, ray)
+            if ray is None:
+                news = run_tasks(tasks, jobs)
+            else:
+                from batchbalance.cluster import run_tasks_on_ray
+
+                news = run_tasks_on_ray(tasks, ray)
             failed = follow(tasks, news)
         except KeyboardInterrupt:
             complain("stopped", "complete rounds are kept; the same command goes on from there")
             raise typer.Exit(130) from None
+        failed += lost_records(tasks, failed)
         seconds = time.perf_counter() - started
         out.print(Text(f"{len(tasks) - len(failed)} of {len(tasks)} trials are complete after {seconds:.0f} s"))
-        out.print(Text(f"their records are in {runs_dir}; next: batchbalance report {runs_dir}"), soft_wrap=True)
+        out.print(Text(advice(runs_dir, len(failed), len(tasks))), soft_wrap=True)
     if failed:
         raise typer.Exit(2)
 
@@ -97,47 +123,80 @@ def is_file(config: str) -> bool:
     return config.endswith(".toml") or "/" in config or "\\" in config or Path(config).is_file()
 
 
-def check_data(tasks: list[Task]) -> None:
+def check_data(tasks: list["Task"]) -> None:
     """Complain about missing data once, and not in every trial."""
+    from batchbalance.lab.data import load
+
     for wanted, data_dir in {(task.config.data, task.data_dir) for task in tasks}:
         load(wanted.name, data_dir=data_dir, partial=wanted.partial, label=wanted.label)
 
 
-def show_plan(tasks: list[Task]) -> None:
+def show_plan(tasks: list["Task"]) -> None:
     """One line for each trial, with what is there already."""
+    from batchbalance.lab.records import settled, trial_path
+
+    known: dict[int, tuple[str, Path]] = {}  # hashing the settings of a run takes longer than all the rest
     for task in tasks:
-        folder = task.config.folder(task.runs_dir)
+        if id(task.config) not in known:
+            known[id(task.config)] = task.config.label, task.config.folder(task.runs_dir)
+        label, folder = known[id(task.config)]
         path = trial_path(folder, task.seed)
         done = len(settled(read_journal(path), path, task.seed)) if path.is_file() else 0
-        out.print(Text(f"{task.label}: {done} rounds in {folder}"), soft_wrap=True)
+        out.print(Text(f"{label}, trial {task.seed}: {done} rounds in {folder}"), soft_wrap=True)
 
 
-def follow(tasks: list[Task], all_news: Iterator[News]) -> list[int]:
-    """Show how far the tasks are; gives those that failed."""
-    failed, warned = [], set()
+def lost_records(tasks: list["Task"], failed: list[int]) -> list[int]:
+    """Complain about trials that ended well and whose records are gone: deleted while they ran, say."""
+    from batchbalance.lab.records import trial_path
+
+    lost = []
+    for index, task in enumerate(tasks):
+        path = trial_path(task.config.folder(task.runs_dir), task.seed)
+        if index not in failed and not (path.is_file() and read_journal(path)):
+            lost.append(index)
+            complain("error", f"{task.label}: its records in {path} were removed while it ran; start it again")
+    return lost
+
+
+def advice(runs_dir: Path, num_failed: int, num_tasks: int) -> str:
+    """What to do next."""
+    if num_failed == num_tasks:
+        return "no trial is complete; mend what the errors say and start the same command again"
+    again = f"; the same command runs the {num_failed} failed ones again" if num_failed else ""
+    return f"their records are in {runs_dir}; next: batchbalance report {runs_dir}{again}"
+
+
+def follow(tasks: list["Task"], all_news: Iterator["News"]) -> list[int]:
+    """Show how far the tasks are; gives those that failed. What fails many of them alike is told once."""
+    failed, warned, causes = [], set(), Counter[str]()
     with display(tasks) as shown:
         for news in all_news:
             label = tasks[news.task].label
             if news.kind == "failed":
                 failed.append(news.task)
-                complain("error", f"{label}: {news.text}")
+                causes[news.text] += 1
+                if causes[news.text] == 1:
+                    complain("error", f"{label}: {news.text}")
             elif news.kind == "warning" and news.text not in warned:
                 warned.add(news.text)
                 complain("warning", f"{label}: {news.text}")
             shown.take(news)
+    for text, count in causes.items():
+        if count > 1:
+            complain("error", f"{count - 1} more trials failed in the same way: {text.splitlines()[-1]}")
     return failed
 
 
 class Lines:
     """Plain lines: one for each trial that ends, and now and then one about what is going on."""
 
-    def __init__(self, tasks: list[Task]) -> None:
+    def __init__(self, tasks: list["Task"]) -> None:
         self._tasks = tasks
         self._shares = [0.0] * len(tasks)
         self._ended = 0
         self._started = self._last = time.monotonic()
 
-    def take(self, news: News) -> None:
+    def take(self, news: "News") -> None:
         """Show one piece of news."""
         label = self._tasks[news.task].label
         if news.is_last:
@@ -160,13 +219,13 @@ class Lines:
 class Bars:
     """One bar over all trials, and a line for each trial that runs."""
 
-    def __init__(self, tasks: list[Task], progress: Progress) -> None:
+    def __init__(self, tasks: list["Task"], progress: "Progress") -> None:
         self._tasks, self._progress = tasks, progress
         self._shares = [0.0] * len(tasks)
         self._all = progress.add_task("all trials", total=len(tasks), doing="")
-        self._rows: dict[int, TaskID] = {}
+        self._rows: dict[int, "TaskID"] = {}
 
-    def take(self, news: News) -> None:
+    def take(self, news: "News") -> None:
         """Show one piece of news."""
         if news.task not in self._rows:
             self._rows[news.task] = self._progress.add_task(self._tasks[news.task].label, total=1.0, doing="")
@@ -182,11 +241,13 @@ class Bars:
 
 
 @contextmanager
-def display(tasks: list[Task]) -> Iterator[Lines | Bars]:
+def display(tasks: list["Task"]) -> Iterator[Lines | Bars]:
     """Bars on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty():
         yield Lines(tasks)
         return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.fields[doing]}"), console=err, transient=True) as progress:
         yield Bars(tasks, progress)

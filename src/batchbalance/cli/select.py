@@ -9,22 +9,21 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import numpy as np
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from batchbalance.balance.edges import Pairs
-from batchbalance.batches.cover import Cover
-from batchbalance.cli.app import Ray, RayCommand, app, complain, out, reported_errors
-from batchbalance.cluster import RayExecutor
+from batchbalance.cli.app import Ray, RayCommand, app, complain, imports_done, out, reported_errors
 from batchbalance.errors import FileFormatError, UnknownNameError
-from batchbalance.files import replacing
-from batchbalance.predictions import Predictions, Values, check_distinct_files, load_parts
-from batchbalance.selection import Selection, select
-from batchbalance.strategies import AUTO, STRATEGIES, Strategy, strategy_named
+
+if TYPE_CHECKING:
+    from batchbalance.balance.edges import Pairs
+    from batchbalance.batches.cover import Cover
+    from batchbalance.predictions import Values
+    from batchbalance.selection import Selection
+    from batchbalance.strategies import Strategy
 
 ROWS_SHOWN = 20
 SHOW_PROGRESS = 10**7  # numbers in the pool; smaller ones take a moment
@@ -42,7 +41,7 @@ def select_command(
         list[Path] | None,
         typer.Argument(help="Predictions of the pool: .npy, .npz or .safetensors; files are joined."),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="See 'batchbalance strategies'; auto chooses by what is given.")] = AUTO,
+    strategy: Annotated[str, typer.Option(help="See 'batchbalance strategies'; auto goes by what is given.")] = "auto",
     option: Annotated[list[str] | None, typer.Option(help="An option of the strategy, as beta=2; repeatable.")] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Predictions of the same draws on the reference set; else the pool.")
@@ -89,7 +88,12 @@ def select_command(
     output: Annotated[Path | None, typer.Option(help="Write the batch to this .csv or .json file.")] = None,
 ) -> None:
     """Choose the batch of points to label next."""
-    with reported_errors():
+    with reported_errors(select_command):
+        from batchbalance.predictions import Predictions, check_distinct_files, load_parts
+        from batchbalance.selection import select
+        from batchbalance.strategies import Strategy
+
+        imports_done()
         if output is not None:
             check_output(output)
         if one_round and ray is None:
@@ -100,7 +104,11 @@ def select_command(
         kind = None if values is None else parse_values(values)
         if predictions:
             check_distinct_files(predictions)
-        executor = None if ray is None else RayExecutor(ray, one_round=one_round)
+        executor = None
+        if ray is not None:
+            from batchbalance.cluster import RayExecutor
+
+            executor = RayExecutor(ray, one_round=one_round)
         points = None if embeddings is None else read_embeddings(embeddings)
         pool = None
         if predictions:
@@ -145,6 +153,9 @@ def select_command(
 @app.command("strategies")
 def strategies_command() -> None:
     """List the strategies: what they do, what they need, their options."""
+    from batchbalance.strategies import STRATEGIES
+
+    imports_done()
     for name, strategy in STRATEGIES.items():
         options = [f"{key}={field.default}" for key, field in strategy.model_fields.items()]
         uses = ["predictions"] * strategy.needs_predictions + [used.replace("_", "-") for used in sorted(strategy.uses)]
@@ -154,8 +165,10 @@ def strategies_command() -> None:
         out.print(Text(f"    options {' '.join(options) or 'none'}"), soft_wrap=True)
 
 
-def parse_strategy(name: str, options: dict[str, Any]) -> Strategy | str:
+def parse_strategy(name: str, options: dict[str, Any]) -> "Strategy | str":
     """The strategy with its options, or "auto", which has none."""
+    from batchbalance.strategies import AUTO, strategy_named
+
     if name != AUTO:
         return strategy_named(name, options)
     if options:
@@ -174,15 +187,17 @@ def parse_options(pairs: list[str]) -> dict[str, Any]:
     return options
 
 
-def parse_values(text: str) -> Values:
+def parse_values(text: str) -> "Values":
     """What --values says."""
+    from batchbalance.predictions import Values
+
     for kind in get_args(Values):
         if text == kind:
             return kind  # type: ignore[no-any-return]
     raise UnknownNameError("kind of values", text, get_args(Values))
 
 
-def parse_pairs(text: str) -> Pairs:
+def parse_pairs(text: str) -> "Pairs":
     """What --pairs says: a name or a number."""
     if text in ("disjoint", "all"):
         return text  # type: ignore[return-value]
@@ -201,12 +216,11 @@ def read_lines(path: Path) -> list[str]:
 
 def read_embeddings(path: Path) -> Any:
     """The array of a .npy file, memory-mapped."""
+    from batchbalance.files import mapped_array
+
     if path.suffix != ".npy":
         raise FileFormatError(f"{path} must be a .npy file of embeddings, got {path.suffix or 'no ending'!r}")
-    try:
-        return np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise FileFormatError(f"{path} is damaged, or no plain .npy array: {error}") from error
+    return mapped_array(path)
 
 
 def read_ids(paths: list[Path], num_points: int) -> list[str]:
@@ -250,8 +264,10 @@ def check_output(path: Path) -> None:
         raise OSError(f"cannot write {path}: {path.parent} must be a folder that can be written to")
 
 
-def write_batch(path: Path, selection: Selection, names: list[str]) -> None:
+def write_batch(path: Path, selection: "Selection", names: list[str]) -> None:
     """Write the batch, whole or not at all."""
+    from batchbalance.files import replacing
+
     if path.suffix == ".json":
         text = json.dumps({"ids": names, **selection.as_dict()}, indent=2, allow_nan=False, default=str) + "\n"
     else:
@@ -272,7 +288,7 @@ def write_batch(path: Path, selection: Selection, names: list[str]) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def show(selection: Selection, names: list[str], num_points: int, seconds: float) -> None:
+def show(selection: "Selection", names: list[str], num_points: int, seconds: float) -> None:
     """A short table, then coverage with its baselines, certificate and time."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rank", justify="right")
@@ -301,7 +317,7 @@ def show(selection: Selection, names: list[str], num_points: int, seconds: float
         complain("warning", warning)
 
 
-def facts(selection: Selection) -> Iterator[str]:
+def facts(selection: "Selection") -> Iterator[str]:
     """What is known about a batch, one line each."""
     if selection.cover is not None:
         yield from cover_facts(selection.cover)
@@ -317,12 +333,14 @@ def facts(selection: Selection) -> Iterator[str]:
         f"{selection.threshold:.3%} of {selection.num_reference:,} reference points"
     )
     yield f"threshold    {selection.threshold:.4g} ({selection.threshold_source})"
+    if selection.clustering_rounds is not None:
+        yield f"clustering   {selection.clustering_rounds:,} rounds, until no centroid moved or the limit was reached"
     if selection.continued_from is not None:
         start, rest = selection.continued_from + 1, FILLED_UP[selection.continuation or "tail"]
         yield f"continued    from pick {start} on nothing was left to gain: the rest {rest} ({selection.continuation})"
 
 
-def cover_facts(cover: Cover) -> Iterator[str]:
+def cover_facts(cover: "Cover") -> Iterator[str]:
     """What a batch covers in the space of embeddings, one line each."""
     seen = f"{cover.num_targets:,} points"
     if cover.is_sampled:

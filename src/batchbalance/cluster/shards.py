@@ -17,7 +17,8 @@ from torch import Tensor
 from batchbalance.balance.closed_form import BalanceModel, Survival
 from batchbalance.balance.greedy import Greedy, GreedyOptions, Offer, Step, greedy_over
 from batchbalance.batches.cover import Covering, CoverProblem, CoverStep, cover
-from batchbalance.cluster.cluster import connected_ray
+from batchbalance.checks import check_whole
+from batchbalance.cluster.connection import connected_ray
 from batchbalance.cluster.one_round import ShardBatch, merged, random_parts
 from batchbalance.cluster.parts import part_of
 from batchbalance.cluster.workers import Workers
@@ -46,8 +47,8 @@ class RayExecutor:
         cache_bytes: int = 2**30,
         one_round: bool = False,
     ) -> None:
-        if num_shards is not None and num_shards < 1:
-            raise ValueError(f"`num_shards` must be at least 1, got {num_shards}")
+        if num_shards is not None:
+            check_whole("num_shards", num_shards)
         ray = connected_ray(address)
         num_cpus = int(ray.cluster_resources().get("CPU", 0))
         if (num_shards or 1) > num_cpus:

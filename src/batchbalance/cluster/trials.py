@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, no_type_check
 
-from batchbalance.cluster.cluster import MAX_LOSSES, connected_ray
+from batchbalance.cluster.connection import MAX_LOSSES, connected_ray
 from batchbalance.lab.data.sources import FOLDER_VARIABLE
 from batchbalance.lab.processes import News, Task, run_task
 

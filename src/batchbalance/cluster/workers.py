@@ -13,7 +13,7 @@ from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, Sur
 from batchbalance.balance.edges import Edges
 from batchbalance.balance.greedy import GreedyOptions, Offer, Shard, Step
 from batchbalance.batches.cover import CoverShard, CoverStep, Targets
-from batchbalance.cluster.cluster import MAX_LOSSES
+from batchbalance.cluster.connection import MAX_LOSSES
 from batchbalance.cluster.one_round import ShardBatch, shard_batch
 from batchbalance.cluster.parts import Part
 from batchbalance.progress import progress

@@ -5,38 +5,46 @@ gives one `RunConfig` for each strategy. How far a run goes (trials, budget, tar
 a run can be extended later.
 """
 
-import hashlib
 import json
 import re
 import tomllib
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
-from inspect import signature
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+import torch
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.lab.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COPIES, SplitSizes
 from batchbalance.lab.data.own import is_own
 from batchbalance.lab.data.splits import NOISE
-from batchbalance.lab.records import changed_settings, strategy_label
-from batchbalance.networks import network
-from batchbalance.posteriors.settings import (
-    HAS_NETWORK,
-    KINDS,
-    EnsembleSettings,
-    HeadSettings,
-    MCDropoutSettings,
-    PosteriorSettings,
-)
-from batchbalance.sections import Section, Whole, check_keys, fields_of, parsed
+from batchbalance.lab.records import changed_settings, settings_hash, strategy_label
+from batchbalance.networks import check_network, network_named, network_options
+from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
+from batchbalance.registry import check_paths
+from batchbalance.sections import Flag, NotNegative, Section, Whole, check_fields, check_keys, fields_of, parsed
 from batchbalance.strategies import Strategy, strategy_named
 from batchbalance.training import Recipe
+
+MAX_TRIALS = 10_000
+# Settings that came after runs had been recorded. At these values, which are their defaults and what was done before,
+# they are left out of the settings of a run, so that it is still found by its hash.
+ADDED: dict[str, dict[str, Any]] = {
+    "model": {"head": [512, 512], "hidden": 128, "round_up": False},
+    "training": {"augmentation": "none"},
+    "posterior.schedule": {
+        "class_weighted": False,
+        "samples_per_epoch": "labels",
+        "noise_examples": "labels",
+        "augmentation": "none",
+    },
+}
 
 
 class DataSettings(Section):
@@ -45,8 +53,8 @@ class DataSettings(Section):
     table = "[data]"
     name: str
     copies: Whole | None = None
-    noise: Annotated[float, Field(ge=0)] = NOISE
-    partial: bool = False
+    noise: NotNegative = NOISE
+    partial: Flag = False
     label: str = "label"
 
     @model_validator(mode="before")
@@ -57,30 +65,41 @@ class DataSettings(Section):
         return given
 
 
-def _check_kind(given: Any) -> Any:
-    if isinstance(given, dict):
-        given = {"kind": "mc-dropout", **given}
-        if given["kind"] not in KINDS:
-            raise UnknownNameError("kind of posterior", str(given["kind"]), KINDS)
-    return given
+def _check_posterior(given: Any) -> Any:
+    """The options of a kind of posterior, MC dropout if none is named."""
+    if not isinstance(given, dict):
+        return given
+    kind = given.get("kind", "mc-dropout")
+    if not isinstance(kind, str):
+        raise ValueError(f"`kind` of [posterior] must be a name, got {kind!r}")
+    return posterior_options(**{**given, "kind": kind})
 
 
 def _check_model(given: Any) -> Any:
     """The name of a network and all its options."""
     if given is None:
         return None
-    if not isinstance(given, dict) or "name" not in given:
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         raise ValueError('[model] must give the name of a network, as name = "mnist-cnn"')
-    options = {
-        key: option.default
-        for key, option in signature(network(given["name"])).parameters.items()
-        if option.kind is option.KEYWORD_ONLY
-    }
+    options = network_options(network_named(given["name"]))
     check_keys(f"the model {given['name']!r}", given, ["name", *options])
     for key, value in given.items():
         # 1 and 1.0 must hash alike
-        options[key] = float(value) if isinstance(options.get(key), float) and isinstance(value, int) else value
+        options[key] = float(value) if isinstance(options.get(key), float) and type(value) is int else value
+    missing = next((key for key, value in options.items() if value is Parameter.empty), None)
+    if missing is not None:
+        raise ValueError(f"`{missing}` of the model {given['name']!r} must be given, got none")
+    check_network(given["name"], {key: value for key, value in options.items() if key != "name"})
     return {"name": given["name"], **options}
+
+
+def _check_device(given: str) -> str:
+    """A device that torch knows by this name, whether or not this machine has it."""
+    try:
+        torch.device(given)
+    except RuntimeError:
+        raise ValueError(f"`device` must be as 'cpu', 'cuda', 'cuda:1' or 'mps', got {given!r}") from None
+    return given
 
 
 def _check_strategy(given: Any) -> Any:
@@ -94,10 +113,9 @@ def _check_strategy(given: Any) -> Any:
 
 
 def _check_split(given: Any) -> Any:
-    check_keys("[split]", given, (field.name for field in fields(SplitSizes)))
     if isinstance(given, dict):
-        per_class = given.get("initial_per_class")
-        SplitSizes(**{**given, **({"initial_per_class": tuple(per_class)} if isinstance(per_class, list) else {})})
+        tupled = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+        SplitSizes(**check_fields("[split]", tupled, SplitSizes))
     return given
 
 
@@ -109,42 +127,56 @@ class Settings(Section):
     split: Annotated[dict[str, Any], BeforeValidator(_check_split)] = Field(default_factory=dict)
     model: Annotated[dict[str, Any] | None, BeforeValidator(_check_model)] = None
     training: Annotated[Recipe, fields_of("[training]", Recipe)] | None = None
-    posterior: Annotated[PosteriorSettings, Field(discriminator="kind"), BeforeValidator(_check_kind)] = Field(
-        default_factory=MCDropoutSettings
+    posterior: Annotated[SerializeAsAny[PosteriorOptions], BeforeValidator(_check_posterior)] = Field(
+        default_factory=MCDropoutOptions
     )
     edges: EdgeSettings = Field(default_factory=EdgeSettings)
     batch_size: Whole
     candidates: Whole | None = None
     threads: Whole = 1
-    device: str = "cpu"
+    device: Annotated[str, AfterValidator(_check_device)] = "cpu"
 
     @model_validator(mode="after")
     def _fits_posterior(self) -> "Settings":
         kind = self.posterior.kind
-        if isinstance(self.posterior, HAS_NETWORK) and self.model is None:
+        if self.posterior.has_network and self.model is None:
             raise ValueError(f'[model] must be given for posterior {kind!r}; add a table with name = "mnist-cnn"')
-        if not isinstance(self.posterior, HAS_NETWORK) and self.model is not None:
+        if not self.posterior.has_network and self.model is not None:
             raise ValueError(f"[model] is not used by posterior {kind!r}; leave it out")
-        if self.training is not None and not self._trains:
+        if self.training is not None and not self.posterior.uses_recipe:
             raise ValueError(f"[training] is not used by posterior {kind!r} as it is set; leave it out")
         if self.candidates is not None and self.candidates < self.batch_size:
             raise ValueError(f"`candidates` must be at least the batch size {self.batch_size}, got {self.candidates}")
         return self
 
     @property
-    def _trains(self) -> bool:
-        """Whether networks are trained by the recipe."""
-        head = isinstance(self.posterior, HeadSettings) and self.posterior.method == "dropout"
-        return head or isinstance(self.posterior, MCDropoutSettings | EnsembleSettings)
+    def flat_inputs(self) -> bool:
+        """Whether inputs are flattened to one row of features each."""
+        if self.posterior.flat_inputs or self.model is None:
+            return True
+        return bool(getattr(network_named(self.model["name"]), "flat_inputs", False))
+
+    def posterior_fit(self, num_classes: int, validation: Any) -> PosteriorFit:
+        """Fits the posterior; `validation` as in `PosteriorFit`."""
+        options = dict(self.model or {})
+        name = options.pop("name", None)
+        return PosteriorFit(self.posterior, num_classes, name, options, self.training, validation, self.device)
 
     def _canonical(self) -> dict[str, Any]:
-        """The settings as JSON with all defaults, so that two ways of writing them are equal."""
+        """The settings as JSON with all defaults but those of `ADDED`, so that two ways of writing them are equal."""
         content = self.model_dump(mode="json", include=set(Settings.model_fields))
         if self.data.name in PAPER_SIZES:
             content["split"] = {**asdict(PAPER_SIZES[self.data.name]), **self.split}
-        if self._trains and self.training is None:
+        if self.posterior.uses_recipe and self.training is None:
             content["training"] = asdict(Recipe())
-        return json.loads(json.dumps(content))  # type: ignore[no-any-return]
+        content = json.loads(json.dumps(content))
+        for path, defaults in ADDED.items():
+            table: Any = content
+            for key in path.split("."):
+                table = (table or {}).get(key)
+            for key in [key for key, value in defaults.items() if table and table.get(key) == value]:
+                del table[key]
+        return content  # type: ignore[no-any-return]
 
 
 class RunConfig(Settings):
@@ -190,7 +222,7 @@ class RunConfig(Settings):
 
     @property
     def _digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.canonical, sort_keys=True).encode()).hexdigest()[:10]
+        return settings_hash(self.canonical)
 
     def split_sizes(self, default: SplitSizes) -> SplitSizes:
         """The sizes of the split; what the config leaves open is as in `default`."""
@@ -203,9 +235,9 @@ class Comparison(Settings):
 
     table = "the config"
     strategies: Annotated[list[Any], Field(min_length=1)]
-    trials: Whole = 1
+    trials: Annotated[int, Field(ge=1, le=MAX_TRIALS, strict=True)] = 1
     budget: Whole | None = None
-    target_error: Annotated[float, Field(ge=0, lt=1)] | None = None
+    target_error: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = None
 
     @model_validator(mode="after")
     def _ends(self) -> "Comparison":
@@ -216,7 +248,7 @@ class Comparison(Settings):
         return self
 
     def runs(self) -> list[RunConfig]:
-        """One run for each strategy. A strategy's table may set keys of [edges] for its own run."""
+        """One run for each strategy. A strategy's table may set keys of [edges] and `num_draws` for its own run."""
         shared = {name: getattr(self, name) for name in Settings.model_fields}
         runs = [parsed(partial(self._run, shared, entry)) for entry in self.strategies]
         names = [run.folder_name for run in runs]
@@ -226,6 +258,9 @@ class Comparison(Settings):
         return runs
 
     def _run(self, shared: dict[str, Any], entry: Any) -> RunConfig:
+        if isinstance(entry, dict) and "num_draws" in entry:
+            shared = {**shared, "posterior": with_draws(self.posterior, entry["num_draws"])}
+            entry = {key: value for key, value in entry.items() if key != "num_draws"}
         own = {key: entry[key] for key in EdgeSettings.model_fields if key in entry} if isinstance(entry, dict) else {}
         strategy = {key: value for key, value in entry.items() if key not in own} if own else entry
         edges = self.edges.model_dump(exclude_unset=True)
@@ -238,18 +273,30 @@ class Comparison(Settings):
         return run
 
 
+def with_draws(posterior: PosteriorOptions, num_draws: int) -> PosteriorOptions:
+    """The same posterior with another number of draws; the test metrics are of as many as before, if there are."""
+    if "num_draws" not in type(posterior).model_fields:
+        raise ValueError(f"`num_draws` of a strategy is not used by posterior {posterior.kind!r}; leave it out")
+    content = {**posterior.model_dump(), "num_draws": num_draws}
+    if content.get("test_draws") is not None and isinstance(num_draws, int):
+        content["test_draws"] = min(content["test_draws"], num_draws)
+    return type(posterior)(**content)
+
+
 def _edge_settings_used(strategy: Strategy) -> set[str]:
     used = {"max_reference"} if "reference" in strategy.uses else set()
     return used | (strategy.uses & {"ratio", "threshold", "pairs"})
 
 
-def read_comparison(path: Path, changes: Iterable[str] = ()) -> Comparison:
+def read_comparison(path: Path, changes: Iterable[str] = (), *, allow_imports: bool = False) -> Comparison:
     """Read a TOML file.
 
     Args:
         path: the file.
         changes: settings that go before the file's, as "posterior.num_draws=20"; the value is written as in TOML, and
             text that is no TOML value is taken as it is.
+        allow_imports: let the file name a user's own strategies, posteriors and networks by their paths, which imports
+            them. What `changes` name is imported in any case.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a TOML file that describes a comparison, got no such file")
@@ -257,7 +304,22 @@ def read_comparison(path: Path, changes: Iterable[str] = ()) -> Comparison:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path} must be a TOML file, got: {error}") from error
+    except RecursionError as error:
+        raise FileFormatError(f"{path} must be a TOML file that describes a comparison, got deep nesting") from error
+    if not allow_imports:
+        check_paths(_named_parts(content), str(path))
     return comparison_of(content, changes)
+
+
+def _named_parts(content: dict[str, Any]) -> dict[str, str]:
+    """The names of strategies, posteriors and networks in a file, and what each is."""
+    listed = content.get("strategies")
+    entries = listed if isinstance(listed, list) else []
+    named = [(entry.get("name") if isinstance(entry, dict) else entry, "strategy") for entry in entries]
+    for table, key, kind in (("posterior", "kind", "kind of posterior"), ("model", "name", "network")):
+        if isinstance(content.get(table), dict):
+            named.append((content[table].get(key), kind))
+    return {name: kind for name, kind in named if isinstance(name, str)}
 
 
 def comparison_of(content: dict[str, Any], changes: Iterable[str] = ()) -> Comparison:
@@ -287,3 +349,5 @@ def _apply(content: dict[str, Any], change: str) -> None:
         content[name] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         content[name] = text.strip()
+    except RecursionError as error:
+        raise ValueError(f"{key.strip()!r} must be a value of TOML, got deep nesting") from error

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance.checks import check_whole
 from batchbalance.predictions import Predictions
 
 LEAST_PROBABILITY = 2.0**-52
@@ -38,7 +39,7 @@ class Metrics:
     calibration_error: float
 
 
-def evaluate(predictions: Predictions, labels: Int[Tensor, " n"]) -> Metrics:
+def test_metrics(predictions: Predictions, labels: Int[Tensor, " n"]) -> Metrics:
     """All test metrics of predictions, their draws averaged by weight."""
     probs = predictions.mean_probs()
     return Metrics(
@@ -110,8 +111,7 @@ def calibration_error(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"], nu
     over inputs of the gap between mean confidence and accuracy in their bin.
     """
     _check(probs, labels)
-    if isinstance(num_bins, bool) or not isinstance(num_bins, int) or num_bins < 1:
-        raise ValueError(f"`num_bins` must be a whole number of at least 1, got {num_bins!r}")
+    num_bins = check_whole("num_bins", num_bins)
     confidence, predicted = probs.to(torch.float64).max(dim=1)
     bins = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
     gap = torch.zeros(num_bins, dtype=torch.float64)

@@ -19,10 +19,11 @@ from typing import Any, Literal
 
 import torch
 
+from batchbalance.errors import is_out_of_memory, sentence
 from batchbalance.lab.config import RunConfig
-from batchbalance.lab.trial import Goal, Step, run_trial
+from batchbalance.lab.trial import Goal, Stage, run_trial
 
-USER_ERRORS = (ValueError, TypeError, OSError, ImportError, MemoryError)
+USER_ERRORS = (ValueError, TypeError, OSError, ImportError, OverflowError)
 
 # glibc returns a large block to the system as soon as it is freed, and every page of the next one is then fetched and
 # cleared anew, which can take a quarter of a training step. With these, which it reads as a process starts, it keeps
@@ -52,7 +53,7 @@ class News:
 
     task: int
     kind: Literal["step", "done", "failed", "warning"]
-    step: Step | None = None
+    step: Stage | None = None
     text: str = ""
 
     @property
@@ -151,10 +152,9 @@ def run_task(index: int, task: Task, tell: Callable[[News], None]) -> None:
                 report=lambda step: tell(News(index, "step", step)),
             )  # fmt: skip
         tell(News(index, "done"))
-    except USER_ERRORS as error:
-        tell(News(index, "failed", text=str(error) or type(error).__name__))
-    except Exception:
-        tell(News(index, "failed", text=traceback.format_exc()))
+    except Exception as error:
+        known = isinstance(error, USER_ERRORS) or is_out_of_memory(error)
+        tell(News(index, "failed", text=sentence(error) if known else traceback.format_exc()))
 
 
 def _work(connection: Any) -> None:

@@ -1,13 +1,16 @@
 """The run directory: what was run, and one durable record for each round of each trial.
 
     <runs>/<label>-<hash>/config.json        the settings, all of them, in a fixed order
-    <runs>/<label>-<hash>/trial-<seed>.jsonl  one record a line, round after round
+    <runs>/<label>-<hash>/trial-<seed>.jsonl  one record a line, round after round; a `batchbalance.journal`
 
 A record holds `round`, `trial`, `num_labelled`, `num_validation`, `metrics` and `validation_error` of the model trained
-on that many labels, then the batch it chose (`indices`, empty in the last round) and what is known about the batch.
+on that many labels, then the batch it chose (`indices`, empty in the last round), what is known about the batch, and
+the `versions` it was written under.
 """
 
+import hashlib
 import json
+import platform
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +18,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+from batchbalance import __version__
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.files import replacing
 from batchbalance.journal import Journal, read_journal, sync_folder
 from batchbalance.strategies import STRATEGIES
 
 CONFIG = "config.json"
+HASH_DIGITS = 10
 NAMED_DIFFERENCES = 3  # settings named in a label before it falls back to the name of the folder
 
 Record = dict[str, Any]
@@ -104,6 +112,38 @@ def settled(records: Iterable[Record], path: Path, seed: int) -> list[Record]:
     return rounds
 
 
+def check_records(records: Iterable[Record], path: Path) -> None:
+    """Raise FileFormatError unless records hold what reports and runs read of them."""
+    kinds = {"num_labelled": int, "metrics": dict, "indices": list, "validation_error": float, "seconds": dict}
+    for record in records:
+        where = f"round {record.get('round')} in {path}"
+        for name, kind in kinds.items():
+            value = record.get(name, ...)
+            optional = value is None and name in ("validation_error", "seconds", "metrics")
+            if not isinstance(value, int | float if kind is float else kind) and not optional:
+                got = "nothing of that name" if value is ... else f"{value!r}"
+                raise FileFormatError(f"{where} must hold `{name}`, got {got}; restore it, or run the trial again")
+        named = {**(record["metrics"] or {}), **(record["seconds"] or {}), "peak_memory": record.get("peak_memory")}
+        wrong = next((k for k, v in named.items() if v is not None and not isinstance(v, int | float)), None)
+        if wrong is not None:
+            raise FileFormatError(f"{where} must hold a number as `{wrong}`, got {named[wrong]!r}; restore it")
+
+
+def versions() -> dict[str, str]:
+    """What a record written now is written under."""
+    return {
+        "batchbalance": __version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def settings_hash(config: dict[str, Any]) -> str:
+    """What the name of a run directory ends in."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:HASH_DIGITS]
+
+
 def trial_path(folder: Path, seed: int) -> Path:
     """Where the records of a trial are."""
     return folder / f"trial-{seed}.jsonl"
@@ -149,11 +189,17 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} must be JSON, got damage: {error}") from error
     strategy = config.get("strategy") if isinstance(config, dict) else None
     if not isinstance(strategy, dict) or not isinstance(strategy.get("name"), str):
         raise FileFormatError(f"{path} must hold the settings of a run, got no strategy in it")
+    named = re.search(f"-([0-9a-f]{{{HASH_DIGITS}}})$", folder.name)
+    if named is not None and named[1] != settings_hash(config):
+        raise FileFormatError(
+            f"{path} must hold the settings whose hash {named[1]} ends its folder's name, got others; restore the "
+            "file, or give the folder another name if you named it"
+        )
     return config  # type: ignore[no-any-return]
 
 

@@ -5,6 +5,7 @@ every field but seconds and peak memory. Splits and initial sets depend on the t
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,13 +17,11 @@ from torch import Tensor
 from batchbalance.lab import metrics
 from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits, default_sizes, load, repeat_pool, smaller_test, split
-from batchbalance.lab.records import Record, open_trial, settled
+from batchbalance.lab.records import Record, check_records, open_trial, settled, versions
 from batchbalance.learner import Learner
 from batchbalance.learner.learner import BLOCK
 from batchbalance.memory import peak_memory, reset_peak_memory
-from batchbalance.posteriors import MCDropout
-from batchbalance.posteriors.fitting import Fitted, PosteriorFit, takes_features
-from batchbalance.posteriors.settings import MCDropoutSettings
+from batchbalance.posteriors import Fitted
 from batchbalance.predictions import Predictions
 from batchbalance.selection import Selection
 from batchbalance.training import Labelled
@@ -49,7 +48,7 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Step:
+class Stage:
     """Where a trial is: phase `phase` of round `round`, and the share of its labels that it has."""
 
     round: int
@@ -64,7 +63,7 @@ def run_trial(
     goal: Goal,
     *,
     data_dir: Path | None = None,
-    report: Callable[[Step], None] | None = None,
+    report: Callable[[Stage], None] | None = None,
 ) -> list[Record]:
     """Run one trial of a run, from its last complete round on, and give all its records.
 
@@ -79,16 +78,22 @@ def run_trial(
     Raises:
         BlockingIOError: if another process runs this trial.
         OSError: if a record cannot be written; the earlier ones are intact.
+
+    Warns:
+        UserWarning: if the trial goes on under other versions than its last record names.
     """
     with open_trial(config.folder(runs_dir), config.canonical, seed) as journal:
         records = settled(journal, journal.path, seed)
+        check_records(records, journal.path)
         last = records[-1] if records and not records[-1]["indices"] else None
         if last is not None and not goal.goes_on(last, config.batch_size):
             return records
         trial = Trial(config, seed, goal, data_dir, report or (lambda _: None))
+        if last is not None and last["num_labelled"] + config.batch_size > trial.num_points:
+            return records
+        if records:
+            warn_of_other_versions(records[-1])
         if last is not None:
-            if last["num_labelled"] + config.batch_size > trial.num_points:
-                return records
             records.pop()  # that round is done again, this time with a batch
         learner = trial.learner(records)
         while not records or records[-1]["indices"]:
@@ -99,20 +104,38 @@ def run_trial(
         return records
 
 
+def warn_of_other_versions(last: Record) -> None:
+    """Say so if a trial goes on under other versions than its last record names."""
+    before, now = last.get("versions"), versions()
+    if before is None:
+        changes = f"unnamed ones before, {', '.join(f'{name} {version}' for name, version in now.items())} now"
+    else:
+        changed = [name for name in now if before.get(name) != now[name]]
+        changes = ", ".join(f"{name} {before.get(name, 'unnamed')} before, {now[name]} now" for name in changed)
+    if changes:
+        # No name of a trial, so that `run` says it once for all of them.
+        warnings.warn(
+            f"the trial goes on under other versions ({changes}); later rounds may differ from those of a trial that "
+            "had one version throughout",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
 class Trial:
     """The data of one trial and what is done with it in a round."""
 
     def __init__(
-        self, config: RunConfig, seed: int, goal: Goal, data_dir: Path | None, report: Callable[[Step], None]
+        self, config: RunConfig, seed: int, goal: Goal, data_dir: Path | None, report: Callable[[Stage], None]
     ) -> None:
         self._config, self._seed, self._goal, self._report = config, seed, goal, report
-        report(Step(0, "load", 0.0))
+        report(Stage(0, "load", 0.0))
         self._data, self._splits = prepared(config, seed, data_dir)
         if goal.target_error is not None and not len(self._splits.validation):
             raise ValueError("`target_error` needs a validation set, got [split] with validation = 0; give it labels")
-        self._flat = takes_features(config.posterior, config.model)
+        self._flat = config.flat_inputs
         self._rows = torch.cat([self._splits.initial, self._splits.pool])
-        self._now = Step(0, "load", 0.0)
+        self._now = Stage(0, "load", 0.0)
 
     @property
     def num_points(self) -> int:
@@ -122,22 +145,20 @@ class Trial:
     def learner(self, records: list[Record]) -> Learner:
         """The learner as it is after these rounds."""
         config, data = self._config, self._data
-        fit = PosteriorFit(
-            config.posterior, data.num_classes, config.model, config.training, self._validation, config.device
-        )
+        fit = config.posterior_fit(data.num_classes, self._validation)
         events = []
         for index, record in enumerate(records):
             events.append({"event": "asked", "round": index, "ids": record["indices"]})
             events.append({"event": "told", "ids": record["indices"], "labels": self._oracle(record["indices"])})
         pool_is_reference = torch.equal(self._splits.reference, self._splits.pool)
         learner = Learner(
-            Rows(data, self._rows, self._flat),
+            TrainingRows(data, self._rows, self._flat),
             data.num_classes,
             fit,
             ids=self._rows.tolist(),
             strategy=config.chosen_strategy,
             edges=config.edges,
-            reference=None if pool_is_reference else Rows(data, self._splits.reference, self._flat),
+            reference=None if pool_is_reference else TrainingRows(data, self._splits.reference, self._flat),
             candidates=config.candidates,
             seed=self._seed,
             device=None if config.device == "cpu" else config.device,
@@ -157,7 +178,7 @@ class Trial:
         config = self._config
         labels: list[Any] = list(learner.labels.values())
         counts = torch.bincount(torch.tensor(labels, dtype=torch.long), minlength=self._data.num_classes)
-        self._now = Step(index, "train", self._share(len(labels)))
+        self._now = Stage(index, "train", self._share(len(labels)))
         reset_peak_memory()
         fitted = learner.fitted()
         started = time.perf_counter()
@@ -179,12 +200,13 @@ class Trial:
         record["labels_per_class"] = counts.tolist()
         record |= facts(learner.selection)
         seconds = {**learner.seconds, "evaluate": evaluate_seconds}
+        record["versions"] = versions()
         record["seconds"] = {phase: seconds.get(phase, 0.0) for phase in PHASES}
         record["peak_memory"] = peak_memory()
         return record
 
     def _begin(self, phase: str) -> None:
-        self._report(Step(self._now.round, phase, self._now.share))
+        self._report(Stage(self._now.round, phase, self._now.share))
 
     def _share(self, num_labelled: int) -> float:
         """How far the trial is, in labels."""
@@ -199,7 +221,7 @@ class Trial:
         rows = self._splits.validation_rows(num_labelled)
         if not len(rows):
             return None
-        return Rows(self._data, rows, self._flat)[torch.arange(len(rows))], self._data.train_y[rows]
+        return TrainingRows(self._data, rows, self._flat)[torch.arange(len(rows))], self._data.train_y[rows]
 
     def _test_metrics(self, fitted: Fitted | None) -> metrics.Metrics:
         """The metrics of the mean prediction; without labels, of a model that finds all classes equally likely."""
@@ -207,20 +229,18 @@ class Trial:
         if fitted is None:
             probs = torch.full((len(y), num_classes), 1 / num_classes)
         else:
-            posterior = fitted.posterior
-            if isinstance(self._config.posterior, MCDropoutSettings) and isinstance(posterior, MCDropout):
-                posterior = posterior.first(self._config.posterior.test_draws or posterior.num_draws)
+            posterior = self._config.posterior.for_metrics(fitted.posterior)
             blocks = torch.split(torch.arange(len(y)), BLOCK)
             parts = (flattened(self._data.test_inputs(block), self._flat) for block in blocks)
             probs = torch.cat([posterior.predict(part).mean_probs() for part in parts])
-        return metrics.evaluate(Predictions.from_probs(probs, "nc"), y)
+        return metrics.test_metrics(Predictions.from_probs(probs, "nc"), y)
 
     def _chance_error(self, num_labelled: int) -> float | None:
         return 1 - 1 / self._data.num_classes if self._splits.validation_rows(num_labelled).numel() else None
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TrainingRows:
     """Some rows of the training part, normalised when they are read."""
 
     data: Dataset
@@ -255,7 +275,7 @@ def facts(selection: Selection | None) -> Record:
     known = {} if selection is None else selection.as_dict()
     plain = ("threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from")
     return {
-        **{name: known.get(name) for name in plain},
+        **{name: known.get(name) for name in (*plain, "clustering_rounds")},
         **{name: known[name][-1] if known.get(name) else None for name in ("coverage", "null_coverage")},
         "warnings": known.get("warnings", []),
     }

@@ -1,20 +1,81 @@
 """Posterior draws: what turns a model and data into `Predictions`, one contract for all of them."""
 
-from batchbalance.posteriors.contract import Posterior
-from batchbalance.posteriors.csgmcmc import PRESETS, CyclicalSGMCMC, Schedule
-from batchbalance.posteriors.ensemble import Committee, DeepEnsemble
-from batchbalance.posteriors.head import BayesianHead
-from batchbalance.posteriors.mc_dropout import MCDropout
+import os
+from typing import Any
+
+from batchbalance.errors import FileFormatError
+from batchbalance.posteriors.committee import Committee, CommitteeOptions
+from batchbalance.posteriors.contract import Posterior, saved_kind
+from batchbalance.posteriors.csgmcmc import SCHEDULES, ChainOptions, CyclicalSGMCMC, Schedule
+from batchbalance.posteriors.ensemble import DeepEnsemble, EnsembleOptions
+from batchbalance.posteriors.head import BayesianHead, HeadOptions
+from batchbalance.posteriors.kinds import Fit, FitContext, Fitted, PosteriorFit, PosteriorOptions
+from batchbalance.posteriors.mc_dropout import MCDropout, MCDropoutOptions
 from batchbalance.posteriors.pool import predicted_pool
+from batchbalance.registry import Registry
 
 __all__ = [
-    "PRESETS",
+    "POSTERIORS",
+    "SCHEDULES",
     "BayesianHead",
+    "ChainOptions",
     "Committee",
+    "CommitteeOptions",
     "CyclicalSGMCMC",
     "DeepEnsemble",
+    "EnsembleOptions",
+    "Fit",
+    "FitContext",
+    "Fitted",
+    "HeadOptions",
     "MCDropout",
+    "MCDropoutOptions",
     "Posterior",
+    "PosteriorFit",
+    "PosteriorOptions",
     "Schedule",
+    "load_posterior",
+    "posterior_options",
     "predicted_pool",
 ]
+
+POSTERIORS: Registry[type[PosteriorOptions]] = Registry(
+    "kind of posterior",
+    "batchbalance.posteriors",
+    {
+        options.model_fields["kind"].default: options
+        for options in (MCDropoutOptions, ChainOptions, EnsembleOptions, CommitteeOptions, HeadOptions)
+    },
+    lambda found: isinstance(found, type) and issubclass(found, PosteriorOptions),
+    "a subclass of batchbalance.posteriors.PosteriorOptions",
+)
+
+
+def posterior_options(kind: str = "mc-dropout", **options: Any) -> PosteriorOptions:
+    """The options of a kind of posterior, by its name or path; an unknown name suggests the nearest one."""
+    return POSTERIORS.named(kind)(kind=kind, **options)
+
+
+def load_posterior(directory: str | os.PathLike[str], network: Any = None) -> Posterior:
+    """Read what the ``save`` of any posterior wrote.
+
+    Args:
+        directory: the folder.
+        network: for posteriors of networks, which keep weights but no code: a network of the same architecture, or a
+            function that builds one.
+
+    Raises:
+        FileFormatError: if the folder is damaged, foreign, or of a kind that is not known here.
+    """
+    kind = saved_kind(directory)
+    known = {found.kind: found for found in _subclasses(Posterior)}
+    if kind not in known:
+        raise FileFormatError(f"{directory} must hold a posterior of a known kind, got {kind!r}; import its package")
+    return known[kind].loaded(directory, network)
+
+
+def _subclasses(parent: Any) -> list[type[Posterior]]:
+    """All posteriors that were defined so far, in this package or by a user."""
+    children = parent.__subclasses__()
+    found = [child for child in children if hasattr(child, "kind")]
+    return found + [deeper for child in children for deeper in _subclasses(child)]

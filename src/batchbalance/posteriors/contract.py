@@ -18,11 +18,12 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
+from batchbalance.checks import as_tensor, check_dense, check_whole
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array, replacing
-from batchbalance.predictions import Predictions, check_rows, stored_predictions
+from batchbalance.predictions import Predictions, check_rows, note_path, stored_predictions, write_note
 from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
 
@@ -56,9 +57,18 @@ class Posterior(ABC):
     def _hidden(self, batch: Tensor) -> Tensor:
         """The last hidden layer of a batch, the mean over draws, (n, D)."""
 
+    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
+        """The last hidden layer of a batch under every draw, (n, S, D); unless overridden, all draws have the same."""
+        return self._hidden(batch).flatten(1).unsqueeze(1).expand(-1, self.num_draws, -1)
+
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the options (numbers, strings, lists) that `load` needs."""
+
+    @classmethod
+    @abstractmethod
+    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
+        """Read what ``save`` wrote; `network` is a network or what builds one, None for posteriors without one."""
 
     @property
     def num_draws(self) -> int:
@@ -79,7 +89,8 @@ class Posterior(ABC):
             inputs: a tensor or array (N, ...), a Dataset, or a DataLoader that does not shuffle. Of items that are
                 tuples, the first entry is taken.
             batch_size: inputs looked at at a time; a DataLoader has its own.
-            path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N.
+            path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N. A
+                small JSON file beside it, as ``pool.npy.json``, says what it holds.
             progress: show how far it is.
         """
         ids = self.draw_ids
@@ -92,20 +103,27 @@ class Posterior(ABC):
                 raise ValueError(f"`path` must end in .npy, got {str(path)!r}")
             if total is None:
                 raise ValueError("`inputs` must have a length to be streamed into a file; leave `path` out")
-            with replacing(path) as temporary, temporary.open("wb") as file:
+            with replacing(path, first=note_path(Path(path))) as temporary, temporary.open("wb") as file:
                 _write_npy(file, chunks, total)
         array = mapped_array(Path(path))
+        write_note(Path(path), array.shape, "log-probs", ids, self.weights)
         mapped = MappedFile.of(array, Path(path))
         return stored_predictions(torch.from_numpy(array), "log-probs", ids, self.weights, mapped)
 
-    def embed(self, inputs: Inputs, *, batch_size: int = 512, progress: bool = False) -> Tensor:
-        """The last hidden layer (the input of the last linear layer), mean over draws, (N, D)."""
+    def embed(
+        self, inputs: Inputs, *, every_draw: bool = False, batch_size: int = 512, progress: bool = False
+    ) -> Tensor:
+        """The last hidden layer (the input of the last linear layer), mean over draws, (N, D).
+
+        With `every_draw` it is that of each draw, (N, S, D).
+        """
         total = _num_points(inputs)
         with shown_progress("embedding", total, progress) as bar, torch.no_grad():
             parts = []
             for batch in batches_of(inputs, batch_size):
                 with fitting(batch):
-                    parts.append(self._hidden(batch).flatten(1).cpu())
+                    hidden = self._hidden_of_draws(batch).flatten(2) if every_draw else self._hidden(batch).flatten(1)
+                    parts.append(hidden.cpu())
                 bar.advance(len(batch))
         return torch.cat(parts)
 
@@ -136,7 +154,9 @@ class Posterior(ABC):
                 with fitting(batch):
                     logits = self._logits(batch)
                 if seen == 0:
-                    check_rows(logits, "logits", [slice(0, len(logits))])
+                    _check_first(logits)
+                if logits.dtype == torch.bfloat16:  # which NumPy has no type for
+                    logits = logits.float()
                 chunk = torch.log_softmax(logits, dim=-1).cpu()
             wrong = torch.isnan(chunk).any(dim=-1)
             if bool(wrong.any()):
@@ -150,23 +170,47 @@ class Posterior(ABC):
             bar.advance(len(batch))
 
 
+def saved_kind(directory: str | os.PathLike[str]) -> str:
+    """The kind of a saved posterior."""
+    return str(_listing(directory)["kind"])
+
+
+def _listing(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a saved posterior says about itself."""
+    listing = Path(directory) / "posterior.json"
+    if not listing.is_file():
+        raise FileFormatError(f"{directory} must be a saved posterior, got a folder without posterior.json")
+    try:
+        content = json.loads(listing.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"cannot read the posterior in {directory}: {error}; save it again") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise FileFormatError(f"{listing} must describe a saved posterior, got something else")
+    missing = [key for key in ("version", "kind", "options", "weights") if key not in content]
+    if missing:
+        raise FileFormatError(f"{listing} must describe a saved posterior, got one without {missing[0]}; save it again")
+    if content["version"] != VERSION:
+        raise FileFormatError(f"{listing} must be of version {VERSION}, got {content['version']}")
+    return content
+
+
+def _check_first(logits: Tensor) -> None:
+    """Raise ValueError unless the first (n, S, C) may be logits of at least two classes."""
+    if logits.shape[-1] < 2:
+        raise ValueError("predictions must be of at least two classes, got one; look at the last layer of the model")
+    check_rows(logits, "logits", [slice(0, len(logits))])
+
+
 def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and options of a folder written by ``save``; nothing is unpickled.
 
     Raises:
         FileFormatError: if the folder is damaged, foreign, or holds a posterior of another kind.
     """
-    listing = Path(directory) / "posterior.json"
-    if not listing.is_file():
-        raise FileFormatError(f"{directory} must be a saved posterior, got a folder without posterior.json")
+    content = _listing(directory)
+    if content["kind"] != kind:
+        raise FileFormatError(f"{directory} must hold a posterior of kind {kind!r}, got {content['kind']!r}")
     try:
-        content = json.loads(listing.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise FileFormatError(f"{listing} must describe a saved posterior, got something else")
-        if content["version"] != VERSION:
-            raise FileFormatError(f"{listing} must be of version {VERSION}, got {content['version']}")
-        if content["kind"] != kind:
-            raise FileFormatError(f"{directory} must hold a posterior of kind {kind!r}, got {content['kind']!r}")
         options = dict(content["options"])
         weights = Path(directory) / Path(content["weights"]).name
         tensors: dict[str, Tensor] = safetensors.torch.load_file(weights)
@@ -188,6 +232,28 @@ def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
     return digest.hexdigest()[:10]
 
 
+def as_network(network: Any, directory: str | os.PathLike[str]) -> nn.Module:
+    """A network, or what a function without arguments builds."""
+    found = network() if callable(network) and not isinstance(network, nn.Module) else network
+    if not isinstance(found, nn.Module):
+        raise ValueError(
+            f"`network` must be a network like the one saved in {directory}, or a function that builds one, got "
+            f"{found!r}"
+        )
+    return found
+
+
+def structure_of(model: nn.Module) -> str:
+    """What a network is apart from its weights: the types and options of its modules, by name.
+
+    Two networks with equal weights may differ in an activation or a stride, and then their draws are not the same.
+    """
+    return "\n".join(
+        f"{name}: {type(module).__module__}.{type(module).__qualname__}({module.extra_repr()})"
+        for name, module in model.named_modules()
+    )
+
+
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], directory: str | os.PathLike[str]) -> None:
     """Put saved weights into `model`, or raise FileFormatError if they are those of another architecture."""
     try:
@@ -198,18 +264,17 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], directory: str |
 
 def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
     """Consecutive batches of inputs, (n, ...), in order."""
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}")
+    batch_size = check_whole("batch_size", batch_size)
     if isinstance(inputs, np.ndarray):
-        inputs = torch.from_numpy(np.ascontiguousarray(inputs))
+        inputs = as_tensor(np.ascontiguousarray(inputs), "`inputs`")
     if isinstance(inputs, Tensor):
+        check_dense("`inputs`", inputs)
         if inputs.ndim < 2 or not len(inputs):
             raise ValueError(f"`inputs` must be (N, ...) with at least one row, got shape {tuple(inputs.shape)}")
         yield from torch.split(inputs, batch_size)
         return
     if isinstance(inputs, DataLoader):
-        if isinstance(inputs.sampler, RandomSampler):
-            raise ValueError("`inputs` must come in a fixed order, got a DataLoader that shuffles; use shuffle=False")
+        _check_order(inputs)
         collated: Iterable[Any] = inputs
     elif isinstance(inputs, Dataset):
         ordered = isinstance(inputs, IterableDataset)
@@ -222,10 +287,25 @@ def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
         batch = item[0] if isinstance(item, list | tuple) else item
         if not isinstance(batch, Tensor):
             raise ValueError(f"`inputs` must give tensors, got {type(batch).__name__}")
+        check_dense("`inputs`", batch)
         empty = False
         yield batch
     if empty:
         raise ValueError("`inputs` must hold at least one example, got none")
+
+
+def _check_order(loader: DataLoader[Any]) -> None:
+    """Raise ValueError unless a DataLoader is known to read its data set from the first item to the last."""
+    if isinstance(loader.dataset, IterableDataset):
+        return
+    batches = loader.batch_sampler
+    sampler = loader.sampler if type(batches) in (BatchSampler, type(None)) else batches
+    inner = batches.sampler if type(batches) is BatchSampler else sampler
+    if type(inner) is not SequentialSampler:
+        raise ValueError(
+            "`inputs` must come in the order of their data set, got a DataLoader with "
+            f"{type(inner).__name__}, which may change it; use shuffle=False, or hand over the data set itself"
+        )
 
 
 @contextmanager

@@ -6,25 +6,34 @@ chain explores without noise; in its last `noise_epochs` it samples:
     θ ← θ − h·(∇L̄(θ) + weight_decay·θ) + √(2hT/N)·ξ
 
 with the mean loss L̄ over N examples, so that at T = 1 and small h it samples exp(−N·(L̄ + weight_decay·‖θ‖²/2)).
+The released code of the paper has 50,000 samples in an epoch and N = 50,000, however few labels there are; here both
+are the number of labels unless they are set.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from batchbalance.posteriors.states import State, WeightDraws, check_count
+from batchbalance.augmentation import AUGMENTATIONS, crop_and_flip
+from batchbalance.checks import check_real, check_whole
+from batchbalance.errors import UnknownNameError
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.states import State, WeightDraws
 from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
+from batchbalance.sections import check_keys, fields_of
 from batchbalance.seeds import derived_seed, generator
 from batchbalance.training import (
     ModelFactory,
     channels_last,
     check_dtype,
     check_labelled,
+    class_weights,
     copied_state,
     fresh_model,
     logits_of,
@@ -47,8 +56,13 @@ class Schedule:
         temperature: T. The released code of the paper takes 1/50,000.
         weight_decay: the Gaussian prior, a part of the mean loss.
         noise_epochs: epochs with noise at the end of a cycle, at least `samples_per_cycle`.
-        batch_size: examples in a step.
+        batch_size: examples in a step, at least 2.
         num_chains: independent chains, each from fresh weights.
+        class_weighted: weight the loss of a class by the inverse of its frequency. The paper's text does, its released
+            code does not.
+        samples_per_epoch: examples drawn with replacement in an epoch; "labels" goes once through the labelled set.
+        noise_examples: N in the noise √(2hT/N); "labels" for the number of labels.
+        augmentation: of images, as in `training.Recipe`.
     """
 
     epochs: int = 400
@@ -60,23 +74,29 @@ class Schedule:
     noise_epochs: int = 5
     batch_size: int = 64
     num_chains: int = 1
+    class_weighted: bool = False
+    samples_per_epoch: int | Literal["labels"] = "labels"
+    noise_examples: int | Literal["labels"] = "labels"
+    augmentation: str = "none"
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "cycles", "samples_per_cycle", "noise_epochs", "batch_size", "num_chains"):
-            check_count(name, getattr(self, name))
+        for name in ("epochs", "cycles", "samples_per_cycle", "noise_epochs", "num_chains"):
+            check_whole(name, getattr(self, name))
+        check_whole("batch_size", self.batch_size, 2)  # batch normalisation cannot train on one example
+        check_real("initial_step_size", self.initial_step_size, above=True)
+        check_real("temperature", self.temperature)
+        check_real("weight_decay", self.weight_decay)
+        for name in ("samples_per_epoch", "noise_examples"):
+            if getattr(self, name) != "labels":
+                check_whole(name, getattr(self, name))
+        if self.augmentation not in AUGMENTATIONS:
+            raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
         if self.epochs % self.cycles:
             raise ValueError(f"`epochs` must be a multiple of the {self.cycles} cycles, got {self.epochs}")
         if not self.samples_per_cycle <= self.noise_epochs <= self.epochs // self.cycles:
             raise ValueError(
                 f"a cycle of {self.epochs // self.cycles} epochs must hold `noise_epochs` ({self.noise_epochs}), and "
                 f"these `samples_per_cycle` ({self.samples_per_cycle}); lower them or raise `epochs`"
-            )
-        if not 0 < self.initial_step_size < math.inf:
-            raise ValueError(f"`initial_step_size` must be above 0, got {self.initial_step_size}")
-        if not (0 <= self.temperature < math.inf and 0 <= self.weight_decay < math.inf):
-            raise ValueError(
-                "`temperature` and `weight_decay` must be finite and at least 0, "
-                f"got {self.temperature} and {self.weight_decay}"
             )
 
     @property
@@ -85,7 +105,7 @@ class Schedule:
         return self.num_chains * self.cycles * self.samples_per_cycle
 
 
-PRESETS: dict[str, Schedule] = {
+SCHEDULES: dict[str, Schedule] = {
     "cifar10": Schedule(),
     "cifar100": Schedule(epochs=200, cycles=4),
     "cifar10-multichain": Schedule(epochs=200, cycles=4, num_chains=3),
@@ -97,7 +117,9 @@ class CyclicalSGMCMC(WeightDraws):
 
     Args:
         model_factory: builds the network; called once for each chain, under a seed of its own.
-        epochs: as the arguments that follow, see `Schedule`. The defaults are the paper's for CIFAR-10.
+        epochs: as the arguments that follow, see `Schedule`. Of the defaults, the paper gives epochs, cycles, samples
+            of a cycle, step size and chains (CIFAR-10); its released code the temperature, weight decay, epochs
+            with noise and batch size; the others are ours.
         cycles: restarts of the step size.
         samples_per_cycle: snapshots at the end of a cycle.
         initial_step_size: the step size at the start of a cycle.
@@ -106,10 +128,14 @@ class CyclicalSGMCMC(WeightDraws):
         num_chains: independent chains.
         noise_epochs: epochs with noise at the end of a cycle.
         batch_size: examples in a step.
-        seed: for initialisation, the order of examples, noise and dropout.
+        class_weighted: weight the loss by inverse class frequencies.
+        samples_per_epoch: examples in an epoch, with replacement; "labels" goes once through the labelled set.
+        noise_examples: N in the noise; "labels" for the number of labels.
+        augmentation: "none", or "crop-flip" for images.
+        seed: for initialisation, the order of examples, noise, dropout and augmentation.
     """
 
-    kind: ClassVar[str] = "csgmcmc"
+    kind: ClassVar[str] = "csg-mcmc"
 
     def __init__(
         self,
@@ -124,6 +150,10 @@ class CyclicalSGMCMC(WeightDraws):
         *,
         noise_epochs: int = 5,
         batch_size: int = 64,
+        class_weighted: bool = False,
+        samples_per_epoch: int | Literal["labels"] = "labels",
+        noise_examples: int | Literal["labels"] = "labels",
+        augmentation: str = "none",
         seed: int = 0,
     ) -> None:
         super().__init__(model_factory, seed)
@@ -137,11 +167,15 @@ class CyclicalSGMCMC(WeightDraws):
             noise_epochs=noise_epochs,
             batch_size=batch_size,
             num_chains=num_chains,
+            class_weighted=class_weighted,
+            samples_per_epoch=samples_per_epoch,
+            noise_examples=noise_examples,
+            augmentation=augmentation,
         )
 
     @classmethod
     def from_schedule(cls, model_factory: ModelFactory, schedule: Schedule, *, seed: int = 0) -> "CyclicalSGMCMC":
-        """A posterior with the settings of `schedule`, for example one of `PRESETS`."""
+        """A posterior with the settings of `schedule`, for example one of `SCHEDULES`."""
         return cls(model_factory, **asdict(schedule), seed=seed)
 
     @classmethod
@@ -182,6 +216,32 @@ class CyclicalSGMCMC(WeightDraws):
                     )
         self._keep(model, states)
         return self
+
+
+class ChainOptions(PosteriorOptions):
+    """Cyclical SG-MCMC. A key `preset` names one of `SCHEDULES`; keys of the schedule take precedence over it."""
+
+    has_network: ClassVar[bool] = True
+
+    kind: str = "csg-mcmc"
+    schedule: Annotated[Schedule, fields_of("[posterior.schedule]", Schedule)] = Schedule()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "preset" not in given:
+            return check_keys(cls.table, given, [*cls.model_fields, "preset"])
+        preset = given["preset"]
+        if preset not in SCHEDULES:
+            raise UnknownNameError("preset of csg-mcmc", str(preset), SCHEDULES)
+        rest = {key: value for key, value in given.items() if key != "preset"}
+        return {**rest, "schedule": {**asdict(SCHEDULES[preset]), **rest.get("schedule", {})}}
+
+    def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
+        """Run the chains; ε is the error of the mean prediction."""
+        chains = CyclicalSGMCMC.from_schedule(context.factory(inputs), self.schedule, seed=context.seed)
+        chains.fit(inputs, labels, num_classes=context.num_classes, device=context.device)
+        return with_error(chains, context.validation)
 
 
 @torch.no_grad()
@@ -234,17 +294,23 @@ def _run_chain(
     set_channels_last(model)
     model.train()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    loss = nn.CrossEntropyLoss()
-    steps_per_epoch = len(split_rows(torch.arange(len(inputs)), schedule.batch_size))
+    weight = class_weights(labels, num_classes).to(parameters[0].dtype) if schedule.class_weighted else None
+    loss = nn.CrossEntropyLoss(weight)
+    num_labels = len(inputs)
+    num_noise = num_labels if schedule.noise_examples == "labels" else schedule.noise_examples
+    steps_per_epoch = len(_epoch_batches(num_labels, schedule, torch.Generator()))
     cycle_epochs = schedule.epochs // schedule.cycles
     states: list[State] = []
     step = 0
     for epoch in range(schedule.epochs):
         left = cycle_epochs - epoch % cycle_epochs  # epochs to the end of the cycle, this one included
-        noise_scale = schedule.temperature / len(inputs) if left <= schedule.noise_epochs else 0.0
+        noise_scale = schedule.temperature / num_noise if left <= schedule.noise_epochs else 0.0
         total = torch.zeros((), device=inputs.device)
-        for rows in split_rows(torch.randperm(len(inputs), generator=random), schedule.batch_size):
-            value = loss(logits_of(model, channels_last(inputs[rows]), num_classes), labels[rows])
+        for rows in _epoch_batches(num_labels, schedule, random):
+            batch = inputs[rows]
+            if schedule.augmentation == "crop-flip":
+                batch = crop_and_flip(batch, generator=random)
+            value = loss(logits_of(model, channels_last(batch), num_classes), labels[rows])
             gradients = torch.autograd.grad(value, parameters, allow_unused=True)
             h = cosine_step_size(step, steps_per_epoch * cycle_epochs, schedule.initial_step_size)
             langevin_step(
@@ -261,3 +327,12 @@ def _run_chain(
         if left <= schedule.samples_per_cycle:
             states.append(copied_state(model))
     return states
+
+
+def _epoch_batches(num_labels: int, schedule: Schedule, random: torch.Generator) -> list[Tensor]:
+    """Rows of the batches of one epoch."""
+    if schedule.samples_per_epoch == "labels":
+        rows = torch.randperm(num_labels, generator=random)
+    else:
+        rows = torch.randint(num_labels, (schedule.samples_per_epoch,), generator=random)
+    return split_rows(rows, schedule.batch_size)

@@ -1,23 +1,17 @@
-"""Ensembles as posteriors: networks trained from different starts, and committees of scikit-learn classifiers."""
+"""Deep ensembles as posteriors: networks trained from different starts."""
 
-import os
-import warnings
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from batchbalance.posteriors.contract import Posterior, read_saved
-from batchbalance.posteriors.states import State, WeightDraws, check_count
-from batchbalance.predictions import check_weights
+from batchbalance.checks import check_whole
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.states import State, WeightDraws
+from batchbalance.sections import NumDraws
 from batchbalance.seeds import derived_seed
 from batchbalance.training import Labelled, ModelFactory, Recipe, copied_state, fit
-
-Array = NDArray[Any]
 
 
 class DeepEnsemble(WeightDraws):
@@ -28,15 +22,24 @@ class DeepEnsemble(WeightDraws):
         size: S.
         recipe: how each member is trained.
         seed: each member has a seed derived from it.
+        outputs: what the network gives: "logits" (log-probabilities too), or "probs" if it ends in a softmax.
+        binary: the network gives one output, the logit (or probability) of the second of two classes.
     """
 
     kind: ClassVar[str] = "deep-ensemble"
 
     def __init__(
-        self, model_factory: ModelFactory, size: int = 5, recipe: Recipe | None = None, *, seed: int = 0
+        self,
+        model_factory: ModelFactory,
+        size: int = 5,
+        recipe: Recipe | None = None,
+        *,
+        seed: int = 0,
+        outputs: str = "logits",
+        binary: bool = False,
     ) -> None:
-        check_count("size", size)
-        super().__init__(model_factory, seed)
+        check_whole("size", size)
+        super().__init__(model_factory, seed, outputs, binary)
         self.size = size
         self.recipe = recipe or Recipe()
 
@@ -70,196 +73,34 @@ class DeepEnsemble(WeightDraws):
 
     @classmethod
     def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> "DeepEnsemble":
-        return cls(model_factory, options["num_draws"], Recipe(**options["recipe"]), seed=options["seed"])
+        reading = {key: options[key] for key in ("outputs", "binary") if key in options}
+        return cls(model_factory, options["num_draws"], Recipe(**options["recipe"]), seed=options["seed"], **reading)
 
     def _options(self) -> dict[str, Any]:
         return {"recipe": asdict(self.recipe), "seed": self._seed}
 
 
-class Committee(Posterior):
-    """Fitted classifiers as draws. Make one with ``from_sklearn``.
-
-    Every member's classes are aligned to one list; a class that a member never saw gets probability 0. A committee has
-    no hidden layer: ``embed`` gives the features themselves. Predictions are float32. Only decision trees can be saved.
+class EnsembleOptions(PosteriorOptions):
+    """Networks trained from different starts.
 
     Attributes:
-        classes: the C labels, in the order of the class axis.
+        size: S.
     """
 
-    kind: ClassVar[str] = "committee"
+    has_network: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        members: Sequence[Any],
-        columns: Sequence[Array],
-        features: Sequence[Array | None],
-        classes: Sequence[Any],
-        draw_ids: Sequence[str],
-        weights: Any = None,
-    ) -> None:
-        self._members, self._columns, self._features = list(members), list(columns), list(features)
-        self.classes = list(classes)
-        self._draw_ids = tuple(draw_ids)
-        self.weights = check_weights(weights, len(self._members))
+    kind: str = "deep-ensemble"
+    size: NumDraws = 5
 
     @property
-    def draw_ids(self) -> tuple[str, ...]:
-        """Names made of the fitted members."""
-        return self._draw_ids
+    def uses_recipe(self) -> bool:
+        """Yes."""
+        return True
 
-    @classmethod
-    def from_sklearn(cls, fitted: Any, classes: Sequence[Any] | None = None) -> "Committee":
-        """A committee of a fitted forest, bagging or voting classifier, or of a list of fitted classifiers.
-
-        Args:
-            fitted: the ensemble, or the list. Weights of a voting classifier become draw weights.
-            classes: the list of all labels; the ensemble's own, or the sorted union of the members', if left out.
-        """
-        import joblib  # type: ignore[import-untyped]
-
-        members, encoded, features, weights = _members_of(fitted)
-        own = [_classes_of(member) for member in members]
-        if encoded is not None:
-            own = [encoded[codes.astype(int)] for codes in own]
-        union = np.unique(np.concatenate(own)).tolist() if encoded is None else encoded.tolist()
-        listed = union if classes is None else np.asarray(classes).tolist()
-        missing = [label for label in union if label not in listed]
-        if missing or len(set(listed)) < len(listed):
-            raise ValueError(
-                f"`classes` must be distinct and hold every member's labels, got {listed} without {missing}"
-            )
-        columns = [np.array([listed.index(label) for label in labels.tolist()]) for labels in own]
-        ids = [f"{joblib.hash(member)[:10]}-{draw}" for draw, member in enumerate(members)]
-        return cls(members, columns, features, listed, ids, weights)
-
-    @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> "Committee":
-        """Read what ``save`` wrote."""
-        tensors, options = read_saved(directory, cls.kind)
-        arrays: list[dict[str, Array]] = [{} for _ in options["draw_ids"]]
-        for name, value in tensors.items():
-            draw, _, key = name.partition("/")
-            arrays[int(draw)][key] = value.numpy()
-        columns = [tree.pop("columns") for tree in arrays]
-        features = [tree.pop("features", None) for tree in arrays]
-        members = [StoredTree(**tree) for tree in arrays]
-        return cls(members, columns, features, options["classes"], options["draw_ids"], options["weights"])
-
-    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        arrays: dict[str, Array] = {}
-        for draw, member in enumerate(self._members):
-            for name, array in vars(_stored(member)).items():
-                arrays[f"{draw}/{name}"] = array
-            arrays[f"{draw}/columns"] = self._columns[draw]
-            chosen = self._features[draw]
-            if chosen is not None:
-                arrays[f"{draw}/features"] = np.asarray(chosen)
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-        weights = None if self.weights is None else self.weights.tolist()
-        return tensors, {"classes": self.classes, "draw_ids": list(self._draw_ids), "weights": weights}
-
-    def _logits(self, batch: Tensor) -> Tensor:
-        if batch.ndim != 2:
-            raise ValueError(f"`inputs` must be (N, features) for a committee, got shape {tuple(batch.shape)}")
-        x = batch.cpu().numpy()
-        probs = np.zeros((len(x), len(self._members), len(self.classes)), dtype=np.float32)
-        for draw, member in enumerate(self._members):
-            chosen = self._features[draw]
-            probs[:, draw, self._columns[draw]] = _probs(member, x if chosen is None else x[:, chosen])
-        return torch.from_numpy(probs).log()
-
-    def _hidden(self, batch: Tensor) -> Tensor:
-        return batch.flatten(1)
-
-
-class StoredTree:
-    """A decision tree as arrays: what a saved committee is made of.
-
-    Attributes:
-        left: (nodes,) the child taken where the feature is at most the threshold; −1 at a leaf.
-        right: (nodes,) the other child.
-        feature: (nodes,) the feature looked at.
-        threshold: (nodes,) what it is compared with.
-        missing_left: (nodes,) whether a missing value goes left.
-        probs: (nodes, classes) class probabilities.
-    """
-
-    def __init__(
-        self, left: Array, right: Array, feature: Array, threshold: Array, missing_left: Array, probs: Array
-    ) -> None:
-        self.left, self.right, self.feature, self.threshold = left, right, feature, threshold
-        self.missing_left, self.probs = missing_left, probs
-
-    def predict_proba(self, x: Array) -> Array:
-        """(N, classes) probabilities of (N, features)."""
-        x = x.astype(np.float32)  # as scikit-learn's trees do
-        node = np.zeros(len(x), dtype=np.int64)
-        rows = np.arange(len(x))
-        while len(rows):
-            rows = rows[self.left[node[rows]] >= 0]
-            at = node[rows]
-            value = x[rows, self.feature[at]]
-            goes_left = np.where(np.isnan(value), self.missing_left[at] > 0, value <= self.threshold[at])
-            node[rows] = np.where(goes_left, self.left[at], self.right[at])
-        return self.probs[node]
-
-
-def _stored(member: Any) -> StoredTree:
-    if isinstance(member, StoredTree):
-        return member
-    from sklearn.tree import DecisionTreeClassifier
-
-    if not isinstance(member, DecisionTreeClassifier):
-        raise ValueError(
-            f"only committees of decision trees can be saved without pickle, got a {type(member).__name__}; keep the "
-            "fitted classifiers with your own tools and call `from_sklearn` again"
+    def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
+        """Train every member; ε is the error of the mean prediction."""
+        ensemble = DeepEnsemble(context.factory(inputs), self.size, context.recipe, seed=context.seed)
+        ensemble.fit(
+            inputs, labels, num_classes=context.num_classes, validation=context.validation, device=context.device
         )
-    tree = member.tree_
-    left = np.asarray(tree.children_left, dtype=np.int64)
-    missing = np.asarray(getattr(tree, "missing_go_to_left", np.zeros(len(left))), dtype=np.uint8)
-    right = np.asarray(tree.children_right, dtype=np.int64)
-    return StoredTree(left, right, np.asarray(tree.feature), np.asarray(tree.threshold), missing, tree.value[:, 0, :])
-
-
-def _members_of(fitted: Any) -> tuple[list[Any], Array | None, list[Array | None], Any]:
-    """Members, the labels behind their encoded classes (None if not encoded), their features, their weights."""
-    from sklearn.ensemble import BaggingClassifier, ExtraTreesClassifier, RandomForestClassifier, VotingClassifier
-
-    if isinstance(fitted, list | tuple):
-        if not fitted:
-            raise ValueError("a committee must have at least one member, got an empty list")
-        return list(fitted), None, [None] * len(fitted), None
-    if not isinstance(fitted, BaggingClassifier | ExtraTreesClassifier | RandomForestClassifier | VotingClassifier):
-        raise ValueError(
-            "a committee must come from a forest, bagging or voting classifier or a list of classifiers, "
-            f"got {type(fitted).__name__}; hand over a list of its fitted members"
-        )
-    if not hasattr(fitted, "estimators_"):
-        raise ValueError(f"the {type(fitted).__name__} must be fitted first; call its `fit`")
-    members, labels = list(fitted.estimators_), fitted.classes_
-    if isinstance(labels, list):
-        raise ValueError(f"a committee must predict one label, got a forest for {len(labels)} outputs")
-    features: list[Array | None] = list(getattr(fitted, "estimators_features_", [None] * len(members)))
-    weights = None
-    if isinstance(fitted, VotingClassifier) and fitted.weights is not None:
-        used = [float(w) for (_, kind), w in zip(fitted.estimators, fitted.weights, strict=True) if kind != "drop"]
-        weights = [weight / sum(used) for weight in used]
-    return members, np.asarray(labels), features, weights
-
-
-def _classes_of(member: Any) -> Array:
-    if not hasattr(member, "classes_") or not hasattr(member, "predict"):
-        raise ValueError(f"members must be fitted classifiers, got {type(member).__name__} without `classes_`")
-    return np.asarray(member.classes_)
-
-
-def _probs(member: Any, x: Array) -> Array:
-    """A member's class probabilities; a vote counts as 1 where it has none."""
-    with warnings.catch_warnings():
-        # members fitted on a data frame complain about plain arrays
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        if hasattr(member, "predict_proba"):
-            probs: Array = member.predict_proba(x)
-            return probs
-        votes: Array = (np.asarray(member.predict(x))[:, None] == _classes_of(member)[None, :]).astype(np.float32)
-        return votes
+        return with_error(ensemble, context.validation)

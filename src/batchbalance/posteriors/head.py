@@ -10,17 +10,20 @@ in closed form, and draws have to be tied to our seeds and saved without pickle,
 
 import os
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor
 
+from batchbalance.checks import check_whole
 from batchbalance.errors import UnknownNameError
 from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors.contract import Posterior, fingerprint, load_weights, read_saved
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
 from batchbalance.posteriors.mc_dropout import MCDropout
-from batchbalance.posteriors.states import check_count
+from batchbalance.sections import NumDraws, Whole
 from batchbalance.seeds import generator
 from batchbalance.training import Labelled, Recipe, check_labelled, fit
 
@@ -57,7 +60,7 @@ class BayesianHead(Posterior):
     ) -> None:
         if method not in METHODS:
             raise UnknownNameError("head", method, METHODS)
-        check_count("num_draws", num_draws)
+        check_whole("num_draws", num_draws)
         if not 0 < prior_precision < float("inf"):
             raise ValueError(f"`prior_precision` must be above 0, got {prior_precision}")
         self._options: dict[str, Any] = {
@@ -117,6 +120,13 @@ class BayesianHead(Posterior):
         return self
 
     @classmethod
+    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
+        """Read what ``save`` wrote; there is no network to give."""
+        if network is not None:
+            raise ValueError(f"`network` is not used by posteriors of kind {cls.kind!r}; leave it out")
+        return cls.load(directory)
+
+    @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "BayesianHead":
         """Read what ``save`` wrote."""
         tensors, options = read_saved(directory, cls.kind)
@@ -161,10 +171,56 @@ class BayesianHead(Posterior):
         mean, std, heads = self._fitted()
         return heads._hidden((batch - mean) / std) if isinstance(heads, MCDropout) else batch
 
+    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
+        mean, std, heads = self._fitted()
+        if isinstance(heads, MCDropout):
+            return heads._hidden_of_draws((batch - mean) / std)
+        return super()._hidden_of_draws(batch)
+
     def _fitted(self) -> tuple[Tensor, Tensor, Tensor | MCDropout]:
         if self._standard is None or self._heads is None:
             raise ValueError("BayesianHead must be fitted first, got one without draws; call `fit`")
         return *self._standard, self._heads
+
+
+class HeadOptions(PosteriorOptions):
+    """A Bayesian classifier on the inputs as they are, embeddings of a pretrained network say.
+
+    Attributes:
+        method: as the others, see `BayesianHead`.
+        num_draws: S.
+        prior_precision: of the Gaussian prior (laplace).
+        hidden: units of the hidden layers (dropout).
+        dropout: rate of the MLP (dropout).
+    """
+
+    flat_inputs: ClassVar[bool] = True
+
+    kind: str = "bayesian-head"
+    method: Literal["laplace", "dropout"] = "laplace"
+    num_draws: NumDraws = 100
+    prior_precision: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] = 1.0
+    hidden: tuple[Whole, ...] = (128,)
+    dropout: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.5
+
+    @property
+    def uses_recipe(self) -> bool:
+        """Whether the head is an MLP."""
+        return self.method == "dropout"
+
+    def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
+        """Fit the head; ε is the error of the mean prediction."""
+        head = BayesianHead(
+            self.method,
+            self.num_draws,
+            prior_precision=self.prior_precision,
+            hidden=self.hidden,
+            dropout=self.dropout,
+            recipe=context.recipe,
+            seed=context.seed,
+        )
+        head.fit(inputs, labels, num_classes=context.num_classes, validation=context.validation)
+        return with_error(head, context.validation)
 
 
 def laplace_draws(

@@ -13,6 +13,15 @@ SELU_FLOOR = -1.7580993408473766
 CACHED_NUMBERS = 2**24  # masks of a layer that are kept rather than made again, in booleans
 
 
+def is_plain(layer: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
+    """Whether a layer is exactly one of these, does what its type does, and nothing else.
+
+    A subclass, a patched ``forward`` or a hook may do anything; such a layer runs in full.
+    """
+    hooked = layer._forward_hooks or layer._forward_pre_hooks
+    return type(layer) in kinds and "forward" not in vars(layer) and not hooked
+
+
 class Mask(nn.Module):
     """Stands in for a dropout layer and keeps the same units for every input of a draw.
 

@@ -10,16 +10,48 @@ that `nn.MultiheadAttention` and `scaled_dot_product_attention` apply to attenti
 
 import copy
 import os
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from batchbalance.posteriors.contract import Posterior, fingerprint, last_hidden, load_weights, read_saved
-from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask
+from batchbalance.checks import check_whole
+from batchbalance.posteriors.contract import (
+    Posterior,
+    as_network,
+    fingerprint,
+    last_hidden,
+    load_weights,
+    read_saved,
+    structure_of,
+)
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
+from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask, is_plain
+from batchbalance.posteriors.outputs import check_logits, with_outputs
 from batchbalance.posteriors.sliced import Chain
-from batchbalance.training import check_dtype, check_finite, placed, set_channels_last
+from batchbalance.sections import NumDraws, Whole
+from batchbalance.seeds import derived_seed
+from batchbalance.training import (
+    check_dtype,
+    check_finite,
+    fit,
+    fresh_model,
+    network_accuracy,
+    placed,
+    set_channels_last,
+)
+
+PROBED = 8  # inputs of the first batch that are compared with the general path
+FUNCTIONS = {  # dropout that is no module
+    getattr(nn.functional, name)
+    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+}
 
 
 class MCDropout(Posterior):
@@ -29,23 +61,37 @@ class MCDropout(Posterior):
         model: any module with dropout layers that gives logits (N, C); it is copied.
         num_draws: S.
         seed: for the masks. Draw 7 is the same network whatever `num_draws` is.
-        fast: run chains of layers as smaller networks (same numbers to about 1e-6); False for the general path.
+        fast: run chains of layers as smaller networks (same numbers to about 1e-6); False for the general path. Only
+            layers that are exactly of a known type are cut down, and the first batch is compared with the general path.
+        outputs: what the model gives: "logits" (log-probabilities too), or "probs" if it ends in a softmax.
+        binary: the model gives one output, the logit (or probability) of the second of two classes.
     """
 
     kind: ClassVar[str] = "mc-dropout"
 
-    def __init__(self, model: nn.Module, num_draws: int = 100, seed: int = 0, *, fast: bool = True) -> None:
-        if isinstance(num_draws, bool) or not isinstance(num_draws, int) or num_draws < 1:
-            raise ValueError(f"`num_draws` must be a whole number of at least 1, got {num_draws!r}")
+    def __init__(
+        self,
+        model: nn.Module,
+        num_draws: int = 100,
+        seed: int = 0,
+        *,
+        fast: bool = True,
+        outputs: str = "logits",
+        binary: bool = False,
+    ) -> None:
+        num_draws = check_whole("num_draws", num_draws)
         check_finite(model)
+        self._given = model = copy.deepcopy(model).eval().requires_grad_(False)
+        self._outputs, self._binary = outputs, binary
         weights = model.state_dict()
-        self._model = copy.deepcopy(model).eval().requires_grad_(False)
+        structure = structure_of(with_outputs(model, outputs, binary))
+        self._model = with_outputs(copy.deepcopy(model), outputs, binary).eval()
         set_channels_last(self._model)
         self._seed = seed
         self._masks = _fix_masks(self._model, seed)
         self._chain = Chain.of(self._model) if fast else None
         rates = [mask.rate for mask in self._masks]
-        digest = fingerprint(weights, self.kind, seed, rates)
+        digest = fingerprint(weights, self.kind, seed, rates, structure)
         self._draw_ids = tuple(f"{digest}-{draw}" for draw in range(num_draws))
         self._checked = False
 
@@ -60,27 +106,40 @@ class MCDropout(Posterior):
         tensors, options = read_saved(directory, cls.kind)
         model = copy.deepcopy(model)
         load_weights(model, tensors, directory)
-        return cls(model, options["num_draws"], options["seed"], fast=fast)
+        reading = {key: options[key] for key in ("outputs", "binary") if key in options}
+        return cls(model, options["num_draws"], options["seed"], fast=fast, **reading)
+
+    @classmethod
+    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "MCDropout":
+        """Read what ``save`` wrote, for a network or what builds one."""
+        return cls.load(directory, as_network(network, directory))
 
     def first(self, num_draws: int) -> "MCDropout":
         """The first `num_draws` draws alone, sharing the weights."""
-        if not 1 <= num_draws <= self.num_draws:
-            raise ValueError(f"`num_draws` must be from 1 to the {self.num_draws} draws there are, got {num_draws}")
+        num_draws = check_whole("num_draws", num_draws, 1, self.num_draws, limit="the draws there are")
         fewer = copy.copy(self)
         fewer._draw_ids = self._draw_ids[:num_draws]
         return fewer
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return self._model.state_dict(), {"num_draws": self.num_draws, "seed": self._seed}
+        options: dict[str, Any] = {"num_draws": self.num_draws, "seed": self._seed}
+        if self._outputs != "logits" or self._binary:
+            options |= {"outputs": self._outputs, "binary": self._binary}
+        return self._given.state_dict(), options
 
     def _logits(self, batch: Tensor) -> Tensor:
         batch = self._placed(batch)
-        if self._chain is not None:
-            logits = torch.cat([_stacked(runs) for runs in self._chain.runs(batch, self.num_draws)])
-        else:
-            logits = _stacked(self._forward(batch, draw) for draw in range(self.num_draws))
-        self._check_alone(batch, logits)
+        logits = self._all_draws(batch)
+        if not self._checked:
+            check_logits(logits[:, 0])
+            logits = self._checked_once(batch, logits)
+            self._checked = True
         return logits
+
+    def _all_draws(self, batch: Tensor) -> Tensor:
+        if self._chain is not None:
+            return torch.cat([_stacked(runs) for runs in self._chain.runs(batch, self.num_draws)])
+        return _stacked(self._forward(batch, draw) for draw in range(self.num_draws))
 
     def _hidden(self, batch: Tensor) -> Tensor:
         batch = self._placed(batch)
@@ -94,6 +153,18 @@ class MCDropout(Posterior):
                 total = total.to(seen[-1]) + seen[-1]
         return total / self.num_draws
 
+    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
+        batch = self._placed(batch)
+        if self._chain is not None and self._chain.last_linear is not None:
+            blocks = self._chain.runs(batch, self.num_draws, self._chain.last_linear)
+            return torch.cat([torch.stack(list(runs), dim=1) for runs in blocks])
+        layers = []
+        with last_hidden(self._model) as seen:
+            for draw in range(self.num_draws):
+                self._forward(batch, draw)
+                layers.append(seen[-1].clone())
+        return torch.stack(layers, dim=1)
+
     def _forward(self, batch: Tensor, draw: int) -> Tensor:
         for mask in self._masks:
             mask.begin(draw, len(batch))
@@ -104,20 +175,89 @@ class MCDropout(Posterior):
         parameter = next(self._model.parameters(), None)
         return placed(batch, batch.device if parameter is None else parameter.device)
 
-    def _check_alone(self, batch: Tensor, logits: Tensor) -> None:
-        """Once: the first input alone must give what it gives within its batch.
+    def _checked_once(self, batch: Tensor, logits: Tensor) -> Tensor:
+        """The logits of the first batch, once they agree with those of the plain network.
 
-        A model that mixes examples, or is not batch first, would give draws that depend on the chunks.
+        A model that mixes examples, or is not batch first, would give draws that depend on the chunks. A layer whose
+        fast form differs from what it does sends all that follows to the general path.
         """
-        if self._checked:
-            return
-        alone = self._forward(batch[:1], 0)[0]
+        few = batch[:PROBED]
+        with unmasked_dropout(self._model) as seen:
+            alone = self._forward(batch[:1], 0)[0]
+        for layer in dict.fromkeys(seen):
+            warnings.warn(f"dropout called as a function in {layer} stays off: use nn.Dropout instead", stacklevel=2)
+        if self._chain is not None:
+            for draw in {0, self.num_draws - 1}:
+                if not torch.allclose(self._forward(few, draw), logits[: len(few), draw], rtol=1e-3, atol=1e-4):
+                    warnings.warn(
+                        "the fast path of MC dropout does not give what the model gives; the general path is used",
+                        stacklevel=2,
+                    )
+                    self._chain = None
+                    logits = self._all_draws(batch)
+                    break
         if not torch.allclose(alone, logits[0, 0], rtol=1e-2, atol=1e-3, equal_nan=True):
             raise ValueError(
                 "the model must treat each input by itself, got other logits for the first input alone than within "
                 f"its batch of {len(batch)}; build the model batch first and keep examples apart"
             )
-        self._checked = True
+        return logits
+
+
+class MCDropoutOptions(PosteriorOptions):
+    """Monte Carlo dropout of a trained network.
+
+    Attributes:
+        num_draws: S.
+        test_draws: test metrics are those of the mean of so many draws, the first ones; of all if left out.
+    """
+
+    has_network: ClassVar[bool] = True
+
+    kind: str = "mc-dropout"
+    num_draws: NumDraws = 100
+    test_draws: Whole | None = None
+
+    @model_validator(mode="after")
+    def _enough_draws(self) -> "MCDropoutOptions":
+        if self.test_draws is not None and self.test_draws > self.num_draws:
+            raise ValueError(
+                f"`test_draws` must be at most the {self.num_draws} draws there are, got {self.test_draws}"
+            )
+        return self
+
+    @property
+    def uses_recipe(self) -> bool:
+        """Yes."""
+        return True
+
+    def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
+        """Train one network; ε is its error with dropout off."""
+        trained = fit(
+            context.factory(inputs),
+            inputs,
+            labels,
+            context.recipe,
+            num_classes=context.num_classes,
+            validation=context.validation,
+            seed=context.seed,
+            device=context.device,
+        )
+        return self._draws(trained.model, context)
+
+    def untrained(self, inputs: Tensor, context: FitContext) -> Fitted:
+        """Draws of the network before any training."""
+        return self._draws(fresh_model(context.factory(inputs), context.seed, context.device), context)
+
+    def for_metrics(self, posterior: Posterior) -> Posterior:
+        """The first `test_draws` draws."""
+        return posterior.first(self.test_draws or self.num_draws) if isinstance(posterior, MCDropout) else posterior
+
+    def _draws(self, model: nn.Module, context: FitContext) -> Fitted:
+        draws = MCDropout(model, self.num_draws, derived_seed(context.seed, "masks"))
+        if context.validation is None:
+            return Fitted(draws)
+        return Fitted(draws, 1 - network_accuracy(model, *(part.to(context.device) for part in context.validation)))
 
 
 def _stacked(runs: Iterator[Tensor]) -> Tensor:
@@ -129,20 +269,70 @@ def _stacked(runs: Iterator[Tensor]) -> Tensor:
 
 
 def _fix_masks(model: nn.Module, seed: int) -> list[Mask]:
-    """Put a `Mask` in the place of each dropout layer, and switch off the fused paths that would pass them by."""
+    """Put a `Mask` in the place of each dropout layer, and switch off the fused paths that would pass them by.
+
+    Layers that cannot be masked are named in a warning: their dropout stays off, as in eval mode.
+    """
     masks: dict[nn.Module, Mask] = {}
+    off: list[str] = []
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if isinstance(module, (*ELEMENTWISE, *CHANNELWISE)) and name:
+            if not is_plain(module, (*ELEMENTWISE, *CHANNELWISE)):
+                off += [f"{name!r} ({type(module).__name__} with a forward or hooks of its own)"] * (module.p > 0)
+                continue
             parent, _, child = name.rpartition(".")
             mask = masks.setdefault(module, Mask(module, name, seed))
             setattr(model.get_submodule(parent), child, mask)
+        elif isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1:
+            off.append(f"{name!r} (between the layers of {type(module).__name__})")
+        elif isinstance(module, nn.MultiheadAttention) and module.dropout > 0:
+            off.append(f"{name!r} (of attention weights)")
         elif isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0
         elif isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
     if not any(mask.rate > 0 for mask in masks.values()):
+        found = f"; not covered: {', '.join(off)}" if off else ""
         raise ValueError(
             "the model must have dropout layers with a rate above 0, got none; add nn.Dropout, or use DeepEnsemble "
-            "(dropout called as a function, and attention dropout, are not modules and do not count)"
+            f"(dropout called as a function, and attention dropout, are not modules and do not count){found}"
         )
+    if off:
+        warnings.warn(f"dropout stays off, as in eval mode, in: {', '.join(off)}", stacklevel=3)
     return list(masks.values())
+
+
+def _enter(running: list[str], name: str, *_: Any) -> None:
+    running.append(name)
+
+
+def _leave(running: list[str], *_: Any) -> None:
+    running.pop()
+
+
+@contextmanager
+def unmasked_dropout(model: nn.Module) -> Iterator[list[str]]:
+    """Give a list that names the modules in which dropout is called as a function while the block runs."""
+    running: list[str] = []
+    seen: list[str] = []
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            rate = kwargs.get("dropout_p", 0.0) if function is nn.functional.scaled_dot_product_attention else None
+            if function in FUNCTIONS:
+                rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+            if rate:
+                seen.append(f"module {running[-1]!r}" if running and running[-1] else "the model itself")
+            return function(*args, **kwargs)
+
+    handles = []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(partial(_enter, running, name)))
+        handles.append(module.register_forward_hook(partial(_leave, running)))
+    try:
+        with Watching():
+            yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

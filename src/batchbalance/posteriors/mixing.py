@@ -45,7 +45,12 @@ class Mixing:
             layers: the first is the first mask of the network.
             next_mask: the one that drops channels of the convolution's output.
         """
-        if len(layers) < 2 or not isinstance(layers[0], Mask) or not isinstance(layers[1], nn.Conv2d):
+        if (
+            len(layers) < 2
+            or not isinstance(layers[0], Mask)
+            or type(layers[1]) is not nn.Conv2d
+            or "forward" in vars(layers[1])
+        ):
             return None
         mask, convolution = layers[0], layers[1]
         plain = convolution.groups == 1 and convolution.padding_mode == "zeros" and convolution.padding != "same"
@@ -54,7 +59,12 @@ class Mixing:
         if (1 - mask.rate) * prod(convolution.kernel_size) < LEAST_SAVING:
             return None
         pool = layers[2] if len(layers) > 2 else None
-        return cls(mask, convolution, pool if isinstance(pool, nn.MaxPool2d) and _tiles(pool) else None, next_mask)
+        return cls(
+            mask,
+            convolution,
+            pool if type(pool) is nn.MaxPool2d and "forward" not in vars(pool) and _tiles(pool) else None,
+            next_mask,
+        )
 
     def num_inputs(self, shared: Tensor, num_draws: int) -> int:
         """For how many inputs at a time the outputs of all draws are held."""

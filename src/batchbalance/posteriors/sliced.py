@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from batchbalance.networks import Classifier
-from batchbalance.posteriors.masks import Mask
+from batchbalance.posteriors.masks import Mask, is_plain
 from batchbalance.posteriors.mixing import LEAST_DRAWS, Mixing
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -92,13 +92,13 @@ class Chain:
         for i, layer in enumerate(self._layers[first:stop], start=first):
             if isinstance(layer, Mask):
                 now = _masked(now, layer, draw)
-            elif isinstance(layer, nn.Flatten) and layer.start_dim == 1 and layer.end_dim in (-1, now.x.ndim - 1):
+            elif is_plain(layer, (nn.Flatten,)) and layer.start_dim == 1 and layer.end_dim in (-1, now.x.ndim - 1):
                 now = _flat(now)
             elif _sliceable(layer, now.x):
                 now = _product(now, layer, self._masks[i], draw)
-            elif isinstance(layer, RECTIFIERS):
+            elif is_plain(layer, RECTIFIERS):
                 now = replace(now, x=layer(now.x))
-            elif isinstance(layer, ZERO_AT_ZERO) or (isinstance(layer, BY_CHANNEL) and not now.zero):
+            elif is_plain(layer, ZERO_AT_ZERO) or (is_plain(layer, BY_CHANNEL) and not now.zero):
                 now = replace(now, x=layer(now.x * now.scale if now.scale != 1 else now.x), scale=1.0)
             else:
                 now = _Slice(layer(now.whole()))
@@ -135,9 +135,11 @@ def _flat(now: _Slice) -> _Slice:
 
 
 def _sliceable(layer: nn.Module, x: Tensor) -> bool:
-    if isinstance(layer, nn.Linear):
+    if is_plain(layer, (nn.Linear,)):
         return x.ndim == 2
-    return isinstance(layer, CONVOLUTIONS) and layer.groups == 1 and x.ndim == layer.weight.ndim
+    if not isinstance(layer, CONVOLUTIONS) or not is_plain(layer, CONVOLUTIONS):
+        return False
+    return layer.groups == 1 and x.ndim == layer.weight.ndim
 
 
 def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Slice:
@@ -166,9 +168,10 @@ def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Sl
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
     if module._forward_hooks or module._forward_pre_hooks:
         return None
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+    original = "forward" not in vars(module)
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and original:
         parts: list[nn.Module] = list(module)
-    elif type(module) is Classifier:
+    elif type(module) is Classifier and original and "embed" not in vars(module):
         parts = [module.features, module.head]
     else:
         inside = any(isinstance(part, Mask) for part in module.modules())
@@ -190,7 +193,7 @@ def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
         if not isinstance(mask, Mask) or mask.alpha:
             continue
         passed = (*RECTIFIERS, *POOLS) if mask.channelwise else RECTIFIERS
-        while i + 1 < len(ordered) and isinstance(ordered[i + 1], passed):
+        while i + 1 < len(ordered) and is_plain(ordered[i + 1], passed):
             ordered[i], ordered[i + 1] = ordered[i + 1], ordered[i]
             i += 1
     return ordered
@@ -199,12 +202,12 @@ def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
 def _mask_after(layers: Sequence[nn.Module], at: int) -> Mask | None:
     """The mask that drops outputs of the layer at `at`, if only layers that keep channels apart lie between."""
     layer = layers[at]
-    if not isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+    if not is_plain(layer, (nn.Linear, *CONVOLUTIONS)):
         return None
     for after in layers[at + 1 :]:
         if isinstance(after, Mask):
-            fits = isinstance(layer, CONVOLUTIONS) == after.channelwise
+            fits = is_plain(layer, CONVOLUTIONS) == after.channelwise
             return after if fits and not after.alpha and after.rate > 0 else None
-        if not isinstance(after, BY_CHANNEL):
+        if not is_plain(after, BY_CHANNEL):
             return None
     return None

@@ -1,5 +1,6 @@
 """Draws that are whole networks: one architecture, S sets of weights."""
 
+import copy
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from batchbalance.posteriors.contract import Posterior, fingerprint, last_hidden, load_weights, read_saved
+from batchbalance.posteriors.contract import (
+    Posterior,
+    as_network,
+    fingerprint,
+    last_hidden,
+    load_weights,
+    read_saved,
+    structure_of,
+)
+from batchbalance.posteriors.outputs import check_logits, with_outputs
 from batchbalance.training import ModelFactory, check_dtype, check_finite, fresh_model, placed
 
 State = Mapping[str, Tensor]
@@ -19,8 +29,11 @@ Draws = TypeVar("Draws", bound="WeightDraws")
 class WeightDraws(Posterior):
     """A posterior of S sets of weights, empty until it is fitted or loaded."""
 
-    def __init__(self, model_factory: ModelFactory, seed: int) -> None:
-        self._model_factory = model_factory
+    def __init__(self, model_factory: ModelFactory, seed: int, outputs: str = "logits", binary: bool = False) -> None:
+        self._model_factory: ModelFactory = model_factory
+        if outputs != "logits" or binary:
+            self._model_factory = lambda: with_outputs(model_factory(), outputs, binary)
+        self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary} if outputs != "logits" or binary else {}
         self._seed = seed
         self._model: nn.Module | None = None
         self._states: tuple[State, ...] = ()
@@ -42,11 +55,17 @@ class WeightDraws(Posterior):
         for name, value in tensors.items():
             draw, _, key = name.partition("/")
             states[int(draw)][key] = value
-        model = fresh_model(model_factory, 0, "cpu")
+        model = fresh_model(loaded._model_factory, 0, "cpu")
         for state in states:
             load_weights(model, state, directory)
         loaded._keep(model, states)
         return loaded
+
+    @classmethod
+    def loaded(cls: type[Draws], directory: str | os.PathLike[str], network: Any) -> Draws:
+        """Read what ``save`` wrote, for a network or what builds one."""
+        model = as_network(network, directory)
+        return cls.load(directory, lambda: copy.deepcopy(model))
 
     @classmethod
     @abstractmethod
@@ -63,7 +82,10 @@ class WeightDraws(Posterior):
             with torch.no_grad():
                 model.load_state_dict(state)
             check_finite(model)
-        self._draw_ids = tuple(f"{fingerprint(state, self.kind)}-{draw}" for draw, state in enumerate(states))
+        structure = structure_of(model)
+        self._draw_ids = tuple(
+            f"{fingerprint(state, self.kind, structure)}-{draw}" for draw, state in enumerate(states)
+        )
         self._states = tuple({key: placed(value, value.device) for key, value in state.items()} for state in states)
         self._model = model.eval().requires_grad_(False)
 
@@ -73,32 +95,28 @@ class WeightDraws(Posterior):
             for (draw, state), _ in zip(enumerate(self._states), self.draw_ids, strict=True)
             for key, value in state.items()
         }
-        return tensors, {**self._options(), "num_draws": self.num_draws}
+        return tensors, {**self._options(), **self._reading, "num_draws": self.num_draws}
 
     def _logits(self, batch: Tensor) -> Tensor:
         model, batch = self._ready(batch)
         outputs = [functional_call(model, dict(state), (batch,)) for state in self._states]
-        if outputs[0].ndim != 2:
-            raise ValueError(f"the model must give logits (N, C), got shape {tuple(outputs[0].shape)}")
+        check_logits(outputs[0])
         return torch.stack(outputs, dim=1)
 
     def _hidden(self, batch: Tensor) -> Tensor:
+        return self._hidden_of_draws(batch).mean(dim=1)
+
+    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
         model, batch = self._ready(batch)
         layers = []
         with last_hidden(model) as seen:
             for state in self._states:
                 functional_call(model, dict(state), (batch,))
                 layers.append(seen[-1].clone())
-        return torch.stack(layers).mean(dim=0)
+        return torch.stack(layers, dim=1)
 
     def _ready(self, batch: Tensor) -> tuple[nn.Module, Tensor]:
         if self._model is None:
             raise ValueError(f"{type(self).__name__} must be fitted first, got one without draws; call `fit`")
         check_dtype(self._model, batch)
         return self._model, placed(batch, next(self._model.parameters()).device)
-
-
-def check_count(name: str, value: int, least: int = 1) -> None:
-    """Raise ValueError unless `value` is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")

@@ -1,8 +1,9 @@
 """What a pool is: class log-probabilities of its points under posterior draws, wherever the numbers come from."""
 
-from batchbalance.predictions.arrays import Values, as_nsc, check_rows, check_weights
+from batchbalance.predictions.arrays import Values, as_nsc, check_rows, check_weights, looks_like_probs
 from batchbalance.predictions.draws import Draws
 from batchbalance.predictions.joined import check_distinct_files, join, load_parts
+from batchbalance.predictions.notes import note_path, write_note
 from batchbalance.predictions.pool import Predictions, stored_predictions
 from batchbalance.predictions.sources import CHUNK_NUMBERS, Joined, OnDemand, Placed, Rows, Source, Stored, spans_of
 
@@ -23,6 +24,9 @@ __all__ = [
     "check_weights",
     "join",
     "load_parts",
+    "looks_like_probs",
+    "note_path",
     "spans_of",
     "stored_predictions",
+    "write_note",
 ]

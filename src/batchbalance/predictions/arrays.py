@@ -1,13 +1,14 @@
 """What an array must be to become predictions: complete, and rows that are distributions."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from batchbalance.checks import compute_dtype
+from batchbalance.checks import as_tensor, compute_dtype
 
 Values = Literal["probs", "logits", "log-probs"]
 
@@ -30,14 +31,24 @@ def as_nsc(tensor: Tensor, axes: str) -> Tensor:
     if 0 in tensor.shape:
         n, s, c = tensor.shape
         raise ValueError(f"predictions must not be empty, got {n} points, {s} draws, {c} classes")
+    if tensor.shape[2] < 2:
+        raise ValueError(
+            "predictions must be of at least two classes, got one; for the probability p of one of two classes, give "
+            "(1 − p, p)"
+        )
     return tensor
 
 
-def check_draw_ids(draw_ids: Sequence[str | int] | None, num_draws: int) -> tuple[str, ...] | None:
+def check_draw_ids(draw_ids: Any, num_draws: int) -> tuple[str, ...] | None:
     """S distinct names, as strings."""
     if draw_ids is None:
         return None
-    ids = tuple(str(draw_id) for draw_id in draw_ids)
+    given = draw_ids.tolist() if isinstance(draw_ids, np.ndarray | Tensor) else draw_ids
+    if not isinstance(given, list | tuple | range) or not all(
+        isinstance(draw_id, str | int) and not isinstance(draw_id, bool) for draw_id in given
+    ):
+        raise ValueError(f"`draw_ids` must be a list of {num_draws} names or whole numbers, got {draw_ids!r}")
+    ids = tuple(str(draw_id) for draw_id in given)
     if len(ids) != num_draws or len(set(ids)) != num_draws:
         raise ValueError(f"`draw_ids` must be {num_draws} distinct names, got {len(ids)} with {len(set(ids))} distinct")
     return ids
@@ -47,7 +58,7 @@ def check_weights(weights: Any, num_draws: int) -> Tensor | None:
     """S normalised weights as float64, or None."""
     if weights is None:
         return None
-    w = torch.as_tensor(weights, dtype=torch.float64).detach().cpu().clone()
+    w = as_tensor(weights, "`weights`").to("cpu", torch.float64, copy=True)
     if w.shape != (num_draws,):
         raise ValueError(f"`weights` must have one number for each of {num_draws} draws, got shape {tuple(w.shape)}")
     total = float(w.sum())
@@ -96,15 +107,21 @@ def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> float:
     if looks_like_probs:
         warnings.warn(
             "logits lie in [0, 1] and every row sums to 1: these look like probabilities; "
-            "if they are, use `from_probs` or say so with values 'probs'",
+            "if they are, use `from_probs`, or say so with `values='probs'`",
             stacklevel=4,
         )
     return furthest
 
 
+def looks_like_probs(outputs: Tensor) -> bool:
+    """Whether every row is non-negative and sums to 1."""
+    sums = outputs.detach().sum(dim=-1)
+    return bool((outputs.detach() >= 0).all()) and bool(((sums - 1).abs() <= SUM_TOLERANCE).all())
+
+
 def _range_complaint(chunk: Tensor, values: Values) -> str:
     def hint(kind: Values) -> str:
-        return f"these look like {kind}: use `from_{kind.replace('-', '_')}` or say so with values '{kind}'"
+        return f"these look like {kind}: use `from_{kind.replace('-', '_')}`, or say so with `values='{kind}'`"
 
     if values == "log-probs":
         like_probs = bool(((chunk >= 0) & (chunk <= 1)).all())

@@ -1,5 +1,6 @@
 """Reading and writing predictions: ``.npy``, ``.npz`` and ``.safetensors``; nothing is ever unpickled."""
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 
 from batchbalance.errors import FileFormatError
-from batchbalance.files import replacing
+from batchbalance.files import archived_arrays, archived_names, check_is_file, mapped_array, replacing
 from batchbalance.predictions.arrays import Values
+from batchbalance.predictions.notes import note_path, read_note, write_note
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,31 +30,46 @@ class FoundArray:
 
     array: Any
     values: Values | None = None
-    draw_ids: list[str] | None = None
+    draw_ids: list[Any] | None = None
     weights: Any = None
 
 
-def read_array(path: Path, values: Values | None) -> FoundArray:
+def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArray:
     """The array of a file; `values` tells what an array without a telling name is."""
-    _check_suffix(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no such file: {path}")
+    if not path.is_dir():
+        _check_suffix(path)
+    check_is_file(path)
     if path.stat().st_size == 0:
         raise FileFormatError(f"{path} is empty")
     try:
         if path.suffix == ".npy":
-            return FoundArray(np.load(path, mmap_mode="c", allow_pickle=False))
+            array = mapped_array(path)
+            note = read_note(path, array.shape, axes)
+            return FoundArray(array) if note is None else FoundArray(array, note.values, note.draw_ids, note.weights)
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            ids = arrays.pop("draw_ids", None)
-            return _named(path, arrays, values, None if ids is None else ids.tolist())
+            name, kind = _which(path, [n for n in archived_names(path) if n not in ("draw_ids", "sha256")], values)
+            arrays = archived_arrays(path, (name, "weights", "draw_ids", "sha256"))
+            ids = arrays.get("draw_ids")
+            if "sha256" in arrays:  # a file of ours; others' have none
+                metadata = {} if ids is None else {"draw_ids": str(ids.tolist())}
+                numbers = {each: torch.from_numpy(arrays[each]) for each in (name, "weights") if each in arrays}
+                _check_sealed(path, numbers, {**metadata, "sha256": str(arrays["sha256"])})
+            return FoundArray(arrays[name], kind, None if ids is None else ids.tolist(), arrays.get("weights"))
         from safetensors import safe_open
 
         with safe_open(path, framework="pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            listed = (opened.metadata() or {}).get("draw_ids")
-        return _named(path, tensors, values, None if listed is None else json.loads(listed))
+            names = list(opened.keys())
+            name, kind = _which(path, names, values)
+            metadata = opened.metadata() or {}
+            listed = metadata.get("draw_ids")
+            if "sha256" in metadata:  # a file of ours; others' have none
+                _check_sealed(path, {each: opened.get_tensor(each) for each in names}, metadata)
+            return FoundArray(
+                opened.get_tensor(name),
+                kind,
+                None if listed is None else json.loads(listed),
+                opened.get_tensor("weights") if "weights" in names else None,
+            )
     except FileFormatError:
         raise
     except Exception as error:  # the readers raise a dozen types for a damaged file
@@ -68,11 +85,9 @@ def write_predictions(
     weights: Tensor | None,
 ) -> None:
     """Write log-probabilities, which come in consecutive chunks, to a file, whole or not at all."""
-    if path.suffix == ".npy" and (draw_ids is not None or weights is not None):
-        raise ValueError(f"a .npy file keeps neither draw ids nor weights; save {path.stem} as .npz instead")
     _check_suffix(path)
-    with replacing(path) as temporary:
-        if path.suffix == ".npy":
+    if path.suffix == ".npy":
+        with replacing(path, first=note_path(path)) as temporary:
             number = np.float64 if dtype == torch.float64 else np.float32
             written = np.lib.format.open_memmap(temporary, mode="w+", dtype=number, shape=shape)
             start = 0
@@ -80,7 +95,9 @@ def write_predictions(
                 written[start : start + len(chunk)] = chunk.cpu().numpy()
                 start += len(chunk)
             written.flush()
-            return
+        write_note(path, shape, "log-probs", draw_ids, weights)
+        return
+    with replacing(path) as temporary:
         arrays = {"log_probs": torch.cat([chunk.cpu() for chunk in chunks])}
         if weights is not None:
             arrays["weights"] = weights
@@ -88,12 +105,28 @@ def write_predictions(
             named: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
             if draw_ids is not None:
                 named["draw_ids"] = np.array(draw_ids, dtype=np.str_)
-            np.savez(temporary, **named)
+            listed = {} if draw_ids is None else {"draw_ids": str(named["draw_ids"].tolist())}
+            np.savez(temporary, sha256=np.array(_seal(arrays, listed)), **named)  # what is cut off is found
             return
         from safetensors.torch import save_file
 
-        metadata = None if draw_ids is None else {"draw_ids": json.dumps(draw_ids)}
-        save_file({name: tensor.contiguous() for name, tensor in arrays.items()}, temporary, metadata=metadata)
+        arrays = {name: tensor.contiguous() for name, tensor in arrays.items()}
+        metadata = {} if draw_ids is None else {"draw_ids": json.dumps(draw_ids)}
+        save_file(arrays, temporary, metadata={**metadata, "sha256": _seal(arrays, metadata)})
+
+
+def _seal(arrays: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """A hash of all that a file of ours holds: .safetensors has none, and .npz none of the names of its members."""
+    digest = hashlib.sha256(metadata.get("draw_ids", "").encode())
+    for name, tensor in sorted(arrays.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _check_sealed(path: Path, arrays: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    if metadata["sha256"] != _seal(arrays, metadata):
+        raise FileFormatError(f"{path} must be as it was written, got other contents; write it again")
 
 
 def _check_suffix(path: Path) -> None:
@@ -101,16 +134,21 @@ def _check_suffix(path: Path) -> None:
         raise FileFormatError(f"{path} must end in .npy, .npz or .safetensors, got {path.suffix or 'no ending'!r}")
 
 
-def _named(path: Path, arrays: dict[str, Any], values: Values | None, draw_ids: list[str] | None) -> FoundArray:
-    weights = arrays.get("weights")
-    for name in get_args(Values):
-        if name.replace("-", "_") in arrays:
-            return FoundArray(arrays[name.replace("-", "_")], name, draw_ids, weights)
-    others = [name for name in arrays if name != "weights"]
+def _which(path: Path, names: list[str], values: Values | None) -> tuple[str, Values | None]:
+    """The name of the array that holds the numbers, and what that name says they are."""
+    named: dict[str, Values] = {kind.replace("-", "_"): kind for kind in get_args(Values)}
+    telling = [name for name in named if name in names]
+    if len(telling) > 1:
+        raise FileFormatError(
+            f"{path} must hold one array of predictions, got {' and '.join(telling)}; save one of them alone"
+        )
+    if telling:
+        return telling[0], named[telling[0]]
+    others = [name for name in names if name != "weights"]
     if values is not None and len(others) == 1:
-        return FoundArray(arrays[others[0]], None, draw_ids, weights)
+        return others[0], None
     raise FileFormatError(
-        f"{path} must hold an array named probs, logits or log_probs, got {', '.join(sorted(arrays)) or 'none'}; "
+        f"{path} must hold an array named probs, logits or log_probs, got {', '.join(sorted(names)) or 'none'}; "
         "a file with one array of another name needs `values` to say what it holds"
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError
+from batchbalance.files import check_is_file
 from batchbalance.predictions.arrays import Values
 from batchbalance.predictions.pool import Predictions
 from batchbalance.predictions.sources import Joined
@@ -88,8 +89,7 @@ def check_distinct_files(paths: Sequence[Path]) -> None:
         raise ValueError("a pool must have at least one file, got none")
     seen: dict[tuple[int, int], Path] = {}
     for path in paths:
-        if not path.is_file():
-            raise FileNotFoundError(f"no such file: {path}")
+        check_is_file(path)
         status = path.stat()
         other = seen.setdefault((status.st_dev, status.st_ino), path)
         if other is not path:

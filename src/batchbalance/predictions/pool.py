@@ -193,8 +193,9 @@ class Predictions:
         """Read a ``.npy``, ``.npz`` or ``.safetensors`` file; nothing is ever unpickled.
 
         A ``.npy`` file is memory-mapped: it is validated chunk by chunk and converted at each read, so it may be
-        larger than memory. The other two hold a named array ``probs``, ``logits`` or ``log_probs``, and may hold
-        ``draw_ids`` and ``weights``.
+        larger than memory. What it holds is read from the file beside it that ``save`` and ``predict`` write
+        (``pool.npy.json``), if there is one. The other two hold a named array ``probs``, ``logits`` or
+        ``log_probs``, and may hold ``draw_ids`` and ``weights``.
 
         Args:
             path: the file.
@@ -206,7 +207,7 @@ class Predictions:
             check: does the work of ``Predictions.check``, on other machines say; it is done here if left out.
         """
         path = Path(path)
-        found = read_array(path, values)
+        found = read_array(path, values, axes)
         if values is not None and found.values is not None and values != found.values:
             raise FileFormatError(f"{path} holds {found.values}, but `values` says {values}; leave `values` out")
         try:
@@ -226,7 +227,10 @@ class Predictions:
         return loaded if path.suffix == ".npy" else loaded._in_memory()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write log-probabilities, axes "nsc", to a ``.npy``, ``.npz`` or ``.safetensors`` file, atomically."""
+        """Write log-probabilities, axes "nsc", to a ``.npy``, ``.npz`` or ``.safetensors`` file, atomically.
+
+        A ``.npy`` file gets a small JSON file beside it, as ``pool.npy.json``, with what it holds, ids and weights.
+        """
         write_predictions(
             Path(path), self.shape, self.dtype, (chunk for _, chunk in self.chunks()), self.draw_ids, self.weights
         )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from batchbalance.errors import UnknownNameError
+from batchbalance.registry import Registry
 from batchbalance.strategies.auto import AUTO, auto_strategy
 from batchbalance.strategies.baselines import (
     Badge,
@@ -36,7 +36,7 @@ from batchbalance.strategies.connected import (
 from batchbalance.strategies.contract import Choice, ConnectedStrategy, Problem, Strategy
 from batchbalance.strategies.coverage import CoverBalance, MaxHerding, ProbCover, TypiClust, UHerding
 
-STRATEGIES: dict[str, type[Strategy]] = {
+OWN = {
     strategy.name: strategy
     for strategy in (
         BatchBalance,
@@ -73,11 +73,21 @@ STRATEGIES: dict[str, type[Strategy]] = {
 }
 
 
+STRATEGIES: Registry[type[Strategy]] = Registry(
+    "strategy",
+    "batchbalance.strategies",
+    OWN,
+    lambda found: isinstance(found, type) and issubclass(found, Strategy),
+    "a subclass of batchbalance.Strategy",
+)
+
+
 def strategy_named(name: str, options: dict[str, Any] | None = None) -> Strategy:
-    """The strategy of that name with these options; an unknown name suggests the nearest one."""
-    if name not in STRATEGIES:
-        raise UnknownNameError("strategy", name, STRATEGIES)
-    return STRATEGIES[name].with_options(options or {})
+    """The strategy of that name, or at a path "package.module:Name", with these options.
+
+    An unknown name suggests the nearest one.
+    """
+    return STRATEGIES.named(name).with_options(options or {})
 
 
 __all__ = [

@@ -298,6 +298,11 @@ class Badge(Strategy):
 
     mean_gradients: bool = False
 
+    @property
+    def embeds_every_draw(self) -> bool:
+        """With the mean of gradients only."""
+        return self.mean_gradients
+
     def memory_needed(self, problem: Problem) -> int:
         """The embeddings and the mean predictions of all points, or those of every draw."""
         predictions = problem.predictions

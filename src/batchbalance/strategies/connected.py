@@ -258,8 +258,9 @@ class ClusterBalance(BalanceStrategy):
         seeds = power_sample(
             scores[members], problem.batch_size, self.beta, generator=generator(problem.seed, "centroids")
         )
-        centroids = balance_clustering(features, own, seeds.to(features.device)).cpu()
-        return Choice(rows[centroids], scores=scores[members][centroids])
+        centroids, num_rounds = balance_clustering(features, own, seeds.to(features.device))
+        centroids = centroids.cpu()
+        return Choice(rows[centroids], scores=scores[members][centroids], clustering_rounds=num_rounds)
 
 
 class BatchBalance(BalanceStrategy):

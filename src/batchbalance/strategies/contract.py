@@ -104,6 +104,7 @@ class Choice:
         upper_bound: on Δ of the best batch, if the strategy found one on its way.
         continued_from: the pick (from 0) from which on nothing meaningful was left to gain.
         continuation: what was done from there on.
+        clustering_rounds: how many rounds a clustering took, for strategies that cluster by Δ.
         notes: sentences for the user.
         cover: what the batch covers in the space of embeddings, if the strategy looked at that.
     """
@@ -113,6 +114,7 @@ class Choice:
     upper_bound: float | None = None
     continued_from: int | None = None
     continuation: Continuation | None = None
+    clustering_rounds: int | None = None
     notes: tuple[str, ...] = field(default=())
     cover: Cover | None = None
 
@@ -128,6 +130,11 @@ class Strategy(BaseModel, ABC):
     needs: ClassVar[frozenset[str]] = frozenset()  # those of them that must be given
     needs_predictions: ClassVar[bool] = True
     runs_on_executors: ClassVar[bool] = False  # whether `select` may be given an executor
+
+    @property
+    def embeds_every_draw(self) -> bool:
+        """Whether the embeddings it needs are those of every draw, (N, S, D), and not their mean."""
+        return False
 
     @abstractmethod
     def choose(self, problem: Problem) -> Choice:
@@ -155,6 +162,8 @@ class Strategy(BaseModel, ABC):
         for name in options:
             if name not in cls.model_fields:
                 raise UnknownNameError(f"option of {cls.name!r}", name, cls.model_fields)
+            if isinstance(options[name], bool) and cls.model_fields[name].annotation is not bool:
+                raise ValueError(f"option `{name}` of {cls.name!r}: must not be true or false, got {options[name]!r}")
         try:
             return cls(**options)
         except ValidationError as error:

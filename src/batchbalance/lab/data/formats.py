@@ -18,10 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchbalance.errors import FileFormatError, MissingExtraError
+from batchbalance.files import archived_arrays
+from batchbalance.lab.data.labels import is_blank
+from batchbalance.machine import as_text, free_memory
 
 Array = NDArray[Any]
 T = TypeVar("T")
 
+PIECE_BYTES = 2**24
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
 
@@ -31,9 +35,21 @@ def content(path: Path) -> bytes:
     if raw[:2] != b"\x1f\x8b":
         return raw
     try:
-        return gzip.decompress(raw)
+        return _unpacked(path)
     except (EOFError, OSError, zlib.error) as error:
         raise FileFormatError(f"{path} is truncated or damaged: {error}") from error
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a gzipped file, unless memory cannot hold it: a few megabytes may unpack to gigabytes."""
+    most, pieces, size = free_memory() // 2, [], 0
+    with gzip.open(path) as stream:
+        while piece := stream.read(PIECE_BYTES):
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise FileFormatError(f"{path} must fit in half of the free memory, {as_text(most)}, once unpacked")
+    return b"".join(pieces)
 
 
 def text(path: Path) -> str:
@@ -150,42 +166,60 @@ def read_xlsx(path: Path) -> tuple[Array, list[str]]:
         return [row for row in book.worksheets[0].iter_rows(values_only=True) if any(cell is not None for cell in row)]
 
     header, *body = parsed(path, "an Excel file (.xlsx)", rows) or [()]
-    return table(path, [str(name) for name in header], body, len(header) - 1)
+    return table(path, [str(name) for name in header], list(enumerate(body, start=2)), len(header) - 1)
 
 
 def read_csv(path: Path, label: str) -> tuple[Array, list[str]]:
-    """A CSV file with a header row: (N, D) features and N labels from the column `label`."""
-    rows = parsed(path, "a CSV file", lambda: [row for row in csv.reader(io.StringIO(text(path))) if row])
-    header, *body = rows or [[]]
-    if label not in header:
+    """A CSV file with a header row: (N, D) features and N trimmed labels from the column `label`."""
+
+    def rows() -> list[tuple[int, list[str]]]:
+        reader = csv.reader(io.StringIO(text(path)))
+        return [(reader.line_num, row) for row in reader if row]
+
+    (_, header), *body = parsed(path, "a CSV file", rows) or [(1, [])]
+    if header.count(label) != 1:
         raise FileFormatError(
-            f"{path} must have a column {label!r} with the labels, got columns {', '.join(header) or 'none'}; "
+            f"{path} must have one column {label!r} with the labels, got columns {', '.join(header) or 'none'}; "
             "name the right one with `label`"
         )
     return table(path, header, body, header.index(label))
 
 
 def table(
-    path: Path, header: Sequence[str], body: Sequence[Sequence[Any]], label_column: int
+    path: Path, header: Sequence[str], body: Sequence[tuple[int, Sequence[Any]]], label_column: int
 ) -> tuple[Array, list[str]]:
-    """Features and labels of a table of cells; a cell that is not a number is named by row and column."""
+    """Features and labels of numbered lines of cells; a cell that does not fit is named by line and column."""
     if not body or len(header) < 2:
         raise FileFormatError(f"{path} must have a header, a label column, features and rows, got {len(body)} rows")
     x = np.empty((len(body), len(header) - 1))
+    names = []
     columns = [i for i in range(len(header)) if i != label_column]
-    for i, row in enumerate(body):
+    for i, (line, row) in enumerate(body):
         if len(row) != len(header):
-            raise FileFormatError(f"{path} row {i + 2} must have {len(header)} cells, got {len(row)}")
+            raise FileFormatError(f"{path} line {line} must have {len(header)} cells, got {len(row)}")
         for j, column in enumerate(columns):
-            try:
-                x[i, j] = float(row[column])
-            except (TypeError, ValueError) as error:
-                raise FileFormatError(
-                    f"{path} row {i + 2}, column {header[column]!r} must be a number, got {row[column]!r}; "
-                    "encode text as numbers and fill gaps first"
-                ) from error
-    check_finite(path, x)
-    return x, [str(row[label_column]) for row in body]
+            x[i, j] = _finite(path, line, header[column], row[column])
+        names.append(str(row[label_column]).strip())
+        if row[label_column] is None or is_blank(names[-1]):
+            raise FileFormatError(
+                f"{path} line {line}, column {header[label_column]!r} must be a label, got {row[label_column]!r}; "
+                "drop lines without a label"
+            )
+    return x, names
+
+
+def _finite(path: Path, line: int, column: str, cell: Any) -> float:
+    """The number of a cell. Python would read "1_000" as a number too, which no other program does."""
+    try:
+        number = math.nan if "_" in str(cell) else float(cell)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise FileFormatError(
+            f"{path} line {line}, column {column!r} must be a finite number, got {cell!r}; "
+            "encode text as numbers and fill gaps first"
+        )
+    return number
 
 
 def read_svmlight(path: Path, num_features: int) -> tuple[Array, Array]:
@@ -271,11 +305,7 @@ def read_images(paths: Sequence[Path]) -> Array:
     return images[:, :1] if all_grey else images
 
 
-def read_npz(path: Path) -> dict[str, Array]:
-    """The named arrays of a ``.npz`` file."""
-
-    def arrays() -> dict[str, Array]:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-
-    return parsed(path, "a .npz file of plain arrays (pickled objects are never loaded)", arrays)
+def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
+    """Those of the named arrays that a ``.npz`` file holds; others are not read."""
+    expected = "a .npz file of plain arrays (pickled objects are never loaded)"
+    return parsed(path, expected, lambda: archived_arrays(path, names))

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from batchbalance.errors import FileFormatError
 from batchbalance.lab.data import formats
 from batchbalance.lab.data.dataset import Dataset, assemble
+from batchbalance.lab.data.labels import is_blank, ordered
 from batchbalance.lab.data.published import Part, draw_test
 
-Labelled = tuple[NDArray[Any], NDArray[Any]]  # inputs, and labels of any kind
+Labelled = tuple[NDArray[Any], list[str]]  # inputs, and a label for each
 
 CSV_ENDINGS = (".csv", ".csv.gz")
 
@@ -38,45 +39,57 @@ def load_own(name: str, *, label: str, seed: int) -> Dataset:
     elif path.suffix == ".npz":
         train, test = _from_npz(path)
     elif path.name.endswith(CSV_ENDINGS):
-        x, labels = formats.read_csv(path, label)
-        train, test = (x, np.array(labels)), None
+        train, test = formats.read_csv(path, label), None
     else:
         raise FileFormatError(f"{path} must be a folder of images, or end in .npz, .csv or .csv.gz")
-    # Labels are compared as they come, so that class 10 does not sort before class 9.
-    names = np.unique(train[1] if test is None else np.concatenate([train[1], test[1]]))
+    try:
+        names = ordered([*train[1], *(() if test is None else test[1])])
+    except ValueError as error:
+        raise FileFormatError(f"{path}: {error}") from error
     if len(names) < 2:
         raise FileFormatError(f"{path} must hold at least 2 classes, got {len(names)}")
     numbered = _numbered(train, names)
     parts = draw_test(numbered, len(numbered[1]), seed) if test is None else (numbered, _numbered(test, names))
-    return assemble(name, *parts, [str(name) for name in names.tolist()])
+    return assemble(name, *parts, names)
 
 
-def _numbered(part: Labelled, names: NDArray[Any]) -> Part:
-    return part[0], np.searchsorted(names, part[1])
+def _numbered(part: Labelled, names: list[str]) -> Part:
+    number = {name: i for i, name in enumerate(names)}
+    return part[0], np.array([number[name] for name in part[1]], dtype=np.int64)
 
 
 def _from_folder(path: Path) -> tuple[Labelled, Labelled | None]:
     if not all((path / part).is_dir() for part in ("train", "test")):
-        x, labels = formats.read_image_folder(path)
-        return (x, np.array(labels)), None
-    (x, labels), (test_x, test_labels) = (formats.read_image_folder(path / part) for part in ("train", "test"))
-    return (x, np.array(labels)), (test_x, np.array(test_labels))
+        return formats.read_image_folder(path), None
+    train, test = (formats.read_image_folder(path / part) for part in ("train", "test"))
+    return train, test
 
 
 def _from_npz(path: Path) -> tuple[Labelled, Labelled | None]:
-    arrays = formats.read_npz(path)
+    arrays = formats.read_npz(path, ("x", "y", "x_test", "y_test"))
     train = _checked(path, arrays, "x", "y")
     return train, _checked(path, arrays, "x_test", "y_test") if "x_test" in arrays or "y_test" in arrays else None
+
+
+def _check_channels_first(path: Path, name: str, shape: tuple[int, ...]) -> None:
+    """Refuse images whose channels look to come last: few there, and many or a square before them."""
+    if len(shape) == 4 and shape[3] <= 4 and (shape[1] > 4 or shape[1] == shape[2] != shape[3]):
+        raise FileFormatError(
+            f"{path}: `{name}` must be images of shape (N, channels, height, width), got {shape} with the channels "
+            f"last; save {name}.transpose(0, 3, 1, 2)"
+        )
 
 
 def _checked(path: Path, arrays: dict[str, NDArray[Any]], x_name: str, y_name: str) -> Labelled:
     if x_name not in arrays or y_name not in arrays:
         raise FileFormatError(
-            f"{path} must hold arrays named {x_name} and {y_name}, got {', '.join(arrays) or 'none'}; save them by name"
+            f"{path} must hold arrays named {x_name} and {y_name}, got {', '.join(arrays) or 'neither'}; "
+            "save them by name"
         )
     x, y = arrays[x_name], arrays[y_name]
     if x.ndim < 2 or x.dtype.kind not in "fiub" or len(x) == 0:
         raise FileFormatError(f"{path}: `{x_name}` must be numbers of shape (N, …), got {x.dtype} of shape {x.shape}")
+    _check_channels_first(path, x_name, x.shape)
     if y.shape != x.shape[:1] or y.dtype.kind not in "iubU":
         raise FileFormatError(
             f"{path}: `{y_name}` must hold a whole number or a name for each of {len(x)} inputs, "
@@ -84,4 +97,8 @@ def _checked(path: Path, arrays: dict[str, NDArray[Any]], x_name: str, y_name: s
         )
     if not np.isfinite(x).all():
         raise FileFormatError(f"{path}: `{x_name}` must be finite, got NaN or infinity; fill gaps first")
-    return (x if x.dtype == np.uint8 else x.astype(np.float64)), y
+    names = [str(name).strip() for name in y.tolist()]
+    blank = next((i for i, name in enumerate(names) if is_blank(name)), None)
+    if blank is not None:
+        raise FileFormatError(f"{path}: `{y_name}` must be labels, got {names[blank]!r} at {blank}; drop these inputs")
+    return (x if x.dtype == np.uint8 else x.astype(np.float64)), names

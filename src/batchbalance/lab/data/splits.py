@@ -12,16 +12,12 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from batchbalance.checks import check_flag, check_whole
 from batchbalance.lab.data.dataset import Dataset
 from batchbalance.seeds import generator
 
 NOISE = 0.1
 LEAST_SHARE = 0.1
-
-
-def _check_count(name: str, value: object, least: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -49,19 +45,20 @@ class SplitSizes:
     def __post_init__(self) -> None:
         if isinstance(self.initial_per_class, tuple):
             for number in self.initial_per_class:
-                _check_count("initial_per_class", number)
+                check_whole("initial_per_class", number, 0)
         else:
-            _check_count("initial_per_class", self.initial_per_class)
-        _check_count("initial", self.initial)
-        _check_count("validation", self.validation)
+            check_whole("initial_per_class", self.initial_per_class, 0)
+        check_whole("initial", self.initial, 0)
+        check_whole("validation", self.validation, 0)
         if isinstance(self.reference, str) and self.reference != "pool":
             raise ValueError(f"`reference` must be a whole number or 'pool', got {self.reference!r}")
         if self.reference != "pool":
-            _check_count("reference", self.reference)
+            check_whole("reference", self.reference, 0)
         if self.pool is not None:
-            _check_count("pool", self.pool, least=1)
+            check_whole("pool", self.pool, least=1)
         if self.test is not None:
-            _check_count("test", self.test, least=1)
+            check_whole("test", self.test, least=1)
+        check_flag("small_validation", self.small_validation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +190,7 @@ def repeat_pool(
         noise: standard deviation.
         seed: for the noise.
     """
-    _check_count("copies", copies, least=1)
+    check_whole("copies", copies, least=1)
     if not 0 <= noise < float("inf"):
         raise ValueError(f"`noise` must be a finite number of at least 0, got {noise!r}")
     if copies == 1:

@@ -13,7 +13,7 @@ from typing import Any
 from batchbalance.errors import UnknownNameError
 from batchbalance.files import replacing
 from batchbalance.lab.config import changed
-from batchbalance.lab.paper import posterior_map, run_time, saturation, score_spread, single_batch
+from batchbalance.lab.paper import line_example, posterior_map, run_time, saturation, score_spread, single_batch
 from batchbalance.lab.paper.experiments import Experiment, experiment, experiment_names
 from batchbalance.lab.report.figures import rendered, require_matplotlib
 from batchbalance.sections import Section, parsed
@@ -40,6 +40,7 @@ ANALYSES = {
     "delta-against-k": Analysis(score_spread.DeltaOptions, score_spread.compute_delta, score_spread.draw_delta),
     "single-batch": Analysis(single_batch.Options, single_batch.compute, single_batch.draw),
     "run-time": Analysis(run_time.Options, run_time.compute, run_time.draw),
+    "appendix-example": Analysis(line_example.Options, line_example.compute, line_example.draw),
     "saturation": Analysis(saturation.Options, saturation.compute, saturation.draw),
 }
 

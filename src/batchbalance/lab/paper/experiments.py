@@ -21,6 +21,7 @@ from typing import Any
 
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.config import Comparison, comparison_of
+from batchbalance.posteriors import MCDropoutOptions
 from batchbalance.sections import check_keys
 from batchbalance.strategies import STRATEGIES, ConnectedStrategy
 
@@ -65,46 +66,42 @@ class Experiment:
         return settings
 
     def comparisons(
-        self, preset: str, changes: Iterable[str] = (), *, paper_draws: bool = False
+        self, preset: str, changes: Iterable[str] = (), *, equal_draws: bool | None = None
     ) -> dict[str, Comparison]:
         """One comparison for each part, by the part's name.
 
         Args:
             preset: "paper", "laptop" or "smoke".
             changes: settings that go before the file's, as in `config.read_comparison`.
-            paper_draws: give strategies that join draws by edges all S = 2K draws of MC dropout and the others K of
-                them, as in the paper's complexity table. By default all have the same S.
+            equal_draws: give all strategies the same S = 2K draws of MC dropout. If not, strategies that do not join
+                draws by edges have K of them, as in the paper (section 4.3, table 1). Left out: not for "paper".
         """
         if self.analysis is not None:
             raise ValueError(
                 f"{self.name!r} is an analysis, no comparison; run it by: batchbalance analyse {self.name}"
             )
         changes = list(changes)
-        found = {}
-        for part in self.parts:
-            comparison = comparison_of(self.settings(preset, part), changes)
-            halves = halved_draws(comparison) if paper_draws else [("", comparison)]
-            found.update({f"{part}{suffix}".strip("-"): half for suffix, half in halves})
-        return found
+        found = {part: comparison_of(self.settings(preset, part), changes) for part in self.parts}
+        if equal_draws is None:
+            equal_draws = preset != "paper"
+        return found if equal_draws else {part: halved_draws(comparison) for part, comparison in found.items()}
 
 
-def halved_draws(comparison: Comparison) -> list[tuple[str, Comparison]]:
-    """The strategies that use edges as they are, and the others with half as many draws of MC dropout."""
+def halved_draws(comparison: Comparison) -> Comparison:
+    """The same with half of the draws of MC dropout for strategies that do not join draws by edges.
+
+    A strategy whose table gives `num_draws` keeps that number.
+    """
     posterior = comparison.posterior
-    if posterior.kind != "mc-dropout":
-        return [("", comparison)]
-    names = [entry if isinstance(entry, str) else entry["name"] for entry in comparison.strategies]
-    joined = [issubclass(STRATEGIES[name], ConnectedStrategy) for name in names]
+    if not isinstance(posterior, MCDropoutOptions):
+        return comparison
     half = max(1, posterior.num_draws // 2)
-    few = posterior.model_copy(
-        update={"num_draws": half, "test_draws": min(half, posterior.test_draws) if posterior.test_draws else None}
-    )
-    parts = []
-    for suffix, wanted, draws in (("-2k-draws", True, posterior), ("-k-draws", False, few)):
-        chosen = [entry for entry, is_joined in zip(comparison.strategies, joined, strict=True) if is_joined == wanted]
-        if chosen:
-            parts.append((suffix, comparison.model_copy(update={"strategies": chosen, "posterior": draws})))
-    return parts
+    entries: list[Any] = []
+    for entry in comparison.strategies:
+        table = {"name": entry} if isinstance(entry, str) else dict(entry)
+        joins = issubclass(STRATEGIES.named(table["name"]), ConnectedStrategy)
+        entries.append(entry if joins or "num_draws" in table else {**table, "num_draws": half})
+    return comparison.model_copy(update={"strategies": entries})
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

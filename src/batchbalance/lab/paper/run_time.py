@@ -7,6 +7,7 @@ log seconds against log batch size.
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import linear_regression
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from batchbalance.lab.paper.figures import INK, look, panels
+from batchbalance.lab.paper.trained import first_draws
 from batchbalance.predictions import Predictions
 from batchbalance.sections import Section, Whole
 from batchbalance.seeds import generator
@@ -49,6 +51,7 @@ class Options(Section):
         strategies: their names; all but enumerated-balance if left out.
         max_seconds: a strategy that took longer is not timed at larger batches.
         threshold: τ.
+        equal_draws: give all strategies all S = 2K draws; else those without edges have K.
     """
 
     table = "[options]"
@@ -60,6 +63,7 @@ class Options(Section):
     strategies: tuple[str, ...] = TIMED
     max_seconds: float = 60.0
     threshold: float = 0.05
+    equal_draws: bool = True
 
 
 def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG001
@@ -70,12 +74,22 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
     pool = Predictions.from_logits(shared + torch.randn(shape, generator=stream))
     embeddings = torch.randn(options.num_points, options.num_features, generator=stream)
     problem = Problem(pool, torch.arange(options.num_points), 1, seed, None, embeddings=embeddings)
-    seconds = {name: timed(name, problem, options) for name in options.strategies}
+    few = replace(problem, given=first_draws(pool, max(1, options.num_draws // 2)))
+    joins = {
+        name: options.equal_draws or isinstance(strategy_named(name), ConnectedStrategy) for name in options.strategies
+    }
+    seconds = {name: timed(name, problem if joins[name] else few, options) for name in options.strategies}
     table = []
     for name, taken in seconds.items():
         cost, power = COMPLEXITIES.get(name, ("not in the table", None))
         table.append(
-            {"strategy": name, "paper": cost, "paper_exponent": power, "exponent": slope(options.batch_sizes, taken)}
+            {
+                "strategy": name,
+                "num_draws": options.num_draws if joins[name] else few.predictions.num_draws,
+                "paper": cost,
+                "paper_exponent": power,
+                "exponent": slope(options.batch_sizes, taken),
+            }
         )
     sizes = {"num_points": shape[0], "num_draws": shape[1], "num_classes": shape[2]}
     return {**sizes, "threads": torch.get_num_threads(), "batch_sizes": options.batch_sizes, "seconds": seconds,

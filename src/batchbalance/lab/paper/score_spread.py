@@ -19,11 +19,18 @@ NUM_BINS = 40
 
 
 class VariationOptions(Section):
-    """How many sets of draws are compared, and on how many points of the pool at most."""
+    """How many sets of draws are compared, and on how many points of the pool at most.
+
+    Attributes:
+        num_sets: sets of draws.
+        max_pool: points of the pool.
+        equal_draws: score BALD by all 2K draws, as BALanCe; else by the first K.
+    """
 
     table = "[options]"
     num_sets: Whole = 5
     max_pool: Whole = 100_000
+    equal_draws: bool = True
 
 
 class DeltaOptions(Section):
@@ -48,13 +55,16 @@ def compute_variation(
     model, error = setup.train(setup.splits.initial, seed)
     threshold = annealed_threshold(error, setup.config.edges.ratio)
     rows = setup.sampled_pool(options.max_pool)
+    num_bald = setup.num_draws if options.equal_draws else max(1, setup.num_draws // 2)
     balance, bald_scores = [], []
     for repeat in range(options.num_sets):
         draws = setup.draws(model, "variation", repeat)
         pool, reference = setup.predict(draws, rows), setup.predict(draws, setup.splits.reference)
         balance.append(balance_scores(pool, connect(reference, threshold)).double())
-        bald_scores.append(bald(pool).double())
-    found: dict[str, Any] = {"num_points": len(rows), "num_draws": setup.num_draws, "threshold": threshold}
+        bald_scores.append(bald(first_draws(pool, num_bald)).double())
+    found: dict[str, Any] = {
+        "num_points": len(rows), "num_draws": setup.num_draws, "num_bald_draws": num_bald, "threshold": threshold,
+    }  # fmt: skip
     for name, scores in (("balance", balance), ("bald", bald_scores)):
         values = variation(torch.stack(scores))
         defined = values[~values.isnan()]

@@ -13,10 +13,10 @@ from torch import Tensor
 from batchbalance.lab.paper.figures import INK, legend, look, panels
 from batchbalance.lab.paper.trained import Setup
 from batchbalance.learner import Learner
-from batchbalance.posteriors import Posterior
-from batchbalance.posteriors.fitting import Fit, Fitted
+from batchbalance.posteriors import Fit, Fitted, MCDropout, Posterior
 from batchbalance.sections import Section, Whole
 from batchbalance.seeds import derived_seed, generator
+from batchbalance.strategies import ConnectedStrategy, strategy_named
 
 
 class Options(Section):
@@ -29,6 +29,7 @@ class Options(Section):
         batch: points that a strategy chooses.
         repeats: of each strategy on each training set.
         strategies: their names.
+        equal_draws: give all strategies the same 2K draws; else those without edges have the first K.
     """
 
     table = "[options]"
@@ -38,6 +39,7 @@ class Options(Section):
     batch: Whole = 20
     repeats: Whole = 20
     strategies: list[str]
+    equal_draws: bool = True
 
 
 def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Path | None) -> dict[str, Any]:
@@ -53,7 +55,8 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
             fit = remembered(setup.fit())  # all strategies of a repeat choose with the same draws
             trial = derived_seed(seed, f"repeat of {size}", repeat)
             for name in options.strategies:
-                first, last = accuracies(setup, fit, name, labelled, options.batch, trial)
+                joins = options.equal_draws or isinstance(strategy_named(name), ConnectedStrategy)
+                first, last = accuracies(setup, fit if joins else halved(fit), name, labelled, options.batch, trial)
                 after[name][index].append(last)
             before[index].append(first)
     return {"sizes": sizes, "batch": options.batch, "before": before, "after": after}
@@ -88,6 +91,20 @@ def remembered(fit: Fit) -> Fit:
         return known[key]
 
     return remember
+
+
+def halved(fit: Fit) -> Fit:
+    """The same with the first half of the draws."""
+
+    def half(inputs: Tensor, labels: Tensor, seed: int) -> Posterior | Fitted:
+        found = fit(inputs, labels, seed)
+        fitted = found if isinstance(found, Fitted) else Fitted(found)
+        posterior = fitted.posterior
+        if not isinstance(posterior, MCDropout):
+            raise TypeError(f"`equal_draws` must be true for draws of {type(posterior).__name__}, got false")
+        return Fitted(posterior.first(max(1, posterior.num_draws // 2)), fitted.validation_error)
+
+    return half
 
 
 def draw(numbers: dict[str, Any]) -> Any:

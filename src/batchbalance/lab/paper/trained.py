@@ -11,15 +11,14 @@ from torch import Tensor, nn
 
 from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits
-from batchbalance.lab.trial import Rows, flattened, prepared
+from batchbalance.lab.trial import TrainingRows, flattened, prepared
 from batchbalance.learner.learner import BLOCK, predict
-from batchbalance.networks import network
-from batchbalance.posteriors import MCDropout, Posterior
-from batchbalance.posteriors.fitting import PosteriorFit, takes_features
+from batchbalance.networks import built, network_named
+from batchbalance.posteriors import MCDropout, Posterior, PosteriorFit
 from batchbalance.predictions import Predictions
 from batchbalance.sections import parsed
 from batchbalance.seeds import derived_seed, generator
-from batchbalance.training import Labelled, evaluate, fit
+from batchbalance.training import Labelled, fit, network_accuracy
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,11 @@ class Setup:
     @property
     def flat(self) -> bool:
         """Whether the network takes rows of features."""
-        return takes_features(self.config.posterior, self.config.model)
+        return self.config.flat_inputs
 
-    def inputs(self, rows: Tensor) -> Rows:
+    def inputs(self, rows: Tensor) -> TrainingRows:
         """Inputs of some rows of the training part."""
-        return Rows(self.data, rows, self.flat)
+        return TrainingRows(self.data, rows, self.flat)
 
     def labelled(self, rows: Tensor) -> Labelled:
         """Inputs and labels of some rows of the training part."""
@@ -78,20 +77,17 @@ class Setup:
         inputs, labels = self.labelled(rows)
         validation = self.labelled(self.splits.validation_rows(len(rows)))
         options = dict(self.config.model or {})
-        build = partial(network(options.pop("name")), self.data.num_classes, tuple(inputs.shape[1:]), **options)
+        network = network_named(options.pop("name"))
+        build = partial(built, network, self.data.num_classes, tuple(inputs.shape[1:]), **options)
         trained = fit(
             build, inputs, labels, self.config.training,
             num_classes=self.data.num_classes, validation=validation, seed=seed,
         )  # fmt: skip
-        return trained.model, 1 - evaluate(trained.model, *validation)
+        return trained.model, 1 - network_accuracy(trained.model, *validation)
 
     def fit(self) -> PosteriorFit:
         """What a learner calls to train."""
-        rows = self.splits.validation
-        config = self.config
-        return PosteriorFit(
-            config.posterior, self.data.num_classes, config.model, config.training, self.labelled(rows), config.device
-        )
+        return self.config.posterior_fit(self.data.num_classes, self.labelled(self.splits.validation))
 
     def draws(self, model: nn.Module, purpose: str, repeat: int = 0, num_draws: int | None = None) -> MCDropout:
         """Draws of a trained network; another purpose or repeat gives other draws."""

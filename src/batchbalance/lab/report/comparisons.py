@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from batchbalance.errors import UnknownNameError
-from batchbalance.lab.records import Run
+from batchbalance.lab.records import Run, check_records, trial_path
 from batchbalance.lab.report.curves import (
     LEAST_SHARE,
     LOWER_IS_BETTER,
@@ -48,6 +48,8 @@ class Summary:
         select_seconds: of every round that chose a batch.
         round_seconds: of every round, all phases.
         peak_memory: in bytes; None if no record tells.
+        clustering_rounds: of every batch that was clustered by Δ and whose record tells.
+        versions: what its records were written under, each once; an empty one for records that do not tell.
     """
 
     label: str
@@ -62,6 +64,8 @@ class Summary:
     select_seconds: list[float]
     round_seconds: list[float]
     peak_memory: int | None
+    clustering_rounds: list[int]
+    versions: tuple[dict[str, str], ...]
 
     def bands(self, metric: str) -> list[Band]:
         """The median and quartiles of a metric over trials."""
@@ -127,6 +131,7 @@ class Report:
         comparisons: one for each run but the control.
         wins: for a pair of labels, (seeds in which the first is better, a tie counting half; seeds compared).
         empty: labels of the runs left out, which have no value of the metric yet.
+        runs: those that are compared, the control first.
     """
 
     data: tuple[str, ...]
@@ -142,6 +147,7 @@ class Report:
     comparisons: tuple[Comparison, ...]
     wins: dict[tuple[str, str], tuple[float, int]]
     empty: tuple[str, ...]
+    runs: tuple[Run, ...] = ()
 
     @property
     def higher_is_better(self) -> bool:
@@ -174,6 +180,9 @@ def compare(
         UnknownNameError: if no run has that metric or is labelled `control`.
     """
     _check_labels(runs)
+    for run in runs:
+        for number, records in run.trials.items():
+            check_records(records, trial_path(run.path, number))
     metrics = _metrics(runs)
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
@@ -194,7 +203,7 @@ def compare(
         data=_data_names(shown), alike=_alike(shown), metric=metric, metrics=metrics, control=control, counts=counts,
         target=goal, target_origin=origin, span=span, summaries=summaries, comparisons=tuple(_corrected(comparisons)),
         wins={(a, b): _wins(of_metric[a], of_metric[b], better) for a in of_metric for b in of_metric if a != b},
-        empty=tuple(run.label for run in runs if run.label not in of_metric),
+        empty=tuple(run.label for run in runs if run.label not in of_metric), runs=tuple(shown),
     )  # fmt: skip
 
 
@@ -297,6 +306,8 @@ def _summary(run: Run, curves: dict[str, dict[int, Curve]], metric: str, target:
         select_seconds=[float(s) for r in records if r.get("indices") and (s := _seconds(r).get("select")) is not None],
         round_seconds=[math.fsum(s for s in _seconds(r).values() if s is not None) for r in records if _seconds(r)],
         peak_memory=max(memory, default=None),
+        clustering_rounds=[r["clustering_rounds"] for r in records if r.get("clustering_rounds") is not None],
+        versions=tuple(map(dict, dict.fromkeys(tuple((r.get("versions") or {}).items()) for r in records))),
     )
 
 

@@ -5,6 +5,7 @@ below the axes. Figures are drawn on canvases of their own; matplotlib's global 
 """
 
 import io
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,12 +40,22 @@ def require_matplotlib() -> None:
 def figures(report: Report) -> dict[str, Draw]:
     """For the name of each figure, what draws it on light or dark paper."""
     require_matplotlib()
-    draws: dict[str, Draw] = {}
-    for metric in sorted(report.metrics, key=lambda name: name != report.metric):
-        draws[f"curves-{metric.replace('_', '-')}"] = partial(draw_curves, report, metric)
+    draws: dict[str, Draw] = {
+        name: partial(draw_curves, report, metric) for name, metric in curve_figures(report).items()
+    }
     if any(comparison.differences for comparison in report.comparisons):
         draws["differences"] = partial(draw_differences, report)
     return draws
+
+
+def curve_figures(report: Report) -> dict[str, str]:
+    """For the name of each figure of curves, its metric, that of the tables first. Any metric gives a file name."""
+    found: dict[str, str] = {}
+    for metric in sorted(report.metrics, key=lambda name: name != report.metric):
+        plain = re.sub(r"[^a-zA-Z0-9]+", "-", metric).strip("-")
+        alike = sum(name == f"curves-{plain}" or name.startswith(f"curves-{plain}~") for name in found)
+        found[f"curves-{plain}~{alike}" if alike or not plain else f"curves-{plain}"] = metric
+    return found
 
 
 def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
@@ -66,7 +77,7 @@ def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
             markevery=(index % step, step), markeredgecolor="none", label=label,
         )  # fmt: skip
     axes.set_xlabel("training labels")
-    axes.set_ylabel(f"test {metric_name(metric)}" + (" (nats)" if metric == "nll" else ""))
+    axes.set_ylabel(f"test {metric_name(metric)}" + (" (nats)" if metric == "nll" else ""), parse_math=False)
     axes.xaxis.get_major_locator().set_params(integer=True)
     legend = figure.legend(loc="outside lower center", ncols=columns, frameon=False, labelcolor=ink, handlelength=3.2)
     for text in legend.get_texts():

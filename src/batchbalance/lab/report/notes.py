@@ -1,4 +1,4 @@
-"""What a reader must know before believing a report: few trials, unequal seeds, trials and runs that end early."""
+"""What a reader must know before believing a report: few trials, unequal seeds or versions, runs that end early."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from batchbalance.lab.report.comparisons import ENOUGH_TRIALS, Report
 
 def notes(report: Report) -> list[str]:
     """The notes of a report, one sentence or two each."""
-    return [*_runs(report), *_trials(report), *_counts(report), *_tests(report)]
+    return [*_runs(report), *_versions(report), *_trials(report), *_counts(report), *_tests(report)]
 
 
 def _runs(report: Report) -> Iterator[str]:
@@ -25,6 +25,22 @@ def _runs(report: Report) -> Iterator[str]:
            report.span[1] < max(other.labels[1] for other in report.summaries)]  # fmt: skip
     if cut:
         yield f"Areas are over {report.span[0]} to {report.span[1]} labels, because {', '.join(cut)} ends there."
+
+
+def _versions(report: Report) -> Iterator[str]:
+    labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for summary in report.summaries:
+        for found in summary.versions:
+            labels.setdefault(tuple(found.items()), []).append(summary.label)
+    if len(labels) < 2:
+        return
+    named = [set(versions) for versions in labels if versions]
+    shared = set.intersection(*named) if len(named) > 1 else set()
+    groups = []
+    for versions, runs in labels.items():
+        differing = ", ".join(f"{name} {version}" for name, version in versions if (name, version) not in shared)
+        groups.append(f"{differing or 'versions that the records do not name'} ({', '.join(runs)})")
+    yield f"The records were written under different versions, which can change numbers: {'; '.join(groups)}."
 
 
 def _trials(report: Report) -> Iterator[str]:

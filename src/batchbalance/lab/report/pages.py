@@ -5,6 +5,7 @@ import csv
 import html
 import io
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 from batchbalance.files import replacing
 from batchbalance.lab.report.comparisons import Report
 from batchbalance.lab.report.curves import metric_name
-from batchbalance.lab.report.figures import figures, rendered
+from batchbalance.lab.report.figures import curve_figures, figures, rendered
 from batchbalance.lab.report.notes import notes
+from batchbalance.lab.report.opening import conclusion
 from batchbalance.lab.report.tables import Table, csv_tables, tables
 from batchbalance.progress import progress as shown_progress
 
@@ -32,6 +34,7 @@ ul.notes { background: var(--note); padding: .7rem 1rem .7rem 2rem; border-radiu
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+td.wide { white-space: normal; text-align: left; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
   background: var(--paper); }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
@@ -92,11 +95,11 @@ def title(report: Report) -> str:
     )
 
 
-def _caption(name: str) -> tuple[str, str]:
+def _caption(report: Report, name: str) -> tuple[str, str]:
     """The title and the explanation of a figure."""
     if name == "differences":
         return "Differences to the control", DIFFERENCES
-    return f"Learning curves, {metric_name(name.removeprefix('curves-').replace('-', '_'))}", CURVES
+    return f"Learning curves, {metric_name(curve_figures(report)[name])}", CURVES
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -110,22 +113,28 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 def as_markdown(report: Report, figure_names: Sequence[str]) -> str:
     """The report as Markdown that shows the PNG files beside it."""
-    parts = [f"# {title(report)}", *(f"> {note}" for note in notes(report))]
-    parts += [f"![{_caption(name)[0]}]({name}.png)" for name in figure_names[:1]]
+    figure = {name: f"![{escaped(_caption(report, name)[0])}]({name}.png)" for name in figure_names}
+    parts = [f"# {escaped(title(report))}", escaped(conclusion(report))]
+    parts += [f"> {escaped(note)}" for note in notes(report)]
+    parts += [figure[name] for name in figure_names[:1]]
     parts += [_markdown_table(table) for table in tables(report)]
     if len(figure_names) > 1:
-        parts += ["## More figures", *(f"![{_caption(name)[0]}]({name}.png)" for name in figure_names[1:])]
+        parts += ["## More figures", *(figure[name] for name in figure_names[1:])]
     return "\n\n".join(parts) + "\n"
 
 
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is, on one line: labels and metrics may have any name."""
+    return re.sub(r"([\\`*_\[\]<>|&~#$])", r"\\\1", " ".join(text.split()))
+
+
 def _markdown_table(table: Table) -> str:
-    escaped = r"\|"
-
     def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', escaped) for cell in cells)} |"
+        return f"| {' | '.join(map(escaped, cells))} |"
 
-    ruler = line(["---", *["---:"] * (len(table.header) - 1)])
-    return "\n".join([f"## {table.title}", "", table.text, "", line(table.header), ruler, *map(line, table.rows)])
+    ruler = f"| --- |{' ---: |' * (len(table.header) - 1)}"
+    told = [f"## {escaped(table.title)}", "", escaped(table.text), ""]
+    return "\n".join([*told, line(table.header), ruler, *map(line, table.rows)])
 
 
 def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
@@ -135,10 +144,14 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
         report: what to show.
         images: for the name of each figure, its SVG files on light and on dark paper.
     """
-    shown = [_html_figure(name, *pair, kind="more" if i else "first") for i, (name, pair) in enumerate(images.items())]
+    shown = [
+        _html_figure(*_caption(report, name), *pair, kind="more" if i else "first")
+        for i, (name, pair) in enumerate(images.items())
+    ]
     warned = "".join(f"<li>{html.escape(note)}</li>" for note in notes(report))
     parts = [
         f"<h1>{html.escape(title(report))}</h1>",
+        f"<p><strong>{html.escape(conclusion(report))}</strong></p>",
         f'<ul class="notes">{warned}</ul>' if warned else "",
         *shown[:1],
         *map(_html_table, tables(report)),
@@ -153,8 +166,7 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
     )
 
 
-def _html_figure(name: str, light: bytes, dark: bytes, kind: str) -> str:
-    heading, text = _caption(name)
+def _html_figure(heading: str, text: str, light: bytes, dark: bytes, kind: str) -> str:
     text = "" if kind == "more" and text == CURVES else f" {text}"  # told below the first curves
     return (
         f'<figure class="{kind}"><picture>'
@@ -170,7 +182,8 @@ def _inlined(svg: bytes) -> str:
 
 def _html_table(table: Table) -> str:
     head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
+    cell = '<td class="wide">' if table.is_text else "<td>"
+    body = "".join("<tr>" + "".join(f"{cell}{html.escape(each)}</td>" for each in row) + "</tr>" for row in table.rows)
     return (
         f'<h2>{html.escape(table.title)}</h2>\n<p class="text">{html.escape(table.text)}</p>\n<div class="scroll">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

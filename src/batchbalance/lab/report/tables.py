@@ -8,6 +8,7 @@ from typing import Any
 
 from batchbalance.lab.report.comparisons import Comparison, Report, Summary
 from batchbalance.lab.report.curves import Span, metric_name
+from batchbalance.lab.report.opening import settings
 from batchbalance.lab.report.paired import middle, standard_deviation
 
 NONE = "–"
@@ -21,13 +22,15 @@ class Table:
     text: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    is_text: bool = False  # sentences, no numbers
 
 
 def tables(report: Report) -> list[Table]:
     """All tables of a report, the most important first."""
     against = [comparisons(report)] if report.comparisons else []
     beaten = [wins(report)] if len(report.summaries) > 1 else []
-    return [results(report), *against, savings(report), *beaten, labels(report), costs(report)]
+    ran = [set_up(report)] if report.runs else []
+    return [results(report), *against, savings(report), *beaten, labels(report), costs(report), *ran]
 
 
 def overview(report: Report) -> Table:
@@ -144,6 +147,7 @@ def labels(report: Report) -> Table:
 
 def costs(report: Report) -> Table:
     """Time and memory."""
+    clustered = any(s.clustering_rounds for s in report.summaries)
     header = ("strategy", "choosing a batch", "a whole round", "peak memory")
     rows = tuple(
         (
@@ -151,11 +155,20 @@ def costs(report: Report) -> Table:
             seconds(s.select_seconds),
             seconds(s.round_seconds),
             NONE if s.peak_memory is None else f"{s.peak_memory / 1e6:,.0f} MB",
+            *([rounds(s.clustering_rounds)] if clustered else []),
         )
         for s in report.summaries
     )
     text = "Median seconds a round, and the most memory any process of the run held, training included."
-    return Table("Time and memory", text, header, rows)
+    if clustered:
+        text += " Rounds of clustering: median and most over all batches; the paper says usually less than 5."
+    return Table("Time and memory", text, (*header, *(["rounds of clustering"] if clustered else [])), rows)
+
+
+def set_up(report: Report) -> Table:
+    """What was run."""
+    text = "The settings of the runs; where they differ, each value with its runs. The whole is in their config.json."
+    return Table("Settings", text, ("setting", "value"), settings(report.runs), is_text=True)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -186,6 +199,11 @@ def seconds(values: Sequence[float]) -> str:
         return NONE
     found = median(values)
     return f"{found:.3g} s" if found >= 1 else f"{1000 * found:.3g} ms"
+
+
+def rounds(values: Sequence[int]) -> str:
+    """The median and the most of some numbers of rounds."""
+    return f"{median(values):g}, at most {max(values)}" if values else NONE
 
 
 def count(value: float | None) -> str:

@@ -1,0 +1,86 @@
+"""How the outputs of a network are read: as logits, unless the user says that they are something else.
+
+A network that ends in a softmax, or in one logit for two classes, gets one more layer that turns its outputs into
+logits; all that follows then reads logits and nothing else.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from batchbalance.errors import UnknownNameError
+from batchbalance.predictions import looks_like_probs
+
+OUTPUTS = ("logits", "probs")
+
+
+class TwoLogits(nn.Module):
+    """Turns one logit z of the second class into the two logits (0, z), so that softmax gives its sigmoid."""
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """(n, 1) to (n, 2)."""
+        _check_single(outputs)
+        return torch.cat([torch.zeros_like(outputs), outputs], dim=-1)
+
+
+class TwoProbs(nn.Module):
+    """Turns one probability p of the second class into (1 − p, p)."""
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """(n, 1) to (n, 2)."""
+        _check_single(outputs)
+        return torch.cat([1 - outputs, outputs], dim=-1)
+
+
+class LogProbs(nn.Module):
+    """Turns probabilities into their logarithms, which are logits too."""
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """(n, C) to (n, C)."""
+        if not looks_like_probs(outputs):
+            raise ValueError(
+                "the model must give probabilities, non-negative and summing to 1 in each row, because outputs='probs' "
+                f"says so, got {outputs.detach()[0].tolist()}; leave `outputs` out if these are logits"
+            )
+        return outputs.log()
+
+
+def with_outputs(model: nn.Module, outputs: str, binary: bool) -> nn.Module:
+    """The model, with layers behind it that turn what it gives into logits.
+
+    Args:
+        model: gives (n, C), or (n, 1) if `binary`.
+        outputs: "logits" (log-probabilities are logits too) or "probs".
+        binary: whether the one output is the logit, or the probability, of the second of two classes.
+    """
+    if outputs not in OUTPUTS:
+        raise UnknownNameError("kind of outputs", str(outputs), OUTPUTS)
+    layers: list[nn.Module] = []
+    if binary:
+        layers.append(TwoLogits() if outputs == "logits" else TwoProbs())
+    if outputs == "probs":
+        layers.append(LogProbs())
+    return nn.Sequential(model, *layers) if layers else model
+
+
+def check_logits(logits: Tensor, context: str = "the model") -> None:
+    """Raise ValueError unless these are (n, C) outputs of at least two classes that may be logits."""
+    if logits.ndim != 2:
+        raise ValueError(f"{context} must give logits (N, C), got shape {tuple(logits.shape)}")
+    if logits.shape[1] == 1:
+        raise ValueError(
+            f"{context} must give at least two classes, got one output; if it is the logit of the second of two "
+            "classes, say binary=True"
+        )
+    if looks_like_probs(logits):
+        raise ValueError(
+            f"{context} must give logits, got rows that are non-negative and sum to 1, which would be softmaxed again; "
+            "say outputs='probs', or leave the softmax out"
+        )
+
+
+def _check_single(outputs: Tensor) -> None:
+    if outputs.ndim != 2 or outputs.shape[1] != 1:
+        raise ValueError(
+            f"the model must give one output (N, 1), because binary=True says so, got shape {tuple(outputs.shape)}; "
+            "leave `binary` out if it gives one for each class"
+        )

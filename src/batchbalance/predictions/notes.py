@@ -1,0 +1,106 @@
+"""What a ``.npy`` file of predictions holds, in a small JSON file beside it: ``pool.npy.json``.
+
+A ``.npy`` file is an array and nothing else. The note says what the numbers are and whose draws, and which array it is
+about: a file that was written anew by something else is noticed.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from torch import Tensor
+
+from batchbalance.errors import FileFormatError
+from batchbalance.files import replacing
+from batchbalance.predictions.arrays import Values
+
+FORMAT, VERSION = "batchbalance predictions", 1
+LOOKED_AT = 2**20  # bytes at each end of the file; a pool may be larger than memory
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is known about the array in a file."""
+
+    values: Values
+    draw_ids: list[Any] | None
+    weights: list[Any] | None
+
+
+def note_path(path: Path) -> Path:
+    """Where the note about a file is."""
+    return path.with_name(path.name + ".json")
+
+
+def write_note(
+    path: Path, shape: tuple[int, ...], values: Values, draw_ids: tuple[str, ...] | None, weights: Tensor | None
+) -> None:
+    """Say what a ``.npy`` file, which is in its place, holds: axes "nsc", these values and draws."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "values": values,
+        "axes": "nsc",
+        "shape": list(shape),
+        "draw_ids": None if draw_ids is None else list(draw_ids),
+        "weights": None if weights is None else weights.tolist(),
+        "digest": _digest(path),
+    }
+    content["checksum"] = checksum(content)
+    with replacing(note_path(path)) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_note(path: Path, shape: tuple[int, ...], axes: str) -> Note | None:
+    """The note about a ``.npy`` file whose array has this shape; None if there is none.
+
+    Raises:
+        FileFormatError: if it is damaged or about another array, or `axes` are not those that it tells.
+    """
+    beside = note_path(path)
+    if not beside.is_file():
+        return None
+    try:
+        content = json.loads(beside.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise FileFormatError(f"{beside} must say what {path.name} holds, got something else; {REMEDY}")
+    if content.get("version") != VERSION:
+        raise FileFormatError(f"{beside} must be of version {VERSION}, got {content.get('version')!r}; {REMEDY}")
+    if content.pop("checksum", None) != checksum(content):
+        raise FileFormatError(f"{beside} must be as it was written, got other contents; {REMEDY}")
+    if content.get("values") not in get_args(Values):
+        raise FileFormatError(f"{beside} must say what {path.name} holds, got {content.get('values')!r}; {REMEDY}")
+    if content.get("shape") != list(shape) or content.get("digest") != _digest(path):
+        raise FileFormatError(f"{beside} must describe {path.name} as it is, got one about another array; {REMEDY}")
+    if content.get("axes") != axes:
+        raise FileFormatError(f"{path} holds axes {content.get('axes')!r}, but `axes` says {axes!r}; leave `axes` out")
+    ids, weights = (_checked_list(beside, content, name) for name in ("draw_ids", "weights"))
+    return Note(content["values"], ids, weights)
+
+
+REMEDY = "delete it, or write both files again"
+
+
+def _checked_list(path: Path, content: dict[str, Any], name: str) -> Any:
+    if not isinstance(content.get(name), list | None):
+        raise FileFormatError(f"{path} must hold a list as `{name}`, got {content.get(name)!r}; {REMEDY}")
+    return content.get(name)
+
+
+def checksum(content: dict[str, Any]) -> str:
+    """A hash of what the note says, so that a bit flipped in the name of a draw is noticed."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _digest(path: Path) -> str:
+    """A hash of the size and of both ends of a file, header included."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        found = hashlib.sha256(f"{size} ".encode() + file.read(LOOKED_AT))
+        file.seek(max(LOOKED_AT, size - LOOKED_AT))
+        found.update(file.read(LOOKED_AT))
+    return found.hexdigest()

@@ -1,0 +1,113 @@
+"""Parts by name: our own, those of installed packages, and a user's own by the path "package.module:Name".
+
+A path imports code. On the command line and in Python that is the user's own act; files travel, so what a file names
+is imported only if the user allows it (``check_paths``).
+"""
+
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from batchbalance.errors import UnknownNameError
+
+Part = TypeVar("Part")
+
+
+class Registry(Mapping[str, Part], Generic[Part]):
+    """Named parts of one kind.
+
+    Args:
+        kind: what a part is called in messages, such as "strategy".
+        group: the group of entry points in which installed packages name theirs.
+        own: the parts of this package, or where they are: "package.module:Name", imported once they are asked for.
+        is_part: whether an object is such a part.
+        wanted: what a part must be, for messages, such as "a subclass of batchbalance.Strategy".
+    """
+
+    def __init__(
+        self, kind: str, group: str, own: Mapping[str, Part | str], is_part: Callable[[Any], bool], wanted: str
+    ) -> None:
+        self.kind, self.group = kind, group
+        self._own = dict(own)
+        self._is_part, self._wanted = is_part, wanted
+
+    def named(self, name: str) -> Part:
+        """The part of that name or path.
+
+        Raises:
+            UnknownNameError: if nothing has that name; the message suggests the nearest one.
+            ValueError: if a path leads nowhere, or to something else.
+        """
+        if name in self._own:
+            found = self._own[name]
+            if isinstance(found, str):
+                found = self._own[name] = imported(self.kind, found)
+            return found
+        if is_path(name):
+            return self._checked(name, imported(self.kind, name))
+        installed = self._installed()
+        if name in installed:
+            return self._checked(name, installed[name].load())
+        raise UnknownNameError(self.kind, name, self)
+
+    def _installed(self) -> dict[str, importlib.metadata.EntryPoint]:
+        return {entry.name: entry for entry in importlib.metadata.entry_points(group=self.group)}
+
+    def _checked(self, name: str, found: Any) -> Part:
+        if not self._is_part(found):
+            raise ValueError(f"{self.kind} {name!r} must be {self._wanted}, got {found!r}")
+        return found  # type: ignore[no-any-return]
+
+    def __getitem__(self, name: str) -> Part:
+        try:
+            return self.named(name)
+        except UnknownNameError as error:
+            raise KeyError(name) from error
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in self._installed()
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._own
+        yield from (name for name in self._installed() if name not in self._own)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is a path to an object in a module, "package.module:Name"."""
+    return ":" in name
+
+
+def imported(kind: str, path: str) -> Any:
+    """The object at a path "package.module:Name"; modules in the current folder are found too."""
+    module_name, _, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")) or not attribute.isidentifier():
+        raise ValueError(f"{kind} {path!r} must look like package.module:Name")
+    here = str(Path.cwd())
+    if here not in sys.path:  # the command's own folder is there, the user's is not
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{kind} {path!r} must be in a module that can be imported, got: {error}; install it, or run from the "
+            "folder where it is"
+        ) from error
+    if not hasattr(module, attribute):
+        raise UnknownNameError(f"{kind} of {module_name}", attribute, (name for name in vars(module) if name[0] != "_"))
+    return getattr(module, attribute)
+
+
+def check_paths(names: Mapping[str, str], where: str) -> None:
+    """Raise ValueError if a file names a path, which would import code. `names` tells what each part is."""
+    for name, kind in names.items():
+        if is_path(name):
+            raise ValueError(
+                f"{where} names the {kind} {name!r}, which would import code; if you trust the file, allow it "
+                "(--allow-imports, or allow_imports=True)"
+            )

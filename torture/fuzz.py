@@ -1,0 +1,150 @@
+"""Fuzz: whatever a user's file holds, a command ends with its work or with exit code 2 and one sentence."""
+
+import csv
+import io
+import json
+import traceback
+import warnings
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from typer.testing import CliRunner
+
+from batchbalance.cli import app
+from torture.campaign import Finding, campaign
+from torture.damage import pool
+from torture.kills import CONFIG
+
+WORDS = [
+    "nan",
+    "inf",
+    "-1",
+    "0",
+    "1e308",
+    "10**9",
+    "",
+    "true",
+    "[]",
+    "{}",
+    '"x"',
+    "\x00",
+    "é",
+    "=cmd()",
+    ",",
+    "\n",
+    "'",
+    "]]",
+]
+
+
+def mutated(content: bytes, random: Random) -> bytes:
+    """Content with a few random changes: bytes, pieces taken out, doubled or replaced."""
+    found = bytearray(content)
+    for _ in range(random.randint(1, 6)):
+        if not found:
+            break
+        at = random.randrange(len(found))
+        kind = random.randrange(5)
+        if kind == 0:
+            found[at] = random.randrange(256)
+        elif kind == 1:
+            del found[at : at + random.randint(1, 40)]
+        elif kind == 2:
+            found[at:at] = found[at : at + random.randint(1, 40)]
+        elif kind == 3:
+            found[at:at] = random.choice(WORDS).encode()
+        else:
+            found[at : at + random.randint(1, 8)] = random.randbytes(random.randint(0, 8))
+    return bytes(found)
+
+
+def run_command(arguments: list[str], what: str) -> Finding:
+    """What a command comes to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = CliRunner().invoke(app, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        text = "".join(traceback.format_exception(result.exception))
+        return Finding("traceback", f"{what}: batchbalance {' '.join(arguments)}\n{text}")
+    if result.exit_code == 0:
+        return Finding("intact", what)
+    if result.exit_code == 2 and "Traceback" not in result.output:
+        return Finding("refused", what)
+    return Finding("traceback", f"{what}: exit code {result.exit_code}\n{result.output}")
+
+
+@campaign("fuzzed predictions", "`select` on any .npy, .npz or .safetensors works or says why not")
+def fuzzed_predictions(folder: Path, random: Random) -> Finding:
+    """Mutate a valid file of predictions and select from it."""
+    path = folder / f"pool{random.choice(['.npy', '.npz', '.safetensors'])}"
+    pool().save(path)
+    path.write_bytes(mutated(path.read_bytes(), random))
+    for beside in folder.glob("pool.npy.*"):
+        if random.random() < 0.5:
+            beside.unlink()
+    values = random.choice([[], ["--values", "logits"], ["--values", "log-probs"]])
+    return run_command(["select", str(path), "-b", "3", *values], f"a mutated {path.suffix}")
+
+
+@campaign("fuzzed embeddings", "`select --embeddings` on any .npy works or says why not")
+def fuzzed_embeddings(folder: Path, random: Random) -> Finding:
+    """Mutate a valid file of embeddings and select with it."""
+    pool().save(folder / "pool.npz")
+    path = folder / "e.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(12, 3)))
+    path.write_bytes(mutated(path.read_bytes(), random))
+    arguments = ["select", str(folder / "pool.npz"), "-b", "3", "--strategy", "coreset", "--embeddings", str(path)]
+    return run_command(arguments, "mutated embeddings")
+
+
+@campaign("fuzzed TOML", "`run --dry-run` on any TOML file works or says why not")
+def fuzzed_toml(folder: Path, random: Random) -> Finding:
+    """Mutate a config, by bytes or by values, and plan it."""
+    path = folder / "run.toml"
+    lines = CONFIG.splitlines()
+    if random.random() < 0.5:
+        at = random.choice([i for i, line in enumerate(lines) if "=" in line])
+        lines[at] = f"{lines[at].split('=')[0]}= {random.choice(WORDS)}"
+        content = "\n".join(lines).encode()
+    else:
+        content = mutated(CONFIG.encode(), random)
+    path.write_bytes(content)
+    return run_command(["run", str(path), "--dry-run", "--runs-dir", str(folder / "runs")], "a mutated config")
+
+
+@campaign("fuzzed CSV", "a run on any CSV file works or says why not")
+def fuzzed_csv(folder: Path, random: Random) -> Finding:
+    """Mutate a data set in a CSV file and load it, as a run does."""
+    from batchbalance.lab.data import load
+
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
+    writer.writerow(["a", "b", "label"])
+    for i in range(30):
+        writer.writerow([i / 7, -i, ["cat", "dog"][i % 2]])
+    path = folder / "data.csv"
+    path.write_bytes(mutated(buffer.getvalue().encode(), random))
+    try:
+        load(str(path))
+    except (ValueError, OSError):
+        return Finding("refused", "a mutated CSV file")
+    except Exception:
+        return Finding("traceback", f"{path.read_bytes()!r}: {traceback.format_exc()}")
+    return Finding("intact", "a mutated CSV file")
+
+
+@campaign("fuzzed records", "`report` on any records works or says why not", share=0.5)
+def fuzzed_records(folder: Path, random: Random) -> Finding:
+    """Mutate old records, which have no seal, and report on them."""
+    run = folder / "runs" / "random-1"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text('{"strategy": {"name": "random"}}')
+    record = {
+        "trial": 0, "num_validation": 3, "metrics": {"accuracy": 0.5}, "validation_error": 0.2, "indices": [3],
+        "seconds": {"train": 1.0}, "peak_memory": 1, "labels_per_class": [1, 2],
+    }  # fmt: skip
+    rows = [{"round": i, "num_labelled": 10 + i, **record} for i in range(4)]
+    text = "\n".join(json.dumps(row) for row in rows) + "\n"
+    (run / "trial-0.jsonl").write_bytes(mutated(text.encode(), random))
+    return run_command(["report", str(folder / "runs"), "--output", str(folder / "report")], "mutated records")
