@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test check lint check-workflows format demo bench torture clean
+.PHONY: install test check types lint check-workflows format demo bench torture clean
 
 install: .venv/.installed
 
@@ -15,6 +15,12 @@ test: install check
 
 check: lint check-workflows
 	$(BIN)/python -m pytest
+	$(MAKE) --no-print-directory types
+
+# Checking shapes and types makes a test two to three times as long, so that it is a pass of its own. It fails if a function with
+# shapes in its annotations was not called.
+types:
+	$(BIN)/python -m pytest --jaxtyping-packages=batchbalance,typed.checked -m "typed and not slow"
 
 lint:
 	$(BIN)/ruff check .

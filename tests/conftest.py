@@ -1,19 +1,49 @@
-import signal
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 
 from batchbalance import Predictions, connect
+from children import Parent
 
 settings.register_profile("repo", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("repo")
+fresh = settings(derandomize=False, print_blob=True)  # other examples in every run; a failure prints how to repeat it
 
 
-def interruptible():
-    """For `preexec_fn`: what a background job of a shell starts ignores interrupts otherwise."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def is_typed_pass(config):
+    """Whether shapes and types are checked in this run (`make types`)."""
+    return config.getoption("jaxtyping_packages") is not None
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Do not even import files that have no test for the pass that checks types."""
+    if is_typed_pass(config) and collection_path.match("test_*.py"):
+        return "pytest.mark.typed" not in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
+def pytest_collection_modifyitems(items):
+    """Tests with Ray come last: they share one cluster, and the others expect none."""
+    items.sort(key=lambda item: item.get_closest_marker("ray") is not None)
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """A whole pass that checks types fails if a function with shapes was never called in it."""
+    config = session.config
+    if is_typed_pass(config) and exitstatus == 0 and config.args_source is config.ArgsSource.TESTPATHS:
+        import typed
+
+        if typed.not_called():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if is_typed_pass(config) and config.args_source is config.ArgsSource.TESTPATHS:
+        import typed
+
+        for name in typed.not_called():
+            terminalreporter.write_line(f"never called with types checked: {name}; mark a test that calls it `typed`")
 
 
 def random_probs(num_points, num_draws, num_classes, seed=0, spread=2.0, zeros=0.0):
@@ -45,6 +75,32 @@ def pool():
 @pytest.fixture
 def pool_edges(pool):
     return connect(pool, 0.05)
+
+
+@pytest.fixture(scope="session")
+def parent():
+    """Starts processes that need not import anything."""
+    started = Parent()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """The address of a real cluster of two nodes with two CPUs each, on loopback; this process is connected to it."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=2)
+        cluster.wait_for_nodes()
+        ray.init(address=cluster.address, log_to_driver=False)
+        assert sum(node["Alive"] for node in ray.nodes()) == 2
+        yield cluster.address
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
 @pytest.fixture(autouse=True)

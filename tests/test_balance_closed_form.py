@@ -11,6 +11,8 @@ from batchbalance.balance.edges import Edges
 from batchbalance.predictions import Draws, stored_predictions
 from conftest import random_probs, random_weights
 
+pytestmark = pytest.mark.typed
+
 
 def oracle_terms(edges: Edges):
     return edges.ends.tolist(), edges.edge_weights.tolist()
@@ -26,6 +28,7 @@ def small_problems(draw):
     return probs, weights, pairs, draw(st.booleans()), draw(st.integers(1, 4))
 
 
+@pytest.mark.slow
 @given(small_problems())
 def test_closed_form_is_enumeration(problem):
     probs, weights, pairs, offset, size = problem
@@ -138,6 +141,7 @@ def test_path_sums_to_joint_value_whatever_the_chunks(pool, pool_edges, monkeypa
         assert float(whole.gains[:size].sum()) == pytest.approx(expected, abs=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", ["disjoint", "all", 60])
 def test_standard_errors_match_the_spread_over_sets_of_draws(pairs):
     """400 independent sets of 24 draws: the mean estimated variance against the variance of the gains."""
@@ -172,6 +176,7 @@ def test_agreeing_noisy_draws_discount_22_percent_a_point_without_offset():
     assert joint_balance(predictions, edges, [0, 1], offset=True) == pytest.approx(0.0, abs=1e-15)
 
 
+@pytest.mark.slow
 def test_swapping_the_draws_of_a_pair_changes_nothing(pool, pool_edges):
     flipped = Edges(
         pool_edges.pairs.flip(1), pool_edges.connected, Draws(12), "disjoint", pool_edges.threshold, 200, 200

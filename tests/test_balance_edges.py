@@ -1,10 +1,16 @@
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import oracles
 from batchbalance import Predictions, annealed_threshold, connect, hamming_distances
 from batchbalance.balance.edges import choose_pairs, partition, partition_edges, threshold_count
-from conftest import random_probs, random_weights
+from conftest import fresh, random_probs, random_weights
+
+pytestmark = pytest.mark.typed
 
 PROBS = random_probs(37, 7, 3, seed=2)
 REFERENCE = Predictions.from_probs(PROBS)
@@ -128,3 +134,58 @@ def test_partition_edges_join_different_classes():
     classes = farthest_first(hamming_distances(REFERENCE).tolist(), int(0.3 * 37))
     assert edges.connected.tolist() == [classes[a] != classes[b] for a, b in edges.pairs.tolist()]
     assert 0 < edges.num_edges < 21
+
+
+@st.composite
+def references(draw):
+    """Votes with ties: (N, S, C) probabilities of few distinct values."""
+    shape = draw(st.integers(1, 8)), draw(st.integers(2, 8)), draw(st.integers(2, 3))
+    votes = draw(arrays(np.int64, shape, elements=st.integers(1, 3), fill=st.nothing()))
+    return votes / votes.sum(axis=2, keepdims=True)
+
+
+@fresh
+@given(references(), st.integers(0, 8), st.booleans(), st.booleans(), st.data())
+def test_connect_is_a_loop_over_pairs(probs, count, between, weighted, data):
+    """A threshold of exactly count/N, or between two counts."""
+    num_points, num_draws, _ = probs.shape
+    count = min(count, num_points)
+    threshold = min(1.0, (count + (0.5 if between else 0.0)) / num_points)
+    weights = random_weights(num_draws, count) if weighted else None
+    num_all = num_draws * (num_draws - 1) // 2
+    pairs = data.draw(st.sampled_from(["disjoint", "all"]) | st.integers(1, num_all))
+    edges = connect(Predictions.from_probs(probs, weights=weights), threshold, pairs, seed=3)
+    looked_at = [tuple(pair) for pair in edges.pairs.tolist()]
+    assert len(looked_at) == len(set(looked_at))
+    assert all(0 <= a < b < num_draws for a, b in looked_at)
+    if pairs == "disjoint":
+        assert {draw for pair in looked_at for draw in pair} == set(range(num_draws))
+        assert len(looked_at) == (num_draws + 1) // 2
+    else:
+        assert len(looked_at) == (num_all if pairs == "all" else pairs)
+    assert edges.connected.tolist() == [oracles.hamming(probs, a, b) > count for a, b in looked_at]
+    draw_weights = [1 / num_draws] * num_draws if weights is None else weights.tolist()
+    total = sum(draw_weights[a] * draw_weights[b] for a, b in looked_at)
+    expected = [draw_weights[a] * draw_weights[b] / total for a, b in edges.ends.tolist()]
+    assert edges.edge_weights.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@fresh
+@given(references(), st.integers(0, 4))
+def test_a_partition_covers_all_draws_by_balls(probs, radius):
+    num_points, num_draws, _ = probs.shape
+    radius = min(radius, num_points)
+    distances = [[oracles.hamming(probs, a, b) for b in range(num_draws)] for a in range(num_draws)]
+    classes = partition(hamming_distances(Predictions.from_probs(probs)), radius).tolist()
+    assert classes == farthest_first(distances, radius)
+    # A class has a centre, all its draws are within the radius of it, and centres are further apart than that.
+    centres = []
+    for number in range(max(classes) + 1):
+        members = [draw for draw in range(num_draws) if classes[draw] == number]
+        centres.append([m for m in members if all(distances[m][other] <= radius for other in members)])
+        assert centres[-1]
+    assert all(any(distances[a][b] > radius for a in first for b in second)
+               for i, first in enumerate(centres) for second in centres[:i])  # fmt: skip
+    edges = partition_edges(Predictions.from_probs(probs), radius / num_points)
+    assert edges.connected.tolist() == [classes[a] != classes[b] for a, b in edges.pairs.tolist()]
+    assert edges.num_pairs == num_draws * (num_draws - 1) // 2

@@ -9,6 +9,8 @@ from batchbalance.balance.estimators import ConfigurationEstimator
 from batchbalance.seeds import generator
 from conftest import random_probs, random_weights
 
+pytestmark = pytest.mark.typed
+
 PROBS = random_probs(12, 6, 3, seed=11)
 PREDICTIONS = Predictions.from_probs(PROBS, weights=random_weights(6, 2))
 EDGES = connect(PREDICTIONS, 0.0)
@@ -50,6 +52,7 @@ def sampled_scores(num_samples, repeats):
     return np.array(scores)
 
 
+@pytest.mark.slow
 def test_sampling_converges_to_the_closed_form():
     exact = np.array([joint_balance(PREDICTIONS, EDGES, [3, 7, 0, 5, x]) for x in (1, 2, 4, 6, 8, 9, 10, 11)])
     spreads = []

@@ -8,7 +8,10 @@ from batchbalance import Predictions, connect, evaluate_batch, joint_balance, se
 from batchbalance.seeds import generator
 from conftest import random_probs
 
+pytestmark = pytest.mark.typed
 
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("offset", [False, True])
 def test_the_certificate_is_never_above_the_truth(seed, offset):
@@ -25,6 +28,7 @@ def test_the_certificate_is_never_above_the_truth(seed, offset):
     assert greedy.certificate > 0.5
 
 
+@pytest.mark.slow
 def test_the_certificate_of_select_is_never_above_the_truth():
     for seed in range(8):
         predictions = Predictions.from_probs(random_probs(9, 6, 3, seed=seed))
@@ -47,6 +51,16 @@ def test_baselines_are_what_they_say():
     assert found.random_coverage == pytest.approx(np.mean(expected), abs=1e-12)
     assert float(found.coverage[-1]) == pytest.approx(found.delta / edges.total_weight)
     assert float(found.coverage[0]) == pytest.approx(joint_balance(predictions, edges, [5]) / edges.total_weight)
+
+
+@pytest.mark.parametrize("pairs", ["disjoint", "all", 1])
+@pytest.mark.parametrize("num_draws", [2, 3, 4, 5])
+def test_fewer_than_four_draws_have_no_standard_errors(num_draws, pairs):
+    predictions = Predictions.from_probs(random_probs(10, num_draws, 3, seed=num_draws))
+    found = evaluate_batch(predictions, connect(predictions, 0.0, pairs), [1, 4])
+    assert (found.gain_errors is None) == (num_draws < 4)
+    if found.gain_errors is not None:
+        assert bool(torch.isfinite(found.gain_errors).all())
 
 
 def test_without_edges_there_is_no_certificate():

@@ -9,6 +9,8 @@ from batchbalance import DrawMismatchError, Predictions, UnknownNameError, conne
 from batchbalance.balance.finite import HypothesisTable, ec2, eced
 from conftest import random_probs, random_weights
 
+pytestmark = pytest.mark.typed
+
 
 def edge_list(classes):
     return [(a, b) for a, b in itertools.combinations(range(len(classes)), 2) if classes[a] != classes[b]]

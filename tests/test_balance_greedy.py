@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from batchbalance import Predictions, connect, information, joint_balance
+from batchbalance import Predictions, connect, joint_balance
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective
-from batchbalance.balance.clustering import balance_clustering
 from batchbalance.balance.edges import Edges
 from batchbalance.balance.greedy import GreedyOptions, Shard, greedy, greedy_over
 from batchbalance.predictions import Draws
-from batchbalance.ranking import power_sample, top_k
-from batchbalance.seeds import generator
+from batchbalance.seeds import generator, gumbel
 from conftest import random_probs, random_weights
+
+pytestmark = pytest.mark.typed
 
 
 def objective(predictions, edges, rows=None, **options):
@@ -23,35 +23,7 @@ def objective(predictions, edges, rows=None, **options):
     return BalanceObjective(BalanceModel(predictions, edges), rows, **options)
 
 
-def test_top_k_breaks_ties_by_the_lowest_index():
-    scores = torch.tensor([1.0, 3.0, 2.0, 3.0 + 1e-15, 3.0, 0.0], dtype=torch.float64)
-    assert top_k(scores, 4).tolist() == [1, 3, 4, 2]
-
-
-def test_power_sampling_follows_the_power_law():
-    scores = torch.tensor([1.0, 2.0, 4.0, 0.0])
-    firsts = np.zeros(4)
-    seconds = np.zeros(4)
-    repeats = 4000
-    for seed in range(repeats):
-        first, second = power_sample(scores, 2, 2.0, generator=generator(seed, "test")).tolist()
-        firsts[first] += 1
-        seconds[second] += 1
-    p = np.array([1, 4, 16, 0]) / 21
-    # P(second = i) = Σ_{j ≠ i} p_j p_i / (1 − p_j)
-    q = np.array([sum(p[j] * p[i] / (1 - p[j]) for j in range(3) if j != i) for i in range(4)])
-    for counts, expected in ((firsts, p), (seconds, q)):
-        error = np.sqrt(expected * (1 - expected) / repeats)
-        assert (np.abs(counts / repeats - expected) <= 4 * error).all()
-
-
-def test_power_sampling_takes_zeros_last_and_at_random():
-    scores = torch.tensor([0.0, 0.0, 1.0, 0.0])
-    orders = {tuple(power_sample(scores, 4, 1.0, generator=generator(seed, "z")).tolist()) for seed in range(40)}
-    assert all(order[0] == 2 for order in orders)
-    assert len(orders) == 6
-
-
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.booleans(), st.sampled_from([0.0, 0.5]))
 def test_greedy_is_brute_force_greedy(seed, weighted, zeros):
     probs = random_probs(9, 6, 3, seed=seed, zeros=zeros)
@@ -91,6 +63,7 @@ def test_greedy_value_and_bound_against_the_best_batch(seed):
     assert run.upper_bound < 3 * best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [None, 4.0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_lazy_is_plain_and_chunked_is_whole(beta, dtype, monkeypatch):
@@ -122,6 +95,7 @@ def test_float32_picks_are_float64_picks_on_a_confident_pool():
     assert float(runs[0].gains[-1]) < 1e-12  # deep in the tail, where a plain float32 sum has long lost everything
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_informative", [80, 480, 580])
 @pytest.mark.parametrize("beta", [None, 4.0, 0.0])
 def test_lazy_is_plain_where_most_points_gain_nothing(num_informative, beta):
@@ -157,14 +131,18 @@ def test_duplicates_tie_to_the_lowest_index():
 
 
 def test_stochastic_greedy_samples_the_first_pick_by_power():
+    """The largest of (β · log gain + Gumbel noise) has p ∝ gain^β; the noise is the one that the run draws."""
     predictions = Predictions.from_probs(random_probs(5, 6, 3, seed=2))
     edges = connect(predictions, 0.0)
     gains = np.array([joint_balance(predictions, edges, [x]) for x in range(5)])
+    noise = [gumbel(5, generator=generator(seed, "stochastic-greedy", 0)).numpy() for seed in range(5000)]
+    firsts = (2 * np.log(gains) + np.stack(noise)).argmax(axis=1)
+    for seed in range(50):
+        run = greedy(objective(predictions, edges), GreedyOptions(1, seed=seed, beta=2.0))
+        assert int(run.positions[0]) == firsts[seed]
     p = gains**2 / (gains**2).sum()
-    counts = np.zeros(5)
-    for seed in range(2000):
-        counts[int(greedy(objective(predictions, edges), GreedyOptions(1, seed=seed, beta=2.0)).positions[0])] += 1
-    assert (np.abs(counts / 2000 - p) <= 4 * np.sqrt(p * (1 - p) / 2000)).all()
+    counts = np.bincount(firsts, minlength=5)
+    assert (np.abs(counts / 5000 - p) <= 4 * np.sqrt(p * (1 - p) / 5000)).all()
 
 
 def votes(num_points=40, seed=0):
@@ -199,38 +177,6 @@ def test_tail_goes_on_where_others_stop(monkeypatch):
     assert power.positions[start:].tolist() != tail.positions[start:].tolist()
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_clustering_is_a_plain_loop_of_algorithm_3(seed):
-    probs = random_probs(40, 8, 3, seed=seed)
-    predictions = Predictions.from_probs(np.concatenate([probs, probs[:5]]))  # with duplicates
-    edges = connect(predictions, 0.0)
-    matrix = information(predictions, edges, range(45), range(45)).tolist()
-    model = BalanceModel(predictions, edges)
-    seeds = power_sample(model.scores(slice(None)), 6, 1.0, generator=generator(seed, "seeds"))
-    found, num_rounds = balance_clustering(model.features(slice(None)), model.scores(slice(None)), seeds)
-    assert found.tolist() == oracles.clustering(matrix, seeds.tolist())
-    # the first limit of rounds at which a plain loop is where it stays; one more round finds that nothing moves
-    still = next(n for n in range(50) if oracles.clustering(matrix, seeds.tolist(), max_rounds=n) == found.tolist())
-    assert num_rounds == still + 1
-    assert len(set(found.tolist())) == 6
-
-
-def test_clustering_stops_at_the_limit_of_rounds():
-    predictions = Predictions.from_probs(random_probs(60, 8, 3, seed=1))
-    edges = connect(predictions, 0.0)
-    model = BalanceModel(predictions, edges)
-    matrix = information(predictions, edges, range(60), range(60)).tolist()
-    features, scores = model.features(slice(None)), model.scores(slice(None))
-    differ = 0
-    for seed in range(12):
-        seeds = power_sample(scores, 12, 0.0, generator=generator(seed, "seeds"))
-        one, num_rounds = balance_clustering(features, scores, seeds, max_rounds=1)
-        assert num_rounds == 1
-        assert one.tolist() == oracles.clustering(matrix, seeds.tolist(), max_rounds=1)
-        differ += one.tolist() != balance_clustering(features, scores, seeds)[0].tolist()
-    assert differ
-
-
 class SeveralShards:
     """Shards in this process that are cut at given places."""
 
@@ -255,6 +201,7 @@ class SeveralShards:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [None, 4.0])
 @pytest.mark.parametrize("cuts", [[1], [40, 100], [7, 8, 120]])
 def test_shards_are_one_pool_through_ties_and_the_tail(beta, cuts):

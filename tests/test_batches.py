@@ -8,6 +8,8 @@ from batchbalance.batches import badge, cluster_margin, k_center
 from batchbalance.batches.badge import _gradients, _mean_gradients
 from conftest import random_probs, random_weights
 
+pytestmark = pytest.mark.typed
+
 
 def stream(seed=0):
     return torch.Generator().manual_seed(seed)

@@ -10,6 +10,8 @@ from batchbalance.batches.batch_bald import Configurations, batch_bald
 from batchbalance.scores import bald, epig
 from conftest import random_probs, random_weights
 
+pytestmark = pytest.mark.typed
+
 
 def plain_entropy(distribution):
     return -sum(p * math.log(p) for p in distribution if p > 0)

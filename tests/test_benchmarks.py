@@ -2,11 +2,11 @@
 
 import json
 import math
-import subprocess
 import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -14,11 +14,25 @@ from typer.testing import CliRunner
 from batchbalance.balance.closed_form import joint_balance
 from batchbalance.balance.edges import connect
 from batchbalance.errors import MissingExtraError, UnknownNameError
-from benchmarks import Line, Measured, Report, growth, measure, peers, plain, plot_growth, run_benchmark, runner
+from benchmarks import (
+    Line,
+    Measured,
+    Report,
+    embeddings,
+    growth,
+    measure,
+    peers,
+    plain,
+    plot_growth,
+    run_benchmark,
+    runner,
+)
 from benchmarks.__main__ import app
 from benchmarks.growth import Growth, fitted_exponent, measure_growth
 from benchmarks.inputs import random_pool
 from benchmarks.measure import ChildError, Side, call_child, take_turns
+
+pytestmark = pytest.mark.bench
 
 TINY = {"N": 60, "S": 6, "C": 3, "B": 5, "M": 20, "D": 4, "L": 5, "T": 4, "K": 8}
 
@@ -183,13 +197,15 @@ def test_a_peak_that_cannot_be_measured_is_left_out(monkeypatch):
     assert runner.peak_memory("gain-pass", TINY, "gain pass", 0) is None
 
 
-def test_peak_above_sees_what_is_freed_again():
+def test_peak_above_sees_what_is_freed_again(parent):
     code = (
         "import torch; from benchmarks.measure import peak_above\n"
         "torch.ones(2**26).sum()\n"  # freed before, so not counted
         "print(peak_above(lambda: torch.ones(2**24).sum()))\n"
     )
-    found = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    ended, out, err = parent.run(code)
+    assert ended == 0, err
+    found = float(out)
     if measure.Path("/proc/self/clear_refs").exists():
         assert 60 <= found < 128
 
@@ -273,3 +289,24 @@ def test_the_command_refuses_mistakes_before_any_work(tmp_path):
         code, out, err = command(*arguments)
         assert (code, out) == (2, "")
         assert message in err
+
+
+def test_embeddings_are_measured_on_small_data(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "banking77").mkdir()
+    lines = ["text,category", *(f"{word} number {i},{word}" for i in range(6) for word in ("card", "rate"))]
+    for part in ("train", "test"):
+        (tmp_path / "banking77" / f"{part}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    for name in ("data_batch_1.bin", "test_batch.bin"):
+        records = rng.integers(0, 256, (104, 3073), dtype=np.uint8)
+        records[:, 0] = np.arange(104) % 2
+        (tmp_path / "cifar-10-batches-bin" / name).write_bytes(records.tobytes())
+    options = ["--image-size", "32", "--train", "104", "--test", "4", "--trials", "2"]
+    result = CliRunner().invoke(embeddings.app, ["--data-dir", str(tmp_path), *options])
+    assert result.exit_code == 0, result.stderr
+    assert "12 texts by wordllama" in result.stdout
+    assert "accuracy with 12 labels on 12 test texts: 1.000" in " ".join(result.stdout.split())
+    assert "104 images of 32 pixels by efficientnet-lite0" in result.stdout
+    assert "accuracy with 100 labels on 4 test images: 0." in " ".join(result.stdout.split())
+    assert "500 labels" not in result.stdout

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from batchbalance import Predictions, select
 from batchbalance.cli import app
-from conftest import interruptible, random_probs
+from conftest import random_probs
 
 PROBS = random_probs(60, 8, 3, seed=1).astype(np.float32)
 
@@ -256,9 +256,9 @@ def test_strategies_lists_every_strategy():
         assert word in result.stdout
 
 
-def test_the_installed_command_runs(files):
-    command = [sys.executable, "-c", "from batchbalance.cli import main; main()", "--version"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("batchbalance 0.")
+def test_the_installed_command_runs(parent):
+    ended, out, _ = parent.run("from batchbalance.cli import main; main()", "--version")
+    assert (ended, out.startswith("batchbalance 0.")) == (0, True)
 
 
 def test_embeddings_reach_the_strategies_that_need_them(files):
@@ -326,19 +326,18 @@ def test_auto_names_what_it_has_no_use_for(files):
     assert err == "warning: `threshold` was not used: strategy 'u-herding' has no use for it\n"
 
 
-def test_an_interrupt_leaves_nothing_behind_and_the_old_output_as_it_was(tmp_path):
-    np.save(tmp_path / "pool.npy", random_probs(60_000, 20, 10, seed=0).astype(np.float32))
+@pytest.mark.slow
+def test_an_interrupt_leaves_nothing_behind_and_the_old_output_as_it_was(tmp_path, parent):
+    np.save(tmp_path / "pool.npy", np.tile(random_probs(5_000, 20, 10, seed=0).astype(np.float32), (12, 1, 1)))
     (tmp_path / "batch.csv").write_text("older")
-    command = [sys.executable, "-c", "from batchbalance.cli import main; main()", "select", "pool.npy", "-b", "500"]
-    more = ["--threshold", "0.05", "--memory-budget", "200MiB", "--output", "batch.csv"]
-    long = ["--strategy", "greedy-balance", "--option", "continuation=tail"]  # a pass for each of the 500 picks
-    with subprocess.Popen(
-        [*command, *more, *long], cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
-    ) as running:
-        assert running.stderr is not None
+    command = ["select", "pool.npy", "-b", "500", "--threshold", "0.05", "--memory-budget", "200MiB"]
+    command += ["--output", "batch.csv"]
+    command += ["--strategy", "greedy-balance", "--option", "continuation=tail"]  # a pass for each of the 500 picks
+    with parent.start("from batchbalance.cli import main; main()", *command, cwd=tmp_path) as running:
         assert "points" in running.stderr.readline()  # the work has begun
         running.send_signal(signal.SIGINT)
         told = running.stderr.read()
+        running.wait()
     assert running.returncode == 130
     assert "Traceback" not in told
     assert "nothing was written" in told
@@ -402,6 +401,7 @@ COMMANDS = [
     ["analyse", "no-such-analysis"],
     ["run", "no-such-experiment"],
     ["report", "no-such-folder"],
+    ["embed", "no-such-folder", "--output", "e.npy"],
 ]
 
 

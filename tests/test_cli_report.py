@@ -22,7 +22,13 @@ def test_a_table_and_the_path_of_the_page(tmp_path):
     assert (tmp_path / "out" / "report.html").is_file()
 
 
-def test_options_reach_the_report(tmp_path):
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Figures take seconds, and the test above and those of figures draw them."""
+    monkeypatch.setattr("batchbalance.lab.report.pages.figures", lambda _: {})
+
+
+def test_options_reach_the_report(tmp_path, no_figures):
     write_runs(tmp_path / "runs", seeds=[0], labels=("random", "bald"))
     code, out, _ = run(tmp_path / "runs", "--output", tmp_path, "--control", "bald", "--metric", "nll")
     assert code == 0
@@ -31,7 +37,7 @@ def test_options_reach_the_report(tmp_path):
     assert "# digits: 2 strategies compared by NLL" in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
-def test_only_the_runs_asked_for_are_shown(tmp_path):
+def test_only_the_runs_asked_for_are_shown(tmp_path, no_figures):
     write_runs(tmp_path / "runs", labels=("random", "bald", "entropy"))
     code, out, _ = run(tmp_path / "runs", "--output", tmp_path, "--only", "entropy", "--only", "random")
     assert (code, "bald" in out) == (0, False)

@@ -3,8 +3,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,10 +15,9 @@ from batchbalance.cli import app
 from batchbalance.cli.run import Bars, Lines
 from batchbalance.journal import read_journal
 from batchbalance.lab.config import read_comparison
-from batchbalance.lab.processes import News, Task
+from batchbalance.lab.processes import News, Task, run_task
 from batchbalance.lab.records import read_runs
 from batchbalance.lab.trial import Goal, Stage
-from conftest import interruptible
 from small_runs import run_of
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +51,21 @@ def run(path, *arguments):
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Trials are run without processes of their own; those have tests of their own."""
+
+    def run_tasks(tasks, num_jobs):
+        for index, task in enumerate(tasks):
+            told = []
+            run_task(index, task, told.append)
+            yield from told
+
+    monkeypatch.setattr("batchbalance.lab.processes.run_tasks", run_tasks)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_this_process")
 def test_run_then_extend_with_a_strategy_that_fails(path):
     code, out, err = run(path, "--dry-run", "--trials", 2)
     assert (code, err) == (0, "")
@@ -69,7 +81,7 @@ def test_run_then_extend_with_a_strategy_that_fails(path):
     code, out, err = run(path, "--trials", 2, "--budget", 20, "--set", more)
     assert code == 2
     assert "4 of 6 trials are complete" in out
-    assert "error: batch-balance(beta=2), trial 1: " in err
+    assert "1 more trials failed in the same way" in err
     assert "Traceback" not in err
     later = {each.label: each.trials for each in read_runs([path.parent / "runs"])}
     for each in first:
@@ -95,6 +107,7 @@ def test_wrong_input(path, arguments, message):
     assert not (path.parent / "runs").exists()
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_going_on_under_other_versions_is_said_once_for_all_trials(path):
     assert run(path, "--trials", 2)[0] == 0
     for records in path.parent.glob("runs/*/trial-*.jsonl"):
@@ -121,20 +134,18 @@ def test_a_missing_file(tmp_path):
     assert "none.toml must be a TOML file" in err
 
 
-def test_stopping_by_hand_keeps_the_records(path):
-    code = "from batchbalance.cli import main; main()"
+@pytest.mark.slow
+def test_stopping_by_hand_keeps_the_records(path, parent):
     runs_dir = str(path.parent / "runs")
     much = ["--budget", "110", "--trials", "40"]  # far from its end when the first record is there
-    command = [sys.executable, "-c", code, "run", str(path), "--runs-dir", runs_dir, *much]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=interruptible
-    ) as process:
+    command = ["run", path, "--runs-dir", runs_dir, *much]
+    with parent.start("from batchbalance.cli import main; main()", *command) as process:
         while not list(path.parent.glob("runs/random-*/trial-0.jsonl")):
             assert process.poll() is None
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+        err = process.stderr.read()
+        assert process.wait() == 130
     assert "complete rounds are kept" in err
     assert "Traceback" not in err
 

@@ -14,24 +14,15 @@ from conftest import random_probs
 from test_cluster_one_round import InProcess
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture(scope="module")
-def executor():
+def executor(ray_cluster):
     """Three shards on a real cluster of two nodes on loopback."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    try:
-        cluster.add_node(num_cpus=2)
-        cluster.wait_for_nodes()
-        ray.init(address=cluster.address, log_to_driver=False)
-        assert sum(node["Alive"] for node in ray.nodes()) == 2
-        yield RayExecutor(cluster.address, num_shards=3)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    running = RayExecutor(ray_cluster, num_shards=3)
+    yield running
+    running.close()
 
 
 @pytest.fixture

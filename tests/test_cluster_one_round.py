@@ -14,6 +14,8 @@ from batchbalance.predictions import join
 from batchbalance.scores import unsureness
 from conftest import random_probs
 
+pytestmark = pytest.mark.typed
+
 
 class InProcess:
     """An executor that runs its shards here, one after the other."""

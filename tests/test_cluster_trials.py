@@ -11,17 +11,9 @@ from batchbalance.lab.trial import Goal, run_trial
 from small_runs import FOREST, run_of, timeless
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("ray_cluster")]
 
 GOAL = Goal(budget=20)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    """A real cluster of two CPUs."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
 
 
 def test_the_cluster_changes_no_number_and_failures_stay_alone(tmp_path, monkeypatch):

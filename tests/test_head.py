@@ -9,6 +9,8 @@ from batchbalance.posteriors import BayesianHead, head
 from batchbalance.posteriors.head import laplace_draws
 from batchbalance.training import Recipe
 
+pytestmark = pytest.mark.typed
+
 
 def data(num=40, num_features=2, seed=0):
     g = torch.Generator().manual_seed(seed)

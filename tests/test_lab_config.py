@@ -1,10 +1,13 @@
 import json
 import tarfile
+import tomllib
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchbalance import FileFormatError, UnknownNameError
 from batchbalance.lab.config import ADDED, RunConfig, read_comparison
@@ -13,6 +16,7 @@ from batchbalance.lab.paper.experiments import experiment
 from batchbalance.networks import fashion_cnn, vgg11
 from batchbalance.posteriors import Schedule
 from batchbalance.training import Recipe
+from conftest import fresh
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -293,3 +297,85 @@ def test_a_file_that_is_no_toml(path):
     path.write_text("batch_size = = 3")
     with pytest.raises(FileFormatError, match="must be a TOML file"):
         read_comparison(path)
+
+
+def toml(content):
+    """A table as TOML, written by hand; tables come last."""
+
+    def value(given):
+        if isinstance(given, dict):
+            return "{" + ", ".join(f"{key} = {value(each)}" for key, each in given.items()) + "}"
+        return f"[{', '.join(map(value, given))}]" if isinstance(given, list) else json.dumps(given)
+
+    lines = [f"{key} = {value(each)}" for key, each in content.items() if not isinstance(each, dict)]
+    for name, table in content.items():
+        if isinstance(table, dict):
+            lines += [f"[{name}]", *(f"{key} = {value(each)}" for key, each in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def some(**settings):
+    """A table with some of these settings."""
+    return st.fixed_dictionaries({}, optional=settings)
+
+
+share, whole = st.floats(0, 1), st.integers(1, 50)
+network = st.fixed_dictionaries(
+    {"name": st.just("tabular-mlp")},
+    optional={"hidden": st.lists(whole, min_size=1, max_size=3), "dropout": st.floats(0.1, 0.9), "width": st.just(1)},
+)
+posteriors = st.one_of(
+    st.fixed_dictionaries({"posterior": some(kind=st.just("mc-dropout"), num_draws=whole), "model": network}),
+    st.fixed_dictionaries({"posterior": st.fixed_dictionaries({"kind": st.just("deep-ensemble"), "size": whole}),
+                           "model": network, "training": some(max_epochs=whole, learning_rate=st.floats(1e-4, 1))}),
+    st.fixed_dictionaries({"posterior": st.fixed_dictionaries({"kind": st.just("committee"), "size": whole})}),
+)  # fmt: skip
+strategies = st.lists(
+    st.sampled_from(["random", "bald", "badge", {"name": "bald"}, {"name": "batch-balance", "pairs": "all"}])
+    | st.builds(lambda beta: {"name": "power-balance", "beta": beta}, st.integers(0, 9) | st.floats(0, 9))
+    | st.builds(lambda ratio: {"name": "balance", "ratio": ratio}, share),
+    min_size=1, max_size=3,
+    unique_by=lambda entry: entry if isinstance(entry, str) else entry["name"],
+)  # fmt: skip
+shared = st.fixed_dictionaries(
+    {"batch_size": whole, "budget": whole, "strategies": strategies,
+     "data": st.fixed_dictionaries({"name": st.sampled_from(["digits", "mnist", "repeated-mnist"])},
+                                   optional={"copies": whole, "noise": share}),
+     "edges": some(max_reference=whole, pairs=st.just("disjoint") | whole, threshold=share),
+     "split": some(validation=st.integers(0, 50), reference=st.just("pool") | whole)},
+    optional={"threads": whole, "trials": whole, "target_error": st.floats(0, 0.9)},
+)  # fmt: skip
+
+
+@fresh
+@given(shared, posteriors, st.data())
+def test_a_config_survives_files_folders_and_the_command_line(tmp_path_factory, first, second, data):
+    content = {**first, **second}
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_text(toml(content), encoding="utf-8")
+    assert tomllib.loads(path.read_text(encoding="utf-8")) == content
+    runs = read_comparison(path).runs()
+    assert len(runs) == len(content["strategies"])
+    for run in runs:
+        canonical = run.canonical
+        stored = json.loads(json.dumps(canonical))
+        assert stored == canonical
+        again = RunConfig(**stored)
+        assert (again.canonical, again.folder_name, again.label) == (canonical, run.folder_name, run.label)
+        assert again.chosen_strategy == run.chosen_strategy
+        assert canonical["batch_size"] == content["batch_size"]
+        for table in ("data", "split", "model", "training", "posterior"):
+            assert all(canonical[table][key] == value for key, value in content.get(table, {}).items())
+    # The same settings in another order, or given on the command line, are the same runs.
+    names = [run.folder_name for run in runs]
+    keys = data.draw(st.permutations(list(content)))
+    path.write_text(toml({key: content[key] for key in keys}), encoding="utf-8")
+    assert [run.folder_name for run in read_comparison(path).runs()] == names
+    moved = [key for key in keys if key not in ("data", "strategies")][: data.draw(st.integers(0, 4))]
+    path.write_text(toml({key: value for key, value in content.items() if key not in moved}), encoding="utf-8")
+    quoted = data.draw(st.booleans())
+    changes = [f"{table}.{key}={value if isinstance(value, str) and not quoted else json.dumps(value)}"
+               for table in moved if isinstance(content[table], dict)
+               for key, value in content[table].items()]  # fmt: skip
+    changes += [f"{key}={json.dumps(content[key])}" for key in moved if not isinstance(content[key], dict)]
+    assert [run.folder_name for run in read_comparison(path, changes).runs()] == names

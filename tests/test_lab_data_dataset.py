@@ -7,6 +7,8 @@ import torch
 import published_files as files
 from batchbalance.lab.data.dataset import assemble
 
+pytestmark = pytest.mark.typed
+
 
 def test_images_are_normalised_by_the_training_part() -> None:
     train, test = files.images(9, (3, 5, 4), 0), files.images(4, (3, 5, 4), 1) // 3

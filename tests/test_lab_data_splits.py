@@ -13,6 +13,8 @@ import published_files as files
 from batchbalance.lab.data import DATASETS, PAPER_SIZES, SplitSizes, imbalance, load, prepare, repeat_pool, split
 from batchbalance.lab.data.dataset import Dataset, assemble
 
+pytestmark = pytest.mark.typed
+
 
 def toy(num: int = 120, num_classes: int = 4) -> Dataset:
     x = np.random.default_rng(5).normal(size=(num, 3))

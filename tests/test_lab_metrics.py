@@ -11,6 +11,8 @@ from batchbalance.lab.metrics import accuracy, area_under_curve, calibration_err
 from batchbalance.lab.metrics import test_metrics as all_metrics
 from batchbalance.predictions import Predictions
 
+pytestmark = pytest.mark.typed
+
 
 def example(seed: int, num: int = 40, num_classes: int = 4, *, missing: int | None = None, ties: bool = False):
     draws = torch.Generator().manual_seed(seed)

@@ -21,6 +21,8 @@ from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors import Fitted, MCDropout
 from conftest import random_probs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):

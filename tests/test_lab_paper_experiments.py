@@ -84,6 +84,7 @@ def test_settings_of_the_released_code():
         assert {"name": "badge", "mean_gradients": True} in chains.strategies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_dry_runs_need_no_data(preset, tmp_path):
     for name in NAMES:
@@ -94,12 +95,20 @@ def test_dry_runs_need_no_data(preset, tmp_path):
         assert result.output.count(": 0 rounds in ") == expected
 
 
+@pytest.fixture(scope="module")
+def smoke_runs(tmp_path_factory):
+    """A folder for all smoke presets: a run that several experiments share is done once, as by `batchbalance run`."""
+    return tmp_path_factory.mktemp("smoke")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_smoke_presets_run(name, tmp_path):
-    for part, comparison in experiment(name).comparisons("smoke").items():
+def test_smoke_presets_run(name, smoke_runs):
+    for comparison in experiment(name).comparisons("smoke").values():
         assert comparison.data.name in GENERATED
+        goal = Goal(comparison.budget, comparison.target_error)
         for run in comparison.runs():
-            records = run_trial(run, 0, tmp_path / part, Goal(comparison.budget, comparison.target_error))
+            records = run_trial(run, 0, smoke_runs / f"{goal.budget}-{goal.target_error}", goal)
             assert len(records) >= 2
             assert [len(record["indices"]) for record in records] == [run.batch_size] * (len(records) - 1) + [0]
 
@@ -155,6 +164,7 @@ def test_merging_leaves_its_arguments_alone():
     assert below == {"a": {"b": 1, "c": [1]}, "d": 2}
 
 
+@pytest.mark.slow
 def test_run_by_name_from_the_command_line(tmp_path):
     result = invoke(
         "run", "dry-bean", "--preset", "smoke", "--runs-dir", str(tmp_path), "--set", 'strategies=["random"]'

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from batchbalance.lab.processes import KEPT_MEMORY, Task, keeping_memory, run_tasks
 from batchbalance.lab.records import open_trial, read_runs
@@ -13,6 +14,7 @@ from small_runs import FOREST, run_of, timeless
 GOAL = Goal(budget=20)
 
 
+@pytest.mark.slow
 def test_jobs_change_no_number_and_failures_stay_alone(tmp_path):
     configs = [run_of("random"), run_of("power-balance"), run_of("random", split={"validation": 10**6})]
     tasks = [Task(config, seed, tmp_path / "parallel", GOAL) for seed in (0, 1) for config in configs]
@@ -41,6 +43,7 @@ def test_workers_keep_freed_memory_unless_the_user_says_otherwise(monkeypatch):
     assert (os.environ[first], second in os.environ) == ("4096", False)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_reported_and_replaced(tmp_path):
     config = run_of("random", **FOREST)
     tasks = [Task(config, seed, tmp_path, GOAL) for seed in (0, 1)]
@@ -61,7 +64,8 @@ def children(parent=None):
     return [each for each in psutil.Process(parent).children() if "spawn_main" in " ".join(each.cmdline())]
 
 
-def test_workers_end_with_a_killed_parent(tmp_path):
+@pytest.mark.slow
+def test_workers_end_with_a_killed_parent(tmp_path, parent):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path; from small_runs import FOREST, run_of\n"
@@ -70,10 +74,7 @@ def test_workers_end_with_a_killed_parent(tmp_path):
         "    for news in run_tasks([Task(run_of('random', **FOREST), 0, Path(sys.argv[2]), Goal(budget=100))], 1):\n"
         "        print(news.kind, flush=True)\n"
     )
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    command = [sys.executable, str(script), str(Path(__file__).parent), str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with parent.start(code, Path(__file__).parent, tmp_path) as process:
         assert process.stdout.readline() == "step\n"
         workers = children(process.pid)
         assert len(workers) == 1

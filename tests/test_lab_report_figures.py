@@ -1,8 +1,6 @@
 """Figures: legends outside, nothing cut off, runs told apart without colour, no global state."""
 
 import itertools
-import subprocess
-import sys
 
 import pytest
 
@@ -82,10 +80,10 @@ def test_one_trial_and_a_metric_that_one_run_lacks(tmp_path):
     assert "differences" not in figures(compare(runs[:1]))
 
 
-def test_pyplot_is_never_loaded_and_matplotlib_only_when_drawing():
+def test_pyplot_is_never_loaded_and_matplotlib_only_when_drawing(parent):
     code = (
         "import sys; from batchbalance.lab.report import figures\n"
         "assert 'matplotlib' not in sys.modules\n"
         "figures._paper(3, False); assert 'matplotlib.pyplot' not in sys.modules\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+    assert parent.run(code) == (0, "", "")

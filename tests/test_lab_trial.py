@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -107,19 +106,19 @@ run_trial(run_of("batch-balance"), 3, Path(sys.argv[2]), Goal(budget=60), report
 """
 
 
-def test_a_killed_process_loses_at_most_its_round(config, tmp_path):
+@pytest.mark.slow
+def test_a_killed_process_loses_at_most_its_round(config, tmp_path, parent):
     uninterrupted = run_trial(config, 3, tmp_path / "whole", Goal(budget=60))
     rng = np.random.default_rng(0)
     path = trial_path(tmp_path / config.folder_name, 3)
     survived = []
     for _ in range(3):
-        command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with parent.start(SCRIPT, Path(__file__).parent, tmp_path) as process:
             for _ in range(rng.integers(5, 14)):  # counting phases lands in a round on any machine
                 assert process.stdout.readline()
             time.sleep(rng.uniform(0, 0.02))
             process.kill()
-        assert process.returncode == -9
+            assert process.wait() == -9
         survived.append(path.read_bytes().count(b"\n"))
     assert survived == sorted(survived)
     assert survived[0] > 0

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -175,7 +173,7 @@ def test_numpy_and_torch_scalars_are_plain_ids_and_labels(tmp_path):
     assert all(type(name) is int for name in new.ask(2))
 
 
-def test_processes_take_turns(tmp_path):
+def test_processes_take_turns(tmp_path, parent):
     asked = started(tmp_path).ask(5)
     code = (
         "import json, sys; sys.path.insert(0, sys.argv[1])\n"
@@ -184,8 +182,8 @@ def test_processes_take_turns(tmp_path):
         "new.tell(names[::-2], answer(names[::-2])); print(json.dumps(names))\n"
     )
     tests = str(__file__).rpartition("/")[0]
-    result = subprocess.run([sys.executable, "-c", code, tests, str(tmp_path)], capture_output=True, text=True)
-    assert json.loads(result.stdout or "null") == asked, result.stderr
+    _, out, err = parent.run(code, tests, tmp_path)
+    assert json.loads(out or "null") == asked, err
     here = learner(tmp_path)
     assert here.open_questions == asked[1::2]
     here.tell(asked[1::2], answer(asked[1::2]))

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -76,7 +73,7 @@ def test_strategies_that_do_not_stream_say_what_they_need(pool, strategy, option
         select(pool, 60, strategy=strategy, memory_budget=streaming_bytes(pool) + 1000, **options)
 
 
-def test_a_file_that_shrinks_is_an_error_and_not_the_end(tmp_path):
+def test_a_file_that_shrinks_is_an_error_and_not_the_end(tmp_path, parent):
     code = (
         "import os, sys, numpy as np\n"
         "from batchbalance import Predictions, select\n"
@@ -86,10 +83,10 @@ def test_a_file_that_shrinks_is_an_error_and_not_the_end(tmp_path):
         "os.truncate(path, 10_000)\n"
         "select(pool, 3, strategy='bald')\n"
     )
-    result = subprocess.run([sys.executable, "-c", code, tmp_path / "p.npy"], capture_output=True, text=True)
-    assert result.returncode == 1  # and not a bus error
-    assert "FileFormatError" in result.stderr
-    assert "must stay as it is while it is read, got 10,000 bytes where there were 3,200,128" in result.stderr
+    code, _, err = parent.run(code, tmp_path / "p.npy")
+    assert code == 1  # and not a bus error
+    assert "FileFormatError" in err
+    assert "must stay as it is while it is read, got 10,000 bytes where there were 3,200,128" in err
 
 
 def test_a_file_that_was_replaced_or_has_grown_can_be_read_on(tmp_path):
@@ -106,7 +103,8 @@ def test_a_file_that_was_replaced_or_has_grown_can_be_read_on(tmp_path):
         Predictions.load(path)
 
 
-def test_peak_memory_stays_within_the_budget(tmp_path):
+@pytest.mark.slow
+def test_peak_memory_stays_within_the_budget(tmp_path, parent):
     """60,000 points × 40 × 10 are 96 MB of numbers; terms would take 150 MB and more."""
     code = (
         "import re, sys, threading, time, numpy as np, torch\n"
@@ -134,8 +132,7 @@ def test_peak_memory_stays_within_the_budget(tmp_path):
         stored[start : start + 6_000] = rng.dirichlet(np.ones(10), size=(6_000, 40))
     stored.flush()
     budget = 160 * 2**20
-    result = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "p.npy", str(budget)], capture_output=True, text=True, check=True
-    )
-    for line in result.stdout.splitlines():
-        assert int(line.split()[1]) <= budget, result.stdout
+    ended, out, err = parent.run(code, tmp_path / "p.npy", budget)
+    assert (ended, len(out.splitlines())) == (0, 5), err
+    for line in out.splitlines():
+        assert int(line.split()[1]) <= budget, out

@@ -1,8 +1,6 @@
 """One contract for every posterior: the same draws on every set, in every chunk, and after saving."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -340,11 +338,13 @@ print(peaks[1] - peaks[0])
 """
 
 
-def test_memory_does_not_grow_with_the_number_of_inputs(tmp_path):
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_inputs(tmp_path, parent):
     path = tmp_path / "p.npy"
     script = MEMORY.replace("{path}", str(path))
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert int(run.stdout) * 1024 < path.stat().st_size / 4
+    ended, out, err = parent.run(script)
+    assert ended == 0, err
+    assert int(out) * 1024 < path.stat().st_size / 4
 
 
 def test_progress_is_shown_if_asked(capsys):

@@ -10,6 +10,8 @@ from batchbalance import FileFormatError, select
 from batchbalance.posteriors import MCDropout, predicted_pool
 from batchbalance.seeds import generator
 
+pytestmark = pytest.mark.typed
+
 MODEL = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 3))
 INPUTS = torch.randn(70, 4, generator=generator(0, "inputs")).numpy()
 

@@ -12,6 +12,8 @@ from batchbalance.predictions.arrays import check_draw_ids
 from batchbalance.predictions.notes import checksum
 from conftest import random_probs, random_weights
 
+pytestmark = pytest.mark.typed
+
 PROBS = random_probs(7, 3, 4, seed=1)
 
 

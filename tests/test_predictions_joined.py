@@ -8,6 +8,8 @@ from batchbalance import DrawMismatchError, FileFormatError, Predictions, select
 from batchbalance.predictions import join, load_parts
 from conftest import random_probs, random_weights
 
+pytestmark = pytest.mark.typed
+
 SIZES = (7, 1, 30, 12)
 PROBS = random_probs(sum(SIZES), 6, 3, seed=3)
 CUTS = np.split(PROBS, np.cumsum(SIZES)[:-1])

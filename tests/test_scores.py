@@ -8,6 +8,8 @@ from batchbalance import Predictions
 from batchbalance.scores import bald, entropy, epig, least_confidence, margin, mean_std, variation_ratio
 from conftest import random_probs, random_weights
 
+pytestmark = pytest.mark.typed
+
 SCORES = {
     "entropy": entropy,
     "least_confidence": least_confidence,

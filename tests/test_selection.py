@@ -15,6 +15,8 @@ from batchbalance import (
 )
 from conftest import random_probs, random_weights
 
+pytestmark = pytest.mark.typed
+
 
 def test_the_selection_tells_how_it_came_about(pool):
     chosen = select(pool, 3, validation_error=0.2)
@@ -114,6 +116,7 @@ def test_numbers_of_numpy_and_torch_are_numbers(pool):
     assert select(pool, 3, threshold=np.float32(0.125)).threshold == 0.125
 
 
+@pytest.mark.slow
 def test_weights_that_differ_in_the_last_digit_are_the_same():
     for seed in range(60):
         weights = torch.from_numpy(random_weights(8, seed)) * (1 + 1e-15)

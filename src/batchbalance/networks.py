@@ -74,7 +74,7 @@ def fashion_cnn(
     512 that is 2048–512–C, the last layers of the released code, on the three pools of the paper's text.
     """
     _check(num_classes, input_shape, 3, dropout, width)
-    check_options(hidden=hidden, round_up=round_up)
+    check_options(hidden=[hidden], round_up=round_up)
     filters = [_scaled(count, width) for count in (32, 64, 128)]
     blocks = _blocks(input_shape[0], filters, kernel=3, padding=1, dropout=dropout, round_up=round_up)
     return _with_mlp(blocks, _scaled(hidden, width), num_classes, input_shape, dropout)
@@ -253,7 +253,8 @@ def check_network(name: str, options: dict[str, Any]) -> None:
     network = OWN.get(name)
     if network is None:
         return
-    check_options(**options)
+    single = isinstance(network_options(network).get("hidden"), int)  # fashion-cnn has one hidden layer
+    check_options(**{**options, **({"hidden": [options["hidden"]]} if single else {})})
     shape = signature(network).parameters["input_shape"].default
     with torch.device("meta"):  # without memory for its weights
         network(2, (8,) if shape is Parameter.empty else shape, **options)
@@ -269,10 +270,9 @@ def check_options(
         raise ValueError(f"`width` must be at most {MAX_WIDTH}, got {width}; 1 gives the networks of the paper")
     check_flag("round_up", round_up)
     for name, units in (("hidden", hidden), ("head", head)):
-        several = [units] if isinstance(units, int) and name == "hidden" else units  # fashion-cnn has one layer
-        if not isinstance(several, list | tuple) or not several:
+        if not isinstance(units, list | tuple) or not units:
             raise ValueError(f"`{name}` must be the units of each of at least one layer, as [64, 64], got {units!r}")
-        for count in several:
+        for count in units:
             check_whole(name, count, 1, MAX_UNITS)
 
 

@@ -30,6 +30,7 @@ DENSE_EDGES_PER_DRAW = 4  # above this many edges for each draw, single scores g
 CHUNK_BYTES = 2**21  # terms computed at a time: they stay in the cache
 FACTOR_BYTES = 2**24  # float64 (S, E) matrices held at a time
 CACHE_BYTES = 2**30
+LEAST_DRAWS = 4  # for a standard error over draws
 
 
 def log_ratios(log_probs: Float[Tensor, "n C S"], offset: bool) -> Float[Tensor, "n C S"]:
@@ -335,7 +336,7 @@ def balance_scores(
 class BalancePath:
     """Δ along an ordered batch, float64: the `gains` of its points and their Monte-Carlo standard `errors`.
 
-    Two or three draws make a single disjoint unit, which has no spread: then `errors` is None.
+    With fewer than LEAST_DRAWS draws, which make a single disjoint pair, `errors` is None whatever the pairs are.
     """
 
     gains: Float[Tensor, " B"]
@@ -353,8 +354,8 @@ def balance_path(model: BalanceModel, indices: Int[Tensor, " B"]) -> BalancePath
         contributions = before * discounts
         gains.append(torch.einsum("nse,s,e->n", contributions, model.draw_weights, model.edge_weights))
         errors.append(_standard_errors(contributions, model))
-    known = torch.cat(errors).cpu()
-    return BalancePath(torch.cat(gains).cpu(), None if bool(known.isnan().any()) else known)
+    few = model.predictions.num_draws < LEAST_DRAWS
+    return BalancePath(torch.cat(gains).cpu(), None if few else torch.cat(errors).cpu())
 
 
 def _standard_errors(contributions: Float[Tensor, "n S E"], model: BalanceModel) -> Float[Tensor, " n"]:
@@ -381,9 +382,7 @@ def _standard_errors(contributions: Float[Tensor, "n S E"], model: BalanceModel)
     influence.index_add_(1, unit[pairs[:, 0]], pair_parts)
     if edges.design != "disjoint":
         influence.index_add_(1, unit[pairs[:, 1]], pair_parts)
-    num_units = len(unit.unique())
-    if num_units < 2:
-        return torch.full((len(contributions),), torch.nan, dtype=torch.float64)
+    num_units = max(2, len(unit.unique()))  # one unit has no spread; nobody is told then
     return (influence.square().sum(dim=1) * num_units / (num_units - 1)).sqrt()
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from batchbalance.cli.app import Ray, RayCommand, app, complain, imports_done, out, reported_errors
 from batchbalance.errors import FileFormatError, UnknownNameError
+from batchbalance.ids import id_of, ids_path
 
 if TYPE_CHECKING:
     from batchbalance.balance.edges import Pairs
@@ -67,7 +68,8 @@ def select_command(
         Path | None, typer.Option(help="Points of the pool that have labels, one a line, as in --exclude.")
     ] = None,
     ids: Annotated[
-        list[Path] | None, typer.Option(help="Names of the points, one a line; repeatable, one file after the other.")
+        list[Path] | None,
+        typer.Option(help="Names of the points, one a line; repeatable. Default e.ids.txt beside e.npy."),
     ] = None,
     exclude: Annotated[
         Path | None, typer.Option(help="Points not to choose, one a line: ids if --ids is given, else indices from 0.")
@@ -119,6 +121,8 @@ def select_command(
         else:
             raise ValueError("predictions or --embeddings must be given, got neither")
         compared = None if reference is None else Predictions.load(reference, kind, axes)
+        if not ids and embeddings is not None and ids_path(embeddings).is_file():
+            ids = [ids_path(embeddings)]
         names = read_ids(ids, shape[0]) if ids else None
         started = time.perf_counter()
         selection = select(
@@ -225,7 +229,7 @@ def read_embeddings(path: Path) -> Any:
 
 def read_ids(paths: list[Path], num_points: int) -> list[str]:
     """One distinct id for each point."""
-    names = [line.strip() for path in paths for line in read_lines(path)]
+    names = [id_of(line.strip()) for path in paths for line in read_lines(path)]
     files = ", ".join(map(str, paths))
     if len(names) != num_points:
         raise FileFormatError(f"{files} must have one id for each of {num_points} points, got {len(names)}")
@@ -242,7 +246,7 @@ def check_distinct(path: Path | str, names: list[str]) -> None:
 
 def read_points(path: Path, names: list[str] | None) -> list[int]:
     """Indices of the points that a file names."""
-    lines = [line.strip() for line in read_lines(path)]
+    lines = [id_of(line.strip()) for line in read_lines(path)]
     check_distinct(path, lines)
     if names is None:
         wrong = next((line for line in lines if not line.isdecimal()), None)

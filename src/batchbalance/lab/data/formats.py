@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from batchbalance.encoders.images import IMAGE_ENDINGS
 from batchbalance.errors import FileFormatError, MissingExtraError
 from batchbalance.files import archived_arrays
 from batchbalance.lab.data.labels import is_blank
@@ -26,7 +27,6 @@ Array = NDArray[Any]
 T = TypeVar("T")
 
 PIECE_BYTES = 2**24
-IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
 
 def content(path: Path) -> bytes:

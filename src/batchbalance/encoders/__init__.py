@@ -1,0 +1,22 @@
+"""Encoders: from images, texts and tables to embeddings.
+
+``embed("photos/", output="e.npy")`` is the whole of it; ``encoder`` gives an encoder by name.
+"""
+
+from batchbalance.encoders.contract import Encoder, FittedEncoder
+from batchbalance.encoders.embedding import Embeddings, embed
+from batchbalance.encoders.items import Items, open_items
+from batchbalance.encoders.named import DEFAULTS, encoder
+from batchbalance.ids import read_ids
+
+__all__ = [
+    "DEFAULTS",
+    "Embeddings",
+    "Encoder",
+    "FittedEncoder",
+    "Items",
+    "embed",
+    "encoder",
+    "open_items",
+    "read_ids",
+]

@@ -1,0 +1,161 @@
+"""What an encoder is: it turns a batch of images, texts or rows of a table into vectors of D numbers.
+
+Any function ``f(batch) -> (n, D)`` becomes one.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]  # (n, D)
+Kind = Literal["images", "texts", "rows"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """Turns inputs into vectors. The same inputs in the same batch always give the same numbers.
+
+    Attributes:
+        name: what it is called on the command line and in records.
+        kind: what it reads: "images" (RGB images of Pillow), "texts" (strings) or "rows" (dicts of cells); None if it
+            does not say.
+        dim: D; None as long as it is not known, before the first batch or before `fit`.
+        fingerprint: another text as soon as the same inputs may give other numbers.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def kind(self) -> Kind | None: ...  # noqa: D102
+
+    @property
+    def dim(self) -> int | None: ...  # noqa: D102
+
+    @property
+    def fingerprint(self) -> str: ...  # noqa: D102
+
+    def encode(self, batch: Sequence[Any]) -> Any:
+        """The vectors of a batch, (n, D)."""
+
+
+@runtime_checkable
+class FittedEncoder(Encoder, Protocol):
+    """An encoder that looks at all inputs before the first batch; once it has a `dim`, it is fitted and stays so."""
+
+    def fit(self, inputs: Iterable[Any]) -> None:
+        """Learn from inputs, which can be gone through more than once."""
+
+
+class Function:
+    """A function of the user's as an encoder.
+
+    Args:
+        function: `f(batch) -> (n, D)`; an array, a tensor or a list of rows.
+        name: what it is called; by default its module and name.
+        kind: what it reads; None if it does not say.
+        fingerprint: by default a hash of the source file that it comes from, and its name.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Sequence[Any]], Any],
+        name: str | None = None,
+        kind: Kind | None = None,
+        fingerprint: str | None = None,
+    ) -> None:
+        named = function if hasattr(function, "__qualname__") else type(function)
+        self.name = name or f"{named.__module__}:{named.__qualname__}"
+        self.kind = kind
+        self.dim: int | None = None
+        self.fingerprint = fingerprint or f"{self.name}/{_source_digest(named)}"
+        self._function = function
+
+    def encode(self, batch: Sequence[Any]) -> Any:
+        """What the function gives."""
+        try:
+            return self._function(batch)
+        except Exception as error:  # whatever a user's function raises
+            raise ValueError(f"encoder {self.name!r} must take a batch, got {type(error).__name__}: {error}") from error
+
+
+def as_encoder(given: Any, name: str | None = None) -> Encoder:
+    """An encoder from an encoder, a class of encoders, an object with `encode`, or a function.
+
+    Raises:
+        TypeError: if it is none of these.
+        ValueError: if its attribute `kind` is none that there is.
+    """
+    if inspect.isclass(given):
+        given = given()
+    kind = getattr(given, "kind", None)
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"`kind` of an encoder must be one of {', '.join(KINDS)}, got {kind!r}; or leave it out")
+    if isinstance(given, Encoder):
+        return given
+    function = getattr(given, "encode", given)
+    if not callable(function):
+        raise TypeError(
+            f"an encoder must be a function of a batch or have `encode`, got {name or ''} {type(given).__name__}"
+        )
+    return Function(function, name, kind, getattr(given, "fingerprint", None))
+
+
+def encoded(encoder: Encoder, batch: Sequence[Any]) -> Vectors:
+    """The vectors of a batch, checked: (n, D) float32.
+
+    Raises:
+        ValueError: if they have another shape, or are not finite.
+    """
+    given = encoder.encode(batch)
+    if isinstance(given, torch.Tensor):
+        given = given.detach().cpu().numpy()
+    array = np.asarray(given)
+    expected = f"an array of {len(batch)} rows and {encoder.dim or 'D'} columns"
+    wrong_dim = encoder.dim is not None and array.shape[1:] != (encoder.dim,)
+    if array.ndim != 2 or len(array) != len(batch) or not array.shape[1] or wrong_dim or array.dtype.kind not in "fiub":
+        raise ValueError(f"encoder {encoder.name!r} must give {expected}, got {array.dtype} of shape {array.shape}")
+    with np.errstate(over="ignore"):
+        vectors = np.ascontiguousarray(array, dtype=np.float32)
+    if not np.isfinite(vectors).all():
+        raise ValueError(f"encoder {encoder.name!r} must give finite numbers, got NaN, infinity or beyond float32")
+    return vectors
+
+
+def state_digest(state: dict[str, torch.Tensor]) -> str:
+    """A short hash of the weights of a network."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name}/{tensor.dtype}/{tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def usable_device(device: str | None) -> str:
+    """The device to compute on, if torch can use it here."""
+    device = device or "cpu"
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"`device` must be one that torch can use here, got {device!r}: {error}") from error
+    return device
+
+
+def first_line(error: Exception) -> str:
+    """What an error of another library says, in short."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _source_digest(named: Any) -> str:
+    try:
+        return hashlib.sha256(Path(inspect.getfile(named)).read_bytes()).hexdigest()[:16]
+    except (OSError, TypeError):  # a built-in, or typed into a prompt
+        return "no source"

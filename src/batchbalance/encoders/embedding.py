@@ -1,0 +1,246 @@
+"""From files to embeddings: batch by batch, into memory or into files that go on after any interruption."""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from batchbalance.checks import check_whole
+from batchbalance.encoders.contract import Encoder, FittedEncoder, Kind, Vectors, as_encoder, encoded
+from batchbalance.encoders.items import Item, Items, open_items
+from batchbalance.encoders.named import DEFAULTS
+from batchbalance.encoders.named import encoder as encoder_named
+from batchbalance.encoders.store import Places, Settings, Store
+from batchbalance.errors import FileFormatError
+from batchbalance.files import mapped_array
+from batchbalance.ids import ids_path, read_ids
+from batchbalance.journal import Journal
+from batchbalance.progress import progress as shown_progress
+
+BATCH_SIZES: dict[Kind, int] = {"images": 64, "texts": 1024, "rows": 1024}
+
+Skipped = tuple[tuple[str, str], ...]  # id and reason
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """Vectors and their ids.
+
+    Attributes:
+        vectors: (N, D) float32; memory-mapped if they are in a file.
+        ids: N names.
+        encoder: the name of the encoder.
+        skipped: id and reason of each item that was left out.
+        num_resumed: how many of them an earlier start had made; all of them if the file was up to date.
+    """
+
+    vectors: Vectors
+    ids: list[str]
+    encoder: str
+    skipped: Skipped = ()
+    num_resumed: int = 0
+
+
+def embed(
+    source: str | os.PathLike[str] | Sequence[Any] | Items,
+    encoder: Encoder | Callable[[Sequence[Any]], Any] | str | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    ids_output: str | os.PathLike[str] | None = None,
+    skip_bad: bool = False,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> Embeddings:
+    """Embed images, texts or rows of a table.
+
+    Args:
+        source: a path, a list of texts, of images or of dicts, or what `open_items` gives (for columns and ids).
+        encoder: an encoder, its name, or a function `f(batch) -> (n, D)`; by default the one for the kind of items.
+        output: a ``.npy`` file to write to, batch by batch. Interrupted in any way, the same call goes on and ends
+            with the same bytes. Without it everything is kept in memory.
+        ids_output: the file for the ids; by default ``e.ids.txt`` beside ``e.npy``.
+        skip_bad: leave out damaged files and empty texts instead of refusing them.
+        batch_size: items looked at at a time; 64 images, else 1,024.
+        progress: show how far it is.
+
+    Raises:
+        FileFormatError: if an item is damaged or empty, unless `skip_bad`.
+        MissingExtraError: if the encoder needs a package that is not there.
+        ValueError: if encoder and items do not fit together.
+    """
+    using = encoder_named(encoder) if isinstance(encoder, str) else None if encoder is None else as_encoder(encoder)
+    items = source if isinstance(source, Items) else open_items(source, kind=None if using is None else using.kind)
+    if not len(items):
+        raise FileFormatError(f"{items.name} must hold at least one item, got none")
+    using = encoder_named(DEFAULTS[items.kind]) if using is None else using
+    if using.kind is not None and using.kind != items.kind:
+        raise ValueError(f"encoder {using.name!r} must get {using.kind}, got {items.kind} in {items.name}")
+    if output is None and ids_output is not None:
+        raise ValueError("`ids_output` needs `output`; leave it out, or name a file for the vectors too")
+    size = check_whole("batch_size", BATCH_SIZES[items.kind] if batch_size is None else batch_size)
+    work = _Work(items, using, size, skip_bad, progress)
+    if output is None:
+        return work.in_memory()
+    places = Places(Path(output), ids_path(Path(output)) if ids_output is None else Path(ids_output))
+    places.check()
+    return work.in_files(places)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One call of `embed`."""
+
+    items: Items
+    encoder: Encoder
+    batch_size: int
+    skip_bad: bool
+    progress: bool
+
+    def in_memory(self) -> Embeddings:
+        self._fit()
+        parts, ids, skipped = [], list[str](), list[tuple[str, str]]()
+        with shown_progress("embedding", len(self.items), self.progress) as bar:
+            for batch in self._batches():
+                names, vectors, bad = self._encoded(batch)
+                ids += names
+                skipped += bad
+                parts += [] if vectors is None else [vectors]
+                bar.advance(len(batch))
+        if not parts:
+            raise FileFormatError("there must be at least one item that can be embedded, got none")
+        return Embeddings(np.concatenate(parts), ids, self.encoder.name, tuple(skipped))
+
+    def in_files(self, places: Places) -> Embeddings:
+        self._fit()
+        settings: Settings = {
+            "encoder": self.encoder.name,
+            "fingerprint": self.encoder.fingerprint,
+            "batch_size": self.batch_size,
+        }
+        done = self._done(places, settings)
+        if done is not None:
+            return done
+        with Store(places, settings, len(self.items)) as store:
+            num_resumed = self._resume(store)
+            if store.started_over:
+                warnings.warn(
+                    f"the unfinished embeddings for {places.output} are made anew: {store.started_over}", stacklevel=3
+                )
+            self._go_on(store)
+            skipped = [(name, reason) for batch in store.batches for name, reason in batch["skipped"]]
+            record = {
+                **settings,
+                "items": _joint_key([batch["key"] for batch in store.batches]),
+                "rows": sum(batch["rows"] for batch in store.batches),
+                "dim": max(batch["dim"] for batch in store.batches),
+                "ids": sum(batch["id_bytes"] for batch in store.batches),
+                "skipped": skipped,
+            }
+            store.finish(record)
+        return Embeddings(
+            mapped_array(places.output), read_ids(places.ids), self.encoder.name, tuple(skipped), num_resumed
+        )
+
+    def _resume(self, store: Store) -> int:
+        """Check that the batches that are done are of the items as they are now; how many vectors that keeps."""
+        if not store.batches:
+            return 0
+        for batch, record in zip(self._batches(), store.batches, strict=False):
+            if _key(batch) != record["key"]:
+                store.start_over(f"{self.items.name} has changed since they were begun")
+                return 0
+            if record["skipped"] and not self.skip_bad:
+                raise _refusal(record["skipped"][0][1])
+        if len(store.batches) > -(-len(self.items) // self.batch_size):
+            store.start_over(f"{self.items.name} has changed since they were begun")
+            return 0
+        return sum(record["rows"] for record in store.batches)
+
+    def _go_on(self, store: Store) -> None:
+        done = len(store.batches)
+        with shown_progress("embedding", len(self.items), self.progress) as bar:
+            for number, batch in enumerate(self._batches()):
+                if number >= done:
+                    store.append(_key(batch), *self._encoded(batch))
+                bar.advance(len(batch))
+
+    def _done(self, places: Places, settings: Settings) -> Embeddings | None:
+        """The embeddings as they are, if they were made of these items with this encoder."""
+        try:
+            record = json.loads(places.record.read_text(encoding="utf-8"))
+            same = all(record[key] == value for key, value in settings.items())
+            if not same or (record["skipped"] and not self.skip_bad) or places.ids.stat().st_size != record["ids"]:
+                return None
+            vectors = mapped_array(places.output)
+            if vectors.shape != (record["rows"], record["dim"]):
+                return None
+            if record["items"] != _joint_key([_key(batch) for batch in self._batches()]):
+                return None
+        except (OSError, ValueError, KeyError, TypeError):  # no record, or none of ours
+            return None
+        if places.journal.exists():  # of a process that was killed right before its end
+            Journal(places.journal).close()  # refuses if another process is at work
+            places.remove_journal()
+        skipped = tuple((name, reason) for name, reason in record["skipped"])
+        return Embeddings(vectors, read_ids(places.ids), self.encoder.name, skipped, record["rows"])
+
+    def _batches(self) -> Iterator[list[Item]]:
+        items = iter(self.items)
+        while batch := list(islice(items, self.batch_size)):
+            yield batch
+
+    def _fit(self) -> None:
+        if isinstance(self.encoder, FittedEncoder) and self.encoder.dim is None:
+            self.encoder.fit(_Values(self.items, self.skip_bad))
+
+    def _encoded(self, batch: list[Item]) -> tuple[list[str], Vectors | None, list[tuple[str, str]]]:
+        """The ids and vectors of a batch, and what was left out."""
+        ids, values, skipped = [], [], []
+        for item in batch:
+            try:
+                values.append(item.read())
+                ids.append(item.id)
+            except (FileFormatError, FileNotFoundError, PermissionError) as error:
+                if not self.skip_bad:
+                    raise _refusal(str(error)) from error
+                skipped.append((item.id, str(error)))
+        return ids, encoded(self.encoder, values) if values else None, skipped
+
+
+@dataclass(frozen=True)
+class _Values:
+    """What the items hold, again and again, for `fit`."""
+
+    items: Items
+    skip_bad: bool
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.items:
+            try:
+                yield item.read()
+            except FileFormatError as error:
+                if not self.skip_bad:
+                    raise _refusal(str(error)) from error
+
+
+def _refusal(reason: str) -> FileFormatError:
+    return FileFormatError(f"{reason}; mend or remove it, or leave such items out with --skip-bad (`skip_bad=True`)")
+
+
+def _key(batch: list[Item]) -> str:
+    return _joint_key([item.key for item in batch])
+
+
+def _joint_key(keys: list[str]) -> str:
+    digest = hashlib.sha256()
+    for key in keys:
+        content = key.encode("utf-8", "surrogatepass")
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.hexdigest()[:32]

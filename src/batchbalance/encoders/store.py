@@ -1,0 +1,245 @@
+"""Embeddings that grow batch by batch in files, and go on after any interruption.
+
+While they grow, ``e.npy.part`` holds the vectors (a memory-mapped array with room for all of them), ``e.ids.txt.part``
+the ids, and ``e.npy.journal`` what is done: first the settings, then a record for each batch with a hash of its items.
+A batch counts once its record is there. At the end the parts are renamed, and ``e.embed.json`` says what was done.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+
+from batchbalance.encoders.contract import Vectors
+from batchbalance.errors import FileFormatError
+from batchbalance.files import replacing
+from batchbalance.ids import line_of
+from batchbalance.journal import Journal, sync_folder
+from batchbalance.machine import as_text
+
+HEADER_BYTES = 128
+NUMBER = np.dtype("<f4")
+
+
+class Settings(TypedDict):
+    """What every vector depends on."""
+
+    encoder: str
+    fingerprint: str
+    batch_size: int
+
+
+class Batch(TypedDict):
+    """The record of a batch.
+
+    Attributes:
+        key: hash of the ids and contents of its items.
+        rows: vectors that it gave.
+        dim: numbers of a vector; 0 if it gave none.
+        id_bytes: bytes of the file of ids that are its own.
+        skipped: id and reason of each item that was left out.
+    """
+
+    key: str
+    rows: int
+    dim: int
+    id_bytes: int
+    skipped: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where everything lies.
+
+    Attributes:
+        output: the vectors.
+        ids: the ids.
+    """
+
+    output: Path
+    ids: Path
+
+    @property
+    def vectors_part(self) -> Path:
+        """The vectors while they grow."""
+        return self.output.with_name(f"{self.output.name}.part")
+
+    @property
+    def ids_part(self) -> Path:
+        """The ids while they grow."""
+        return self.ids.with_name(f"{self.ids.name}.part")
+
+    @property
+    def journal(self) -> Path:
+        """What is done while they grow."""
+        return self.output.with_name(f"{self.output.name}.journal")
+
+    @property
+    def record(self) -> Path:
+        """What was done, once all is."""
+        return self.output.with_name(f"{self.output.stem}.embed.json")
+
+    def remove_journal(self) -> None:
+        """Remove the journal, which must be closed, and its lock."""
+        self.journal.unlink(missing_ok=True)
+        self.journal.with_name(f".{self.journal.name}.lock").unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Refuse, before any work, files that could not be written."""
+        if self.output.suffix != ".npy":
+            raise ValueError(f"--output must end in .npy, got {str(self.output)!r}")
+        for path in (self.output, self.ids):
+            if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+                raise OSError(f"cannot write {path}: {path.parent} must be a folder that can be written to")
+
+
+class Store:
+    """Growing files of embeddings, open in one process at a time.
+
+    Args:
+        places: where they lie.
+        settings: with other settings than those of an earlier start, everything starts over.
+        room: the most vectors there can be.
+
+    Attributes:
+        batches: the records of the batches that are done.
+        started_over: why an earlier start was not continued, or "".
+    """
+
+    def __init__(self, places: Places, settings: Settings, room: int) -> None:
+        self.batches: list[Batch] = []
+        self.started_over = ""
+        self._places, self._settings, self._room = places, settings, room
+        self._map: np.memmap | None = None
+        self._rows = self._id_bytes = 0
+        self._journal = Journal(places.journal)
+        try:
+            self._continue(list(self._journal))
+        except BaseException:
+            self._journal.close()
+            raise
+
+    def _continue(self, entries: list[dict[str, Any]]) -> None:
+        start = max((i for i, entry in enumerate(entries) if "settings" in entry), default=None)
+        if start is None:
+            self._begin()
+            return
+        earlier: Settings = entries[start]["settings"]
+        batches: list[Batch] = [entry["batch"] for entry in entries[start + 1 :]]
+        change = next((key for key, value in self._settings.items() if earlier.get(key) != value), None)
+        if change is not None:
+            what = {"encoder": "the encoder", "fingerprint": "the encoder", "batch_size": "the batch size"}[change]
+            self.start_over(f"{what} has changed since they were begun")
+            return
+        rows, id_bytes = sum(batch["rows"] for batch in batches), sum(batch["id_bytes"] for batch in batches)
+        dim = max((batch["dim"] for batch in batches), default=0)
+        if rows:
+            sizes = [path.stat().st_size if path.is_file() else -1 for path in self._parts]
+            if sizes[0] < HEADER_BYTES + rows * dim * NUMBER.itemsize or sizes[1] < id_bytes:
+                self.start_over("they were damaged meanwhile")
+                return
+            self._map = self._mapped(dim)
+        self.batches, self._rows, self._id_bytes = batches, rows, id_bytes
+
+    def start_over(self, reason: str) -> None:
+        """Forget all batches."""
+        self.started_over = reason if self.batches or len(self._journal) > 1 else ""
+        self._map, self.batches, self._rows, self._id_bytes = None, [], 0, 0
+        for path in self._parts:
+            path.unlink(missing_ok=True)
+        self._begin()
+
+    def append(self, key: str, ids: Sequence[str], vectors: Vectors | None, skipped: Sequence[tuple[str, str]]) -> None:
+        """Add a batch; once this returns it survives a crash."""
+        lines = "".join(f"{line_of(name)}\n" for name in ids).encode()
+        if vectors is not None:
+            if self._map is None:
+                self._map = self._mapped(vectors.shape[1])
+            if vectors.shape[1] != self._map.shape[1]:
+                raise ValueError(
+                    f"the encoder must give {self._map.shape[1]} numbers for every item, got {vectors.shape[1]}"
+                )
+            self._map[self._rows : self._rows + len(vectors)] = vectors
+            self._map.flush()
+            with self._places.ids_part.open("r+b" if self._id_bytes else "wb") as file:
+                file.seek(self._id_bytes)
+                file.truncate()
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        batch: Batch = {
+            "key": key,
+            "rows": 0 if vectors is None else len(vectors),
+            "dim": 0 if vectors is None else vectors.shape[1],
+            "id_bytes": len(lines),
+            "skipped": [list(pair) for pair in skipped],
+        }
+        self._journal.append({"batch": batch})
+        self.batches.append(batch)
+        self._rows += batch["rows"]
+        self._id_bytes += batch["id_bytes"]
+
+    def finish(self, record: dict[str, Any]) -> None:
+        """Put the files in their places. A crash on the way leaves no vectors with the ids of others."""
+        if self._map is None:
+            raise FileFormatError("there must be at least one item that can be embedded, got none")
+        dim = self._map.shape[1]
+        self._map = None
+        with self._places.vectors_part.open("r+b") as file:
+            file.write(header(self._rows, dim))
+            file.truncate(HEADER_BYTES + self._rows * dim * NUMBER.itemsize)
+            os.fsync(file.fileno())
+        with self._places.ids_part.open("r+b") as file:
+            file.truncate(self._id_bytes)
+            os.fsync(file.fileno())
+        self._places.output.unlink(missing_ok=True)
+        with replacing(self._places.record) as temporary:
+            temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        self._places.ids_part.replace(self._places.ids)
+        self._places.vectors_part.replace(self._places.output)
+        sync_folder(self._places.output.parent)
+        self._journal.close()
+        self._places.remove_journal()
+
+    def close(self) -> None:
+        """Let other processes go on with these files."""
+        self._map = None
+        self._journal.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _parts(self) -> tuple[Path, Path]:
+        return self._places.vectors_part, self._places.ids_part
+
+    def _begin(self) -> None:
+        self._journal.append({"settings": self._settings})
+
+    def _mapped(self, dim: int) -> np.memmap:
+        """The vectors, with room for all of them on the disk: a map of a file with holes dies when the disk is full."""
+        path, size = self._places.vectors_part, HEADER_BYTES + self._room * dim * NUMBER.itemsize
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(handle, 0, size)
+            os.ftruncate(handle, max(size, os.fstat(handle).st_size))
+        except OSError as error:
+            raise OSError(f"cannot write {path} of {as_text(size)}: {error.strerror or error}; make room") from error
+        finally:
+            os.close(handle)
+        return np.memmap(path, dtype=NUMBER, mode="r+", offset=HEADER_BYTES, shape=(self._room, dim))
+
+
+def header(num_rows: int, dim: int) -> bytes:
+    """The first bytes of a ``.npy`` file of float32, equally many for every shape."""
+    text = f"{{'descr': '{NUMBER.str}', 'fortran_order': False, 'shape': ({num_rows}, {dim}), }}"
+    start = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little")
+    return start + text.encode("ascii").ljust(HEADER_BYTES - 11) + b"\n"

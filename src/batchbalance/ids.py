@@ -1,0 +1,73 @@
+"""Ids of points in a text file, one a line; ``e.ids.txt`` holds those of ``e.npy``.
+
+An id stands as it is, unless it could not be read back: one that has a line break or another character that does not
+print, blanks at its ends, or a quotation mark at its start is written as a JSON string.
+"""
+
+import hashlib
+import json
+import os
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from batchbalance.errors import FileFormatError
+
+
+def ids_path(embeddings: Path) -> Path:
+    """Where the ids of a file of embeddings lie: ``e.ids.txt`` beside ``e.npy``."""
+    return embeddings.with_name(f"{embeddings.stem}.ids.txt")
+
+
+def line_of(name: str) -> str:
+    """The line, without its end, that stands for an id."""
+    plain = name.isprintable() and name.strip() == name and not name.startswith('"')
+    return name if plain else json.dumps(name)
+
+
+def id_of(line: str) -> str:
+    """The id that a line stands for."""
+    if line.startswith('"'):
+        try:
+            name = json.loads(line)
+        except ValueError:
+            return line
+        if isinstance(name, str):
+            return name
+    return line
+
+
+def read_ids(path: str | os.PathLike[str]) -> list[str]:
+    """The ids of a file, in order.
+
+    Raises:
+        FileFormatError: if it is no text file in UTF-8.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} must be a UTF-8 text file with one id a line") from error
+    return [id_of(line.strip()) for line in lines]
+
+
+def repeated_id(names: Iterable[str]) -> str | None:
+    """An id that comes more than once, or None; it keeps eight bytes for each id. Goes twice through `names`."""
+    import numpy as np  # only here, so that commands start without it
+
+    hashes = np.frombuffer(array("Q", _hashes(names)), dtype=np.uint64)
+    values, counts = np.unique(hashes, return_counts=True)
+    suspects = set(values[counts > 1].tolist())
+    if suspects:
+        seen = set()
+        for name, value in zip(names, _hashes(names), strict=True):
+            if value in suspects:
+                if name in seen:
+                    return name
+                seen.add(name)
+    return None
+
+
+def _hashes(names: Iterable[str]) -> Iterator[int]:
+    for name in names:
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        yield int.from_bytes(digest, "little")
