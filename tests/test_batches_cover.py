@@ -21,6 +21,8 @@ from batchbalance.batches.cover import (
 )
 from batchbalance.seeds import generator
 
+pytestmark = pytest.mark.typed
+
 
 def problem(points, batch_size, *, weights=None, kernel="gaussian", length=None, labelled=None, targets=None, **more):
     """A problem over all points, and the value of any batch by plain loops."""

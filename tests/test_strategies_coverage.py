@@ -14,6 +14,8 @@ from batchbalance.batches.typiclust import k_means, typical, typiclust
 from batchbalance.scores import entropy, margin
 from conftest import random_probs, random_weights
 
+pytestmark = pytest.mark.typed
+
 COVER = ["max-herding", "prob-cover", "u-herding", "cover-balance"]
 
 
@@ -234,6 +236,7 @@ def test_typiclust_finds_the_clusters_that_are_there():
     assert len(set(typiclust(points, 100, seed=0, max_clusters=3).tolist())) == 100
 
 
+@pytest.mark.slow
 def test_a_mapped_pool_is_read_in_blocks(tmp_path):
     """100,000 × 512 numbers of 16 bits are 102 MB, twice that as float32."""
     stored = np.lib.format.open_memmap(tmp_path / "e.npy", mode="w+", dtype=np.float16, shape=(100_000, 512))

@@ -11,6 +11,8 @@ from batchbalance.predictions import spans_of
 from batchbalance.progress import Bar
 from conftest import random_probs
 
+pytestmark = pytest.mark.typed
+
 
 @pytest.fixture
 def two_threads():
