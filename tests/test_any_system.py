@@ -73,7 +73,8 @@ with Journal(folder / "labels" / "journal.jsonl") as journal:
 TRIAL = """
 from batchbalance.lab.records import read_runs
 from batchbalance.lab.trial import Goal, run_trial
-from batchbalance.memory import free_memory, peak_memory
+from batchbalance.machine import free_memory
+from batchbalance.memory import peak_memory
 from small_runs import FOREST, run_of
 
 for budget in (15, 20):
