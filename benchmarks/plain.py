@@ -212,3 +212,16 @@ def epoch(model: nn.Module, inputs: Tensor, labels: Tensor, batch_size: int, num
         optimizer.zero_grad()
         loss(model(inputs[rows]), labels[rows]).backward()
         optimizer.step()
+
+
+def max_herding(points: Tensor, batch_size: int, squared_length: float) -> Tensor:
+    """The similarity of all pairs in one matrix, and a full pass over it for every pick."""
+    similarity = (-torch.cdist(points, points).square() / squared_length).exp()
+    covered = torch.zeros(len(points))
+    chosen: list[int] = []
+    for _ in range(batch_size):
+        gains = (similarity - covered).clamp_min(0).sum(dim=1)
+        gains[chosen] = -math.inf
+        chosen.append(int(gains.argmax()))
+        covered = torch.maximum(covered, similarity[chosen[-1]])
+    return torch.tensor(chosen)

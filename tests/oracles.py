@@ -110,3 +110,35 @@ def clustering(similarity, seeds, max_rounds=100):
             break
         centroids = moved
     return centroids
+
+
+def nearness(x, a, kernel, squared_length):
+    """κ of two embeddings: exp(−d² / ℓ²), or 1 up to the distance ℓ."""
+    squared = math.fsum((float(p) - float(q)) ** 2 for p, q in zip(x, a, strict=True))
+    if kernel == "gaussian":
+        return math.exp(-squared / squared_length)
+    return 1.0 if squared <= squared_length * (1 + 1e-12) else 0.0
+
+
+def covered(points, targets, weights, batch, kernel, squared_length, labelled=()):
+    """Σ_x w(x) · max κ(x, a) over the batch and the labelled points, for `targets` and `batch` as rows of `points`."""
+    centres = [points[a] for a in batch] + list(labelled)
+    terms = []
+    for x, w in zip(targets, weights, strict=True):
+        terms.append(w * max([nearness(points[x], a, kernel, squared_length) for a in centres], default=0.0))
+    return math.fsum(terms)
+
+
+def squared_length(points, batch_size):
+    """Median over distinct points of the squared distance to the k-th nearest other one, k = |T| / B."""
+    distinct = sorted({tuple(float(p) for p in point) for point in points})
+    if len(distinct) == 1:
+        return 1.0
+    k = min(max(round(len(distinct) / batch_size), 1), len(distinct) - 1)
+    found = []
+    for i, x in enumerate(distinct):
+        apart = [math.fsum((p - q) ** 2 for p, q in zip(x, y, strict=True)) for j, y in enumerate(distinct) if i != j]
+        found.append(sorted(apart)[k - 1])
+    found.sort()
+    half = len(found) // 2
+    return found[half] if len(found) % 2 else (found[half - 1] + found[half]) / 2

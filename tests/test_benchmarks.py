@@ -77,7 +77,7 @@ def test_a_start_that_fails_is_told():
         ours.run()
 
 
-@pytest.mark.parametrize("name", ["lazy", "badge", "coreset", "batch-bald", "clustering"])
+@pytest.mark.parametrize("name", ["lazy", "badge", "coreset", "batch-bald", "clustering", "cover"])
 def test_both_sides_choose_the_same_batch(name):
     (line,) = runner.time_case(runner.OWN_CASES[name], TINY, 0, 1)
     assert line.agreement == "same batch"

@@ -129,8 +129,10 @@ BAD = [
     (["-b", 61], "at most 60, the points that are left, got 61"),
     (["-b", 3, "--strategy", "bach-balance"], "did you mean 'batch-balance'"),
     (["-b", 3, "--option", "beta"], "must look like beta=2"),
-    (["-b", 3, "--option", "bta=2"], "did you mean 'beta'"),
-    (["-b", 3, "--option", "beta=two"], "got 'two'"),
+    (["-b", 3, "--strategy", "batch-balance", "--option", "bta=2"], "did you mean 'beta'"),
+    (["-b", 3, "--strategy", "batch-balance", "--option", "beta=two"], "got 'two'"),
+    (["-b", 3, "--option", "beta=2"], "--option is for a strategy that --strategy names, got 'beta' with auto"),
+    (["-b", 3, "--strategy", "max-herding"], "--embeddings must be given for strategy 'max-herding'"),
     (["-b", 3, "--threshold", 1.2], "from 0 to 1"),
     (["-b", 3, "--threshold", 0.1, "--validation-error", 0.1], "together"),
     (["-b", 3, "--ratio", -1], "from 0 to 1"),
@@ -146,7 +148,7 @@ BAD = [
     (["-b", 3, "--device", "meta"], "--device must be"),
     (["-b", 3, "--strategy", "power-balance", "--option", "beta=inf"], "finite number"),
     (["-b", 60, "--strategy", "cluster-balance", "--option", "subset=inf"], "finite number"),
-    (["-b", 3, "--option", "subset=3"], "must be left out at batch size 3"),
+    (["-b", 3, "--strategy", "batch-balance", "--option", "subset=3"], "must be left out at batch size 3"),
 ]
 
 
@@ -277,6 +279,51 @@ def test_embeddings_reach_the_strategies_that_need_them(files):
         assert message in err
     code, _, err = run(files, "-b", 3, "--strategy", "badge")
     assert (code, "--embeddings must be given" in err) == (2, True)
+
+
+def only_embeddings(files, *arguments):
+    result = CliRunner().invoke(app, ["select", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_embeddings_alone_are_enough(files):
+    points = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    np.save(files / "e.npy", points)
+    (files / "known.txt").write_text("3\n4\n")
+    given = ("--embeddings", files / "e.npy", "-b", 5, "--labelled", files / "known.txt")
+    code, out, err = only_embeddings(files, *given, "--output", files / "o.json")
+    assert (code, err) == (0, "")
+    expected = select(embeddings=points, batch_size=5, labelled=[3, 4])
+    assert [line.split()[1] for line in out.splitlines()[1:6]] == [str(i) for i in expected.indices.tolist()]
+    assert "max-herding chose 5 of 60" in out
+    assert "auto chose 'max-herding': there are embeddings and no predictions" in out
+    assert f"covered      {float(expected.cover.coverage[-1]):8.3%}" in out
+    assert f"{expected.cover.certificate:.3%}  of what the best batch adds to that, by 60 points" not in out
+    assert f"{expected.cover.certificate:.3%}  of what the best batch adds to that, by 58 points" in out
+    written = json.loads((files / "o.json").read_text())
+    assert written["strategy"]["name"] == "max-herding"
+    assert written["cover"]["coverage"] == pytest.approx(expected.cover.coverage.tolist())
+    assert written["note"] == expected.note
+    for strategy in ("coreset", "random", "typiclust", "prob-cover"):
+        assert only_embeddings(files, *given, "--strategy", strategy)[0] == 0
+    code, _, err = only_embeddings(files, *given, "--strategy", "bald")
+    assert (code, "`predictions` must be given for strategy 'bald'" in err) == (2, True)
+    code, _, err = only_embeddings(files, "-b", 5)
+    assert (code, "predictions or --embeddings must be given" in err) == (2, True)
+
+
+def test_a_sample_of_targets_is_told(files):
+    np.save(files / "e.npy", np.random.default_rng(0).normal(size=(60, 4)))
+    option = ("--strategy", "max-herding", "--option", "max_targets=20")
+    _, out, _ = only_embeddings(files, "--embeddings", files / "e.npy", "-b", 3, *option)
+    assert "of what the best batch adds to that, by a sample of 20 of 60 points" in out
+
+
+def test_auto_names_what_it_has_no_use_for(files):
+    np.save(files / "e.npy", np.random.default_rng(0).normal(size=(60, 4)))
+    code, out, err = run(files, "-b", 3, "--embeddings", files / "e.npy", "--threshold", 0.1)
+    assert (code, "u-herding chose 3 of 60" in out) == (0, True)
+    assert err == "warning: `threshold` was not used: strategy 'u-herding' has no use for it\n"
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from torch import nn
 
 from batchbalance import FileFormatError, Predictions, select
 from batchbalance.cluster import RayExecutor
+from batchbalance.cluster.shards import RayCoverShards
 from batchbalance.posteriors import MCDropout, predicted_pool
 from batchbalance.predictions import load_parts
 from conftest import random_probs
@@ -72,6 +73,46 @@ def test_a_killed_worker_is_replaced_and_changes_nothing(executor, probs, monkey
     monkeypatch.setattr(RayExecutor, "shards", shards_with_an_accident)
     assert select(pool, 8, threshold=0.02, executor=executor).indices.tolist() == expected
     assert killed
+
+
+@pytest.mark.parametrize("strategy", ["max-herding", "prob-cover", "u-herding", "cover-balance"])
+def test_shards_cover_like_one_process(executor, probs, strategy):
+    """Index by index the same, also with copies in other shards, a labelled point, and nothing left at the end."""
+    points = np.random.default_rng(0).normal(size=(150, 4)).astype(np.float32)
+    points = np.concatenate([points, points, points + 0.01])
+    options = {"strategy": strategy, "embeddings": points, "labelled": [3], "exclude": [160, 161], "seed": 2}
+    if strategy == "cover-balance":
+        options["threshold"] = 0.02
+    for batch_size in (12, 330):
+        one, many = (
+            select(Predictions.from_probs(probs), batch_size, executor=where, **options) for where in (None, executor)
+        )
+        assert many.indices.tolist() == one.indices.tolist()
+        assert many.cover.gains.tolist() == one.cover.gains.tolist()
+        assert many.cover.certificate == pytest.approx(one.cover.certificate, rel=0.05)
+    assert one.cover.filled_from is not None
+
+
+def test_a_killed_worker_covers_again(executor):
+    points = np.random.default_rng(0).normal(size=(300, 4))
+    expected = select(embeddings=points, batch_size=6).indices.tolist()
+    pid = ray.get(executor._workers.actors[1].__ray_call__.remote(lambda _: os.getpid()))
+    shards_offers = RayCoverShards.offers
+
+    def offers_and_a_kill(self, step, show):
+        if len(step.chosen) == 3:
+            os.kill(pid, signal.SIGKILL)
+        return shards_offers(self, step, show)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RayCoverShards, "offers", offers_and_a_kill)
+        assert select(embeddings=points, batch_size=6, executor=executor).indices.tolist() == expected
+
+
+def test_coverage_has_no_single_round(executor, monkeypatch):
+    monkeypatch.setattr(executor, "_one_round", True)
+    with pytest.raises(ValueError, match="`one_round` must be left out for strategies of coverage"):
+        select(embeddings=np.zeros((9, 2)), batch_size=2, executor=executor)
 
 
 def test_workers_read_several_files(executor, probs, tmp_path):

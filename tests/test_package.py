@@ -16,9 +16,9 @@ SOURCE = Path(batchbalance.__file__).parent
 # The rooms of the house, from the ground up. A module lives in the last room here whose name begins its own, and may
 # import from its own room and from those before it.
 ROOMS = [
-    "errors", "registry", "checks", "sections", "seeds", "machine", "files", "ids", "progress", "journal",
-    "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection", "networks",
-    "augmentation", "training", "encoders",
+    "errors", "registry", "checks", "sections", "seeds", "machine", "files", "ids", "progress", "threads",
+    "journal", "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection",
+    "networks", "augmentation", "training", "encoders",
     "posteriors", "learner", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
     "lab.report", "lab.paper", "cluster", "cli",
 ]  # fmt: skip
@@ -26,12 +26,13 @@ LIBRARY = ROOMS[: ROOMS.index("lab.data")]
 
 PUBLIC = {
     "Badge", "Balance", "Bald", "BatchBalance", "BatchBalanceError", "BatchBald", "BatchEvaluation", "ClusterBalance",
-    "ClusterMargin", "CoreSet", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy", "EnumeratedBalance", "Epig",
-    "FileFormatError", "GreedyBalance", "HypothesisTable", "Learner", "LeastConfidence", "Margin", "MeanStd",
-    "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald", "PowerSampling", "Predictions", "Random",
-    "STRATEGIES", "SampledBalance", "Selection", "StochasticBalance", "Strategy", "UnknownNameError",
-    "VariationRatio", "annealed_threshold", "balance_scores", "connect", "evaluate_batch", "hamming_distances",
-    "information", "joint_balance", "select",
+    "ClusterMargin", "CoreSet", "Cover", "CoverBalance", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy",
+    "EnumeratedBalance", "Epig", "FileFormatError", "GreedyBalance", "HypothesisTable", "Learner", "LeastConfidence",
+    "Margin", "MaxHerding", "MeanStd", "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald",
+    "PowerSampling", "Predictions", "ProbCover", "Random", "STRATEGIES", "SampledBalance", "Selection",
+    "StochasticBalance", "Strategy", "TypiClust", "UHerding", "UnknownNameError", "VariationRatio",
+    "annealed_threshold", "balance_scores",
+    "connect", "evaluate_batch", "hamming_distances", "information", "joint_balance", "select",
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from batchbalance.balance.edges import Edges, annealed_threshold, connect, hamming_distances
     from batchbalance.balance.evaluation import BatchEvaluation, evaluate_batch
     from batchbalance.balance.finite import HypothesisTable
+    from batchbalance.batches.cover import Cover
     from batchbalance.errors import (
         BatchBalanceError,
         DrawMismatchError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         ClusterBalance,
         ClusterMargin,
         CoreSet,
+        CoverBalance,
         Ec2,
         Eced,
         Entropy,
@@ -39,15 +41,19 @@ if TYPE_CHECKING:
         GreedyBalance,
         LeastConfidence,
         Margin,
+        MaxHerding,
         MeanStd,
         PartitionBalance,
         PowerBalance,
         PowerBald,
         PowerSampling,
+        ProbCover,
         Random,
         SampledBalance,
         StochasticBalance,
         Strategy,
+        TypiClust,
+        UHerding,
         VariationRatio,
     )
 
@@ -64,6 +70,8 @@ __all__ = [
     "ClusterBalance",
     "ClusterMargin",
     "CoreSet",
+    "Cover",
+    "CoverBalance",
     "DrawMismatchError",
     "Ec2",
     "Eced",
@@ -77,6 +85,7 @@ __all__ = [
     "Learner",
     "LeastConfidence",
     "Margin",
+    "MaxHerding",
     "MeanStd",
     "MissingExtraError",
     "PartitionBalance",
@@ -84,11 +93,14 @@ __all__ = [
     "PowerBald",
     "PowerSampling",
     "Predictions",
+    "ProbCover",
     "Random",
     "SampledBalance",
     "Selection",
     "StochasticBalance",
     "Strategy",
+    "TypiClust",
+    "UHerding",
     "UnknownNameError",
     "VariationRatio",
     "annealed_threshold",
@@ -106,6 +118,7 @@ _HOMES = {  # where a name is from; those of __all__ that are not here are strat
     "balance.edges": ["Edges", "annealed_threshold", "connect", "hamming_distances"],
     "balance.evaluation": ["BatchEvaluation", "evaluate_batch"],
     "balance.finite": ["HypothesisTable"],
+    "batches.cover": ["Cover"],
     "errors": [
         "BatchBalanceError",
         "DrawMismatchError",

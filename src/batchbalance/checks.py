@@ -2,6 +2,7 @@
 
 import math
 import operator
+import warnings
 from collections.abc import Sequence, Set
 from contextlib import suppress
 from typing import Any, SupportsFloat
@@ -100,9 +101,12 @@ def as_tensor(x: Any, name: str = "predictions") -> Tensor:
         array = np.asarray(x)
         if array.dtype.kind not in "fbiu" or array.dtype.itemsize > 8:
             raise ValueError(f"{name} must be real numbers of at most 64 bits, got dtype {array.dtype}")
-        if not array.dtype.isnative or not array.flags.writeable:
-            array = array.astype(array.dtype.newbyteorder("="))  # torch takes neither
-        tensor = torch.from_numpy(array)
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        with warnings.catch_warnings():
+            # A mapped file may be open for reading only, and larger than memory. Nothing here writes to what is given.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            tensor = torch.from_numpy(array)
     else:
         tensor = torch.utils.dlpack.from_dlpack(x).detach()
     if tensor.is_complex():
@@ -135,15 +139,17 @@ def check_indices(name: str, indices: Indices, num_points: int) -> Tensor:
     return rows
 
 
-def check_embeddings(name: str, given: Any, num_draws: int, num_points: int | None = None) -> Tensor | None:
-    """Features (N, D), or those of every draw (N, S, D), as a tensor of 32 or 64 bit floats; None stays None."""
+def check_embeddings(name: str, given: Any, num_draws: int | None, num_points: int | None = None) -> Tensor | None:
+    """Features (N, D), or those of every draw (N, S, D), as a tensor that shares their memory; None stays None."""
     if given is None:
         return None
     tensor = as_tensor(given, f"`{name}`")
-    if tensor.ndim not in (2, 3) or 0 in tensor.shape[1:] or (tensor.ndim == 3 and tensor.shape[1] != num_draws):
+    is_per_draw = tensor.ndim == 3 and num_draws in (None, tensor.shape[1])
+    if not (tensor.ndim == 2 or is_per_draw) or 0 in tensor.shape[1:]:
+        draws = "draws" if num_draws is None else f"{num_draws} draws"
         raise ValueError(
-            f"`{name}` must be points × features, or points × {num_draws} draws × features, got {tuple(tensor.shape)}"
+            f"`{name}` must be points × features, or points × {draws} × features, got {tuple(tensor.shape)}"
         )
     if num_points is not None and len(tensor) != num_points:
         raise ValueError(f"`{name}` must have one row for each of {num_points} points, got {len(tensor)}")
-    return tensor.to(compute_dtype(tensor.dtype))
+    return tensor

@@ -29,15 +29,16 @@ def peak_memory() -> int:
         return int(getattr(held, "peak_wset", held.rss))
 
 
-def streaming_bytes(predictions: Predictions) -> int:
-    """What one pass over predictions takes, however many points there are: a chunk, and a few numbers a point."""
+def streaming_bytes(predictions: Predictions | None, num_points: int = 0) -> int:
+    """What one pass over a pool takes, however many points there are: a chunk of predictions, a few numbers a point."""
+    if predictions is None:
+        return POINT_BYTES * num_points
     n, s, c = predictions.shape
     return POINT_BYTES * n + CHUNK_COPIES * 8 * min(CHUNK_NUMBERS, n * s * c)
 
 
-def check_budget(budget: int, predictions: Predictions, strategy: str = "", needed: int = 0) -> None:
-    """Raise ValueError unless a pass fits in the budget, and beside it the `needed` bytes of a strategy."""
-    least = streaming_bytes(predictions)
+def check_budget(budget: int, least: int, strategy: str = "", needed: int = 0) -> None:
+    """Raise ValueError unless the `least` bytes of a pass fit in the budget, and beside it those of a strategy."""
     if budget < least:
         raise ValueError(
             f"`memory_budget` must hold one chunk of predictions and {POINT_BYTES} bytes a point, {as_text(least)} "

@@ -1,14 +1,17 @@
-"""`select`: predictions in, the batch to label out. Its steps are prepare, connect, choose, evaluate."""
+"""`select`: predictions or embeddings in, the batch to label out. Its steps: prepare, connect, choose, evaluate."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, SupportsFloat, SupportsIndex
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance import threads
 from batchbalance.balance.edges import DEFAULT_RATIO, Edges, MaxReference, Pairs, annealed_threshold, subsample
 from batchbalance.balance.evaluation import BatchEvaluation, batch_value, remaining_candidates
 from batchbalance.balance.greedy import Continuation, Executor
+from batchbalance.batches.cover import Cover
 from batchbalance.checks import (
     Indices,
     check_bytes,
@@ -22,7 +25,16 @@ from batchbalance.machine import free_memory
 from batchbalance.memory import FREE_SHARE, check_budget, streaming_bytes
 from batchbalance.predictions import Predictions
 from batchbalance.scores import unsureness
-from batchbalance.strategies import Choice, ConnectedStrategy, Problem, Random, Strategy, strategy_named
+from batchbalance.strategies import (
+    AUTO,
+    Choice,
+    ConnectedStrategy,
+    Problem,
+    Random,
+    Strategy,
+    auto_strategy,
+    strategy_named,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +49,7 @@ class Selection:
         edges: the pairs of draws that were told apart, for ``evaluate_batch`` on other batches; None like `value`.
         threshold_source: how τ came about; None like `value`.
         warnings: sentences worth reading before the batch is sent out.
+        note: why `auto` chose this strategy; None if it was named.
     """
 
     strategy: Strategy
@@ -46,6 +59,7 @@ class Selection:
     edges: Edges | None = None
     threshold_source: str | None = None
     warnings: tuple[str, ...] = ()
+    note: str | None = None
 
     @property
     def indices(self) -> Int[Tensor, " B"]:
@@ -91,6 +105,14 @@ class Selection:
         return None if self.value is None else self.value.certificate
 
     @property
+    def cover(self) -> Cover | None:
+        """What the batch covers in the space of embeddings, for strategies of coverage.
+
+        Its gains, coverage and certificate are shares of the weighted pool; those beside it are of edge weight.
+        """
+        return self.choice.cover
+
+    @property
     def num_edges(self) -> int | None:
         """Pairs that differ by more than the threshold."""
         return None if self.edges is None else self.edges.num_edges
@@ -130,9 +152,15 @@ class Selection:
         plain: dict[str, Any] = {name: getattr(self, name) for name in PLAIN}
         return {
             "strategy": {"name": self.strategy.name, **self.strategy.model_dump()},
-            **{name: value.tolist() if isinstance(value, Tensor) else value for name, value in plain.items()},
+            **{name: _plain(value) for name, value in plain.items()},
+            "cover": self.cover and {each.name: _plain(getattr(self.cover, each.name)) for each in fields(self.cover)},
             "warnings": list(self.warnings),
+            "note": self.note,
         }
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
 PLAIN = (
@@ -143,10 +171,10 @@ PLAIN = (
 
 
 def select(
-    predictions: Predictions,
-    batch_size: SupportsIndex,
+    predictions: Predictions | None = None,
+    batch_size: SupportsIndex | None = None,
     *,
-    strategy: str | Strategy = "batch-balance",
+    strategy: str | Strategy = AUTO,
     reference: Predictions | None = None,
     validation_error: SupportsFloat | None = None,
     threshold: SupportsFloat | None = None,
@@ -154,6 +182,7 @@ def select(
     pairs: Pairs | SupportsIndex | None = None,
     embeddings: Any = None,
     labelled_embeddings: Any = None,
+    labelled: Indices | None = None,
     exclude: Indices | None = None,
     seed: SupportsIndex = 0,
     device: str | None = None,
@@ -165,18 +194,22 @@ def select(
     """Choose the batch of points to label next.
 
     Args:
-        predictions: of the pool.
+        predictions: of the pool; not needed by "random", "coreset", "max-herding", "prob-cover" and "typiclust".
         batch_size: B.
         strategy: a name from ``batchbalance.STRATEGIES``, the path of a class of your own ("mypackage.module:Mine"),
-            or a strategy object with its options, as in ``PowerBalance(beta=2)``.
+            or a strategy object with its options, as in ``PowerBalance(beta=2)``. "auto" takes "u-herding" given
+            predictions and embeddings, "max-herding" given embeddings alone or no labels yet (`labelled=[]`), and
+            "batch-balance" given predictions alone; the result says which and why, and names what was not used.
         reference: predictions of the same draws on the set where draws are compared; the pool itself if left out.
         validation_error: ε of the network with dropout off; τ = ratio · ε. Estimated from the pool if left out.
         threshold: τ itself, instead of `validation_error`.
         ratio: τ / ε; 1/4 if left out.
         pairs: which pairs of draws are looked at, as in ``connect``; "disjoint" if left out.
-        embeddings: (N, D) features of the pool, or (N, S, D) those of every draw; an array or tensor.
-        labelled_embeddings: (L, D) or (L, S, D) features of the points that have labels already.
-        exclude: points that must not be chosen, such as those that have labels.
+        embeddings: (N, D) features of the pool, or (N, S, D) those of every draw; an array or tensor. Strategies of
+            coverage read those of a memory-mapped file in blocks.
+        labelled_embeddings: (L, D) or (L, S, D) features of points outside the pool that have labels.
+        labelled: points of the pool that have labels. They are not chosen, and cover what is near them.
+        exclude: points that must not be chosen, for any other reason. They cover nothing, and are not to be covered.
         seed: same seed, same batch.
         device: where to compute, such as "cuda"; where the predictions are if left out.
         max_reference: a larger reference set is subsampled to this size, 10,000 if left out; "all" keeps it whole.
@@ -186,79 +219,109 @@ def select(
         executor: spreads the points of greedy strategies over other processes or machines, as ``RayExecutor`` of
             ``batchbalance.cluster`` does. Changes the batch only if it says so (`one_round`).
     """
-    chosen_strategy = _checked_strategy(strategy)
-    _check_given(
-        chosen_strategy,
-        {
-            "reference": reference, "validation_error": validation_error, "threshold": threshold, "ratio": ratio,
-            "pairs": pairs, "max_reference": max_reference, "embeddings": embeddings,
-            "labelled_embeddings": labelled_embeddings,
-        },
-    )  # fmt: skip
+    given = {
+        "reference": reference, "validation_error": validation_error, "threshold": threshold, "ratio": ratio,
+        "pairs": pairs, "max_reference": max_reference, "embeddings": embeddings,
+        "labelled_embeddings": labelled_embeddings,
+    }  # fmt: skip
+    labels = _has_labels(labelled, labelled_embeddings)
+    chosen_strategy, note, unused = _resolved(strategy, predictions is not None, given, labels)
+    for name in unused:
+        given[name] = None
+    _check_given(chosen_strategy, predictions, given)
     _check_executor(chosen_strategy, executor, device)
 
     # Prepare.
-    predictions = _placed(_checked_predictions("predictions", predictions), device)
-    candidates = _candidates(predictions, exclude)
+    pool = _Pool.of(predictions, given["embeddings"], given["labelled_embeddings"], device)
+    with_labels = check_indices("labelled", [] if labelled is None else labelled, pool.num_points)
+    candidates = _candidates(pool.num_points, exclude, with_labels)
     budget = int(FREE_SHARE * free_memory()) if memory_budget is None else check_bytes("memory_budget", memory_budget)
+    least = streaming_bytes(pool.predictions, pool.num_points)
     if memory_budget is not None:
-        check_budget(budget, predictions)
+        check_budget(budget, least)
     problem = Problem(
-        predictions,
+        pool.predictions,
         candidates,
         check_whole("batch_size", batch_size, 1, len(candidates), limit="the points that are left"),
         check_whole("seed", seed, 0),
-        reference=None if reference is None else _same_draws(predictions, reference, device),
-        cache_bytes=max(0, budget - streaming_bytes(predictions)),
+        reference=pool.same_draws(given["reference"], device),
+        embeddings=pool.embeddings,
+        labelled_embeddings=pool.labelled_embeddings,
+        labelled=with_labels,
+        cache_bytes=max(0, budget - least),
         progress=progress,
         executor=executor,
-        **_embeddings(predictions, embeddings, labelled_embeddings),
     )
 
-    # Connect.
+    # Connect, choose, evaluate.
+    with threads.for_work(chosen_strategy.flops(problem), in_pieces=chosen_strategy.in_pieces(problem)):
+        selection = _selected(chosen_strategy, problem, given, None if memory_budget is None else (budget, least))
+    not_used = [f"`{name}` was not used: strategy {chosen_strategy.name!r} has no use for it" for name in unused]
+    return replace(selection, warnings=(*selection.warnings, *not_used), note=note)
+
+
+def _selected(strategy: Strategy, problem: Problem, given: dict[str, Any], budget: tuple[int, int] | None) -> Selection:
+    """The batch; `budget` is that of memory, and what of it a pass over the pool takes."""
     source = None
-    if isinstance(chosen_strategy, ConnectedStrategy):
-        tau, source = _threshold(problem, threshold, validation_error, DEFAULT_RATIO if ratio is None else ratio)
-        compared = predictions if problem.reference is None else problem.reference
-        edges = chosen_strategy.connect(
-            compared, tau, "disjoint" if pairs is None else pairs, problem.seed, max_reference
-        )
+    if isinstance(strategy, ConnectedStrategy):
+        tau, source = _threshold(problem, given["threshold"], given["validation_error"], given["ratio"])
+        compared = problem.predictions if problem.reference is None else problem.reference
+        pairs: Pairs | SupportsIndex = "disjoint" if given["pairs"] is None else given["pairs"]
+        edges = strategy.connect(compared, tau, pairs, problem.seed, given["max_reference"])
         problem = replace(problem, edges=edges, reference=None)
     elif problem.reference is not None:
-        problem = replace(problem, reference=subsample(problem.reference, max_reference, problem.seed))
-    if memory_budget is not None:
-        check_budget(budget, predictions, chosen_strategy.name, chosen_strategy.memory_needed(problem))
-
-    # Choose.
-    choice = _choose(chosen_strategy, problem)
-
-    # Evaluate.
+        problem = replace(problem, reference=subsample(problem.reference, given["max_reference"], problem.seed))
+    if budget is not None:
+        check_budget(*budget, strategy.name, strategy.memory_needed(problem))
+    choice = _choose(strategy, problem)
     value = None
-    if isinstance(chosen_strategy, ConnectedStrategy):
+    if isinstance(strategy, ConnectedStrategy):
         value = batch_value(
-            chosen_strategy.model(problem),
+            strategy.model(problem),
             choice.indices,
-            candidates,
+            problem.candidates,
             seed=problem.seed,
             upper_bound=choice.upper_bound,
         )
-    warnings = choice.notes + _reference_notes(problem.edges)
-    return Selection(chosen_strategy, problem.seed, choice, value, problem.edges, source, warnings)
+    warnings = choice.notes + _cover_notes(choice.cover) + _reference_notes(problem.edges)
+    return Selection(strategy, problem.seed, choice, value, problem.edges, source, warnings)
 
 
-def _checked_strategy(strategy: Any) -> Strategy:
+def _resolved(
+    strategy: Any, has_predictions: bool, given: dict[str, Any], has_labels: bool | None
+) -> tuple[Strategy, str | None, list[str]]:
+    """The strategy, why it was chosen, and the arguments that it does not use; the last two only for "auto"."""
+    if strategy == AUTO:
+        has_embeddings = given["embeddings"] is not None
+        chosen, why = auto_strategy(
+            has_predictions=has_predictions, has_embeddings=has_embeddings, has_labels=has_labels
+        )
+        unused = [name for name, value in given.items() if value is not None and not _is_used(chosen, name)]
+        return chosen, f"auto chose {chosen.name!r}: {why}", unused
     if isinstance(strategy, str):
-        return strategy_named(strategy)
+        return strategy_named(strategy), None, []
     if not isinstance(strategy, Strategy):
         raise TypeError(f"`strategy` must be a name or a strategy object, got {strategy!r}")
-    return strategy
+    return strategy, None, []
 
 
-def _check_given(strategy: Strategy, given: dict[str, Any]) -> None:
+def _has_labels(labelled: Indices | None, labelled_embeddings: Any) -> bool | None:
+    """Whether any point has a label; None if nobody said."""
+    if labelled is None and labelled_embeddings is None:
+        return None
+    return any(points is not None and len(points) > 0 for points in (labelled, labelled_embeddings))
+
+
+def _is_used(strategy: Strategy, name: str) -> bool:
+    return name in strategy.uses or (name == "max_reference" and "reference" in strategy.uses)
+
+
+def _check_given(strategy: Strategy, predictions: Any, given: dict[str, Any]) -> None:
     """Refuse arguments that the strategy does not use, and miss those that it needs."""
+    if predictions is None and strategy.needs_predictions:
+        raise ValueError(f"`predictions` must be given for strategy {strategy.name!r}, got none")
     for name, value in given.items():
-        used = name in strategy.uses or (name == "max_reference" and "reference" in strategy.uses)
-        if value is not None and not used:
+        if value is not None and not _is_used(strategy, name):
             raise ValueError(f"`{name}` is not used by strategy {strategy.name!r}; leave it out")
         if value is None and name in strategy.needs:
             raise ValueError(f"`{name}` must be given for strategy {strategy.name!r}, got none")
@@ -281,48 +344,71 @@ def _checked_predictions(name: str, given: Any) -> Predictions:
 
 
 def _placed(predictions: Predictions, device: str | None) -> Predictions:
+    return predictions if device is None else predictions.to(_checked_device(device))
+
+
+def _checked_device(device: str | None) -> torch.device:
     if device is None:
-        return predictions
-    return predictions.to(check_device("device", device))
+        return torch.device("cpu")
+    return check_device("device", device)
 
 
-def _candidates(predictions: Predictions, exclude: Indices | None) -> Int[Tensor, " n"]:
+def _candidates(num_points: int, exclude: Indices | None, labelled: Int[Tensor, " l"]) -> Int[Tensor, " n"]:
     """The points that may be chosen."""
-    excluded = check_indices("exclude", [] if exclude is None else exclude, predictions.num_points)
-    candidates = remaining_candidates(predictions.num_points, excluded)
+    excluded = check_indices("exclude", [] if exclude is None else exclude, num_points)
+    candidates = remaining_candidates(num_points, torch.cat([excluded, labelled]))
     if not len(candidates):
-        raise ValueError("`exclude` must leave at least one point to choose from, got all of them")
+        names = "`exclude` and `labelled`" if len(labelled) else "`exclude`"
+        raise ValueError(f"{names} must leave at least one point to choose from, got all of them")
     return candidates
 
 
-def _same_draws(predictions: Predictions, reference: Predictions, device: str | None) -> Predictions:
-    """The reference set, if it holds the draws of the pool."""
-    reference = _placed(_checked_predictions("reference", reference), device)
-    if reference.weights is None and predictions.weights is not None and reference.num_draws == predictions.num_draws:
-        reference = reference.with_weights(predictions.weights)  # weights belong to draws, not to points
-    predictions.check_same_draws(reference)
-    return reference
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """What is known of the points, checked, in one place."""
 
+    predictions: Predictions | None
+    embeddings: Tensor | None
+    labelled_embeddings: Tensor | None
+    num_points: int
 
-def _embeddings(predictions: Predictions, embeddings: Any, labelled: Any) -> dict[str, Any]:
-    """The embeddings of the pool and of the labelled points, checked, where the predictions are."""
-    own = check_embeddings("embeddings", embeddings, predictions.num_draws, predictions.num_points)
-    others = check_embeddings("labelled_embeddings", labelled, predictions.num_draws)
-    if own is not None and others is not None and others.shape[-1] != own.shape[-1]:
-        raise ValueError(
-            f"`labelled_embeddings` must have the {own.shape[-1]} features of `embeddings`, got "
-            f"{others.shape[-1]}; embed both with one network"
-        )
-    return {
-        name: None if value is None else value.to(predictions.device)
-        for name, value in (("embeddings", own), ("labelled_embeddings", others))
-    }
+    @classmethod
+    def of(cls, given: Any, embeddings: Any, labelled: Any, device: str | None) -> "_Pool":
+        """Check and place them where the predictions are, or on the device."""
+        predictions = None if given is None else _placed(_checked_predictions("predictions", given), device)
+        num_draws, num_points = (None, None) if predictions is None else (predictions.num_draws, predictions.num_points)
+        own = check_embeddings("embeddings", embeddings, num_draws, num_points)
+        others = check_embeddings("labelled_embeddings", labelled, num_draws)
+        if own is not None and others is not None and others.shape[-1] != own.shape[-1]:
+            raise ValueError(
+                f"`labelled_embeddings` must have the {own.shape[-1]} features of `embeddings`, got "
+                f"{others.shape[-1]}; embed both with one network"
+            )
+        if num_points is None:
+            if own is None:
+                raise ValueError("`predictions` or `embeddings` must be given, got neither")
+            num_points = len(own)
+        where = _checked_device(device) if predictions is None else predictions.device
+        own, others = (None if value is None else value.to(where) for value in (own, others))
+        return cls(predictions, own, others, num_points)
+
+    def same_draws(self, reference: Any, device: str | None) -> Predictions | None:
+        """The reference set, if it holds the draws of the pool."""
+        if reference is None or self.predictions is None:
+            return None
+        found = _placed(_checked_predictions("reference", reference), device)
+        own = self.predictions
+        if found.weights is None and own.weights is not None and found.num_draws == own.num_draws:
+            found = found.with_weights(own.weights)  # weights belong to draws, not to points
+        own.check_same_draws(found)
+        return found
 
 
 def _threshold(
-    problem: Problem, threshold: SupportsFloat | None, validation_error: SupportsFloat | None, ratio: SupportsFloat
+    problem: Problem, threshold: SupportsFloat | None, validation_error: SupportsFloat | None, ratio: Any
 ) -> tuple[float, str]:
     """τ and how it came about."""
+    ratio = DEFAULT_RATIO if ratio is None else ratio
     if threshold is not None:
         return check_unit("threshold", threshold), "given"
     if validation_error is not None:
@@ -357,6 +443,12 @@ def _choose(strategy: Strategy, problem: Problem) -> Choice:
         remedy = "lower the threshold or ratio, or predict with more draws"
     note = f"{cause}, so every Δ is zero and the batch is random; {remedy}"
     return Choice(Random().choose(problem).indices, notes=(note,))
+
+
+def _cover_notes(cover: Cover | None) -> tuple[str, ...]:
+    if cover is None or cover.filled_from is None:
+        return ()
+    return (f"from pick {cover.filled_from + 1} on nothing was left to cover: the rest of the batch is random",)
 
 
 def _reference_notes(edges: Edges | None) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance import threads
 from batchbalance.balance.edges import Edges
 from batchbalance.checks import Indices, check_indices
 from batchbalance.predictions import Predictions, spans_of
@@ -171,6 +172,17 @@ class BalanceModel:
         """Consecutive slices of `num_points` points whose terms fit in the cache."""
         return spans_of(num_points, CHUNK_BYTES // max(1, self.bytes_per_point))
 
+    def each(self, work: Callable[[slice], None], num_points: int, bar: Bar | None = None) -> None:
+        """Do `work` on every span of `num_points` points, several at a time where reading them allows it."""
+        spans = self.spans(num_points)
+        if self.device.type == "cpu" and not self.predictions.source.is_made_on_demand:
+            threads.each(work, spans, bar)
+            return
+        for span in spans:
+            work(span)
+            if bar is not None:
+                bar.advance(span.stop - span.start)
+
     def factor_spans(self, num_points: int) -> list[slice]:
         """Consecutive slices of `num_points` points whose factors, and a few copies of them, fit in memory."""
         return spans_of(num_points, FACTOR_BYTES // max(1, 8 * len(self.draw_weights) * len(self.edge_weights)))
@@ -252,9 +264,12 @@ class BalanceObjective:
         lead = (len(rows), predictions.num_classes)
         probs = torch.empty(*lead, predictions.num_draws, dtype=dtype, device=self.model.device)
         deficits = torch.empty(*lead, len(self.model.edge_weights), dtype=dtype, device=self.model.device)
-        for span in self.model.spans(len(rows)):
+
+        def fill(span: slice) -> None:
             terms = self.model.terms(rows[span])
             probs[span], deficits[span] = terms.probs, terms.deficits
+
+        self.model.each(fill, len(rows))
         return PointTerms(probs, deficits)
 
     def gains(self, positions: Int[Tensor, " p"] | None = None, bar: Bar | None = None) -> Float[Tensor, " p"]:
@@ -276,13 +291,14 @@ class BalanceObjective:
     def _gains(self, num: int, terms_of: Callable[[slice], PointTerms], bar: Bar | None) -> Float[Tensor, " p"]:
         survival = self.survival.scaled[self.model.order].to(self.model.predictions.dtype)
         out = torch.empty(num, dtype=torch.float64)
-        for span in self.model.spans(num):
+
+        def fill(span: slice) -> None:
             terms = terms_of(span)
             products = terms.probs.flatten(end_dim=1) @ survival  # (n·C, E)
             products *= terms.deficits.flatten(end_dim=1)
             out[span] = products.view(span.stop - span.start, -1).sum(dim=1).double().cpu()
-            if bar is not None:
-                bar.advance(span.stop - span.start)
+
+        self.model.each(fill, num, bar)
         return out
 
     def exact_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:

@@ -8,19 +8,26 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from batchbalance.checks import compute_dtype
+
 BLOCK_NUMBERS = 2**22
 
 
 def check_finite(name: str, embeddings: Tensor) -> None:
-    """Raise unless the embeddings are finite real numbers whose squares are finite too."""
-    if not bool(torch.isfinite(embeddings).all()):
-        where = (~torch.isfinite(embeddings)).nonzero()[0].tolist()
-        raise ValueError(
-            f"`{name}` must be finite, got NaN or infinity (first at point {where[0]}, feature {where[-1]})"
-        )
-    largest = float(embeddings.abs().max()) if embeddings.numel() else 0.0
-    if largest > 1e-3 * torch.finfo(embeddings.dtype).max ** 0.5 / max(1, embeddings.shape[-1]) ** 0.5:
-        kind = embeddings.dtype
+    """Raise unless the embeddings are finite real numbers whose squares are finite too; they are read in blocks."""
+    step = max(1, BLOCK_NUMBERS // max(1, embeddings[:1].numel()))
+    largest = 0.0
+    kind = compute_dtype(embeddings.dtype)
+    for start in range(0, len(embeddings), step):
+        block = embeddings[start : start + step].to(kind)
+        wrong = ~torch.isfinite(block)
+        if bool(wrong.any()):
+            where = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"`{name}` must be finite, got NaN or infinity (first at point {start + where[0]}, feature {where[-1]})"
+            )
+        largest = max(largest, float(block.abs().max()))
+    if largest > 1e-3 * torch.finfo(kind).max ** 0.5 / max(1, embeddings.shape[-1]) ** 0.5:
         raise ValueError(f"`{name}` must have squared distances in {kind}, got {largest:g}; divide them by that")
 
 

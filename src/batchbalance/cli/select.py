@@ -21,8 +21,10 @@ from batchbalance.ids import id_of, ids_path
 
 if TYPE_CHECKING:
     from batchbalance.balance.edges import Pairs
+    from batchbalance.batches.cover import Cover
     from batchbalance.predictions import Values
     from batchbalance.selection import Selection
+    from batchbalance.strategies import Strategy
 
 ROWS_SHOWN = 20
 SHOW_PROGRESS = 10**7  # numbers in the pool; smaller ones take a moment
@@ -35,12 +37,12 @@ FILLED_UP = {  # how a batch goes on once nothing is left to gain
 
 @app.command("select", cls=RayCommand)
 def select_command(
-    predictions: Annotated[
-        list[Path],
-        typer.Argument(help="Predictions of the pool: .npy, .npz or .safetensors; files are joined."),
-    ],
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="How many points to choose.")],
-    strategy: Annotated[str, typer.Option(help="See 'batchbalance strategies'.")] = "batch-balance",
+    predictions: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Predictions of the pool: .npy, .npz or .safetensors; files are joined."),
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="See 'batchbalance strategies'; auto goes by what is given.")] = "auto",
     option: Annotated[list[str] | None, typer.Option(help="An option of the strategy, as beta=2; repeatable.")] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Predictions of the same draws on the reference set; else the pool.")
@@ -59,7 +61,12 @@ def select_command(
     embeddings: Annotated[
         Path | None, typer.Option(help="Features of the pool: a .npy file, points × features (or × draws × features).")
     ] = None,
-    labelled_embeddings: Annotated[Path | None, typer.Option(help="Features of the labelled points, as .npy.")] = None,
+    labelled_embeddings: Annotated[
+        Path | None, typer.Option(help="Features of labelled points outside the pool, as .npy.")
+    ] = None,
+    labelled: Annotated[
+        Path | None, typer.Option(help="Points of the pool that have labels, one a line, as in --exclude.")
+    ] = None,
     ids: Annotated[
         list[Path] | None,
         typer.Option(help="Names of the points, one a line; repeatable. Default e.ids.txt beside e.npy."),
@@ -86,28 +93,37 @@ def select_command(
     with reported_errors(select_command):
         from batchbalance.predictions import Predictions, check_distinct_files, load_parts
         from batchbalance.selection import select
-        from batchbalance.strategies import strategy_named
+        from batchbalance.strategies import Strategy
 
         imports_done()
         if output is not None:
             check_output(output)
         if one_round and ray is None:
             raise ValueError("--one-round is for --ray, which was not given; leave it out")
-        chosen_strategy = strategy_named(strategy, parse_options(option or []))
-        if ray is not None and not chosen_strategy.runs_on_executors:
+        chosen_strategy = parse_strategy(strategy, parse_options(option or []))
+        if ray is not None and isinstance(chosen_strategy, Strategy) and not chosen_strategy.runs_on_executors:
             raise ValueError(f"--ray is not used by strategy {strategy!r}; leave it out")
         kind = None if values is None else parse_values(values)
-        check_distinct_files(predictions)
+        if predictions:
+            check_distinct_files(predictions)
         executor = None
         if ray is not None:
             from batchbalance.cluster import RayExecutor
 
             executor = RayExecutor(ray, one_round=one_round)
-        pool = (load_parts if executor is None else executor.load)(predictions, kind, axes)
+        points = None if embeddings is None else read_embeddings(embeddings)
+        pool = None
+        if predictions:
+            pool = (load_parts if executor is None else executor.load)(predictions, kind, axes)
+            shape: tuple[int, ...] = pool.shape
+        elif points is not None:
+            shape = points.shape
+        else:
+            raise ValueError("predictions or --embeddings must be given, got neither")
         compared = None if reference is None else Predictions.load(reference, kind, axes)
         if not ids and embeddings is not None and ids_path(embeddings).is_file():
             ids = [ids_path(embeddings)]
-        names = read_ids(ids, pool.num_points) if ids else None
+        names = read_ids(ids, shape[0]) if ids else None
         started = time.perf_counter()
         selection = select(
             pool,
@@ -118,21 +134,22 @@ def select_command(
             threshold=threshold,
             ratio=ratio,
             pairs=None if pairs is None else parse_pairs(pairs),
-            embeddings=None if embeddings is None else read_embeddings(embeddings),
+            embeddings=points,
             labelled_embeddings=None if labelled_embeddings is None else read_embeddings(labelled_embeddings),
-            exclude=read_exclude(exclude, names) if exclude is not None else None,
+            labelled=None if labelled is None else read_points(labelled, names),
+            exclude=None if exclude is None else read_points(exclude, names),
             seed=seed,
             device=device,
             max_reference=max_reference,
             memory_budget=memory_budget,
             executor=executor,
-            progress=math.prod(pool.shape) >= SHOW_PROGRESS,
+            progress=math.prod(shape) >= SHOW_PROGRESS,
         )
         seconds = time.perf_counter() - started
         shown = [str(i) if names is None else names[i] for i in selection.indices.tolist()]
         if output is not None:
             write_batch(output, selection, shown)
-        show(selection, shown, pool.num_points, seconds)
+        show(selection, shown, shape[0], seconds)
         if output is not None:
             out.print(Text(f"written to {output}"), soft_wrap=True)
 
@@ -145,11 +162,22 @@ def strategies_command() -> None:
     imports_done()
     for name, strategy in STRATEGIES.items():
         options = [f"{key}={field.default}" for key, field in strategy.model_fields.items()]
-        uses = [used.replace("_", "-") for used in sorted(strategy.uses)]
+        uses = ["predictions"] * strategy.needs_predictions + [used.replace("_", "-") for used in sorted(strategy.uses)]
         out.print(Text.assemble((name, "bold"), f": {strategy.summary}"), soft_wrap=True)
         needs = [f"needs {', '.join(sorted(strategy.needs))}; "] if strategy.needs else []
-        out.print(Text(f"    {''.join(needs)}uses {', '.join(uses) or 'the predictions only'}"), soft_wrap=True)
+        out.print(Text(f"    {''.join(needs)}uses {', '.join(uses)}"), soft_wrap=True)
         out.print(Text(f"    options {' '.join(options) or 'none'}"), soft_wrap=True)
+
+
+def parse_strategy(name: str, options: dict[str, Any]) -> "Strategy | str":
+    """The strategy with its options, or "auto", which has none."""
+    from batchbalance.strategies import AUTO, strategy_named
+
+    if name != AUTO:
+        return strategy_named(name, options)
+    if options:
+        raise ValueError(f"--option is for a strategy that --strategy names, got {next(iter(options))!r} with auto")
+    return AUTO
 
 
 def parse_options(pairs: list[str]) -> dict[str, Any]:
@@ -216,8 +244,8 @@ def check_distinct(path: Path | str, names: list[str]) -> None:
         raise FileFormatError(f"{path} must have distinct entries, got {twice!r} more than once")
 
 
-def read_exclude(path: Path, names: list[str] | None) -> list[int]:
-    """Indices of the points not to choose."""
+def read_points(path: Path, names: list[str] | None) -> list[int]:
+    """Indices of the points that a file names."""
     lines = [id_of(line.strip()) for line in read_lines(path)]
     check_distinct(path, lines)
     if names is None:
@@ -287,12 +315,16 @@ def show(selection: "Selection", names: list[str], num_points: int, seconds: flo
     for line in facts(selection):
         out.print(line, soft_wrap=True)
     out.print(f"{selection.strategy.name} chose {len(names)} of {num_points:,} points in {seconds:.2f} s")
+    if selection.note is not None:
+        out.print(Text(selection.note), soft_wrap=True)
     for warning in selection.warnings:
         complain("warning", warning)
 
 
 def facts(selection: "Selection") -> Iterator[str]:
     """What is known about a batch, one line each."""
+    if selection.cover is not None:
+        yield from cover_facts(selection.cover)
     if selection.coverage is None or selection.null_coverage is None:
         return
     if selection.certificate is not None:
@@ -310,3 +342,17 @@ def facts(selection: "Selection") -> Iterator[str]:
     if selection.continued_from is not None:
         start, rest = selection.continued_from + 1, FILLED_UP[selection.continuation or "tail"]
         yield f"continued    from pick {start} on nothing was left to gain: the rest {rest} ({selection.continuation})"
+
+
+def cover_facts(cover: "Cover") -> Iterator[str]:
+    """What a batch covers in the space of embeddings, one line each."""
+    seen = f"{cover.num_targets:,} points"
+    if cover.is_sampled:
+        seen = f"a sample of {cover.num_targets:,} of {cover.num_points:,} points"
+    yield f"covered      {float(cover.coverage[-1]):8.3%}  of the weighted pool in the space of embeddings, beside"
+    yield f"  random     {cover.random_coverage:8.3%}  by the mean of 20 random batches of this size"
+    yield f"  labelled   {cover.labelled_coverage:8.3%}  by the labelled points alone"
+    if cover.certificate is not None:
+        yield f"  at least   {cover.certificate:8.3%}  of what the best batch adds to that, by {seen}"
+    shape = "σ" if cover.kernel == "gaussian" else "radius"
+    yield f"  kernel     {cover.kernel}, {shape} = {cover.length:.4g}, measured on {seen}"

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from batchbalance.balance.closed_form import BalanceModel, Survival
 from batchbalance.balance.greedy import Greedy, GreedyOptions, Offer, Step, greedy_over
+from batchbalance.batches.cover import Covering, CoverProblem, CoverStep, cover
 from batchbalance.checks import check_whole
 from batchbalance.cluster.connection import connected_ray
 from batchbalance.cluster.one_round import ShardBatch, merged, random_parts
@@ -100,6 +101,16 @@ class RayExecutor:
         finally:
             shards.close()
 
+    def cover(self, problem: CoverProblem) -> Covering:
+        """``batches.cover.cover`` with the candidates spread over the cluster, and all targets on every worker."""
+        if self._one_round:
+            raise ValueError("`one_round` must be left out for strategies of coverage")
+        shards = RayCoverShards(self._workers, problem, self._cache_bytes)
+        try:
+            return cover(problem, shards)
+        finally:
+            shards.close()
+
     def shards(self, model: BalanceModel, candidates: Int[Tensor, " n"], options: GreedyOptions) -> "RayShards":
         """The candidates on the workers, in consecutive shards or in random ones."""
         num, num_shards = len(candidates), len(self._workers)
@@ -166,6 +177,36 @@ class RayShards:
 
     def _ask(self, method: str, *arguments: Any, show: bool = False) -> list[Any]:
         return self._workers.ask(method, [arguments] * len(self._builds), self._builds, show=show)
+
+    def close(self) -> None:
+        """Let the workers go of their points."""
+        for actor in self._workers.actors:
+            actor.drop.remote()
+
+
+class RayCoverShards:
+    """The candidates of a run of coverage on actors; their embeddings are sent to them, one part each.
+
+    Args:
+        workers: where the shards live.
+        problem: what is to be covered, by which points.
+        cache_bytes: what a worker may keep in memory.
+    """
+
+    def __init__(self, workers: Workers, problem: CoverProblem, cache_bytes: int) -> None:
+        self._workers = workers
+        put = workers.ray.put
+        targets = put(problem.targets)
+        self._builds = [
+            (targets, put(problem.rows(problem.candidates[part])), part, cache_bytes)
+            for part in consecutive_parts(len(problem.candidates), len(workers))
+        ]
+        workers.ask("build_cover", self._builds)
+
+    def offers(self, step: CoverStep, show: bool) -> Sequence[Offer]:
+        """The best point of each shard."""
+        steps = [(self._workers.ray.put(step),)] * len(self._builds)
+        return self._workers.ask("offer", steps, self._builds, build="build_cover", show=show)
 
     def close(self) -> None:
         """Let the workers go of their points."""

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, Survival
 from batchbalance.balance.edges import Edges
 from batchbalance.balance.greedy import GreedyOptions, Offer, Shard, Step
+from batchbalance.batches.cover import CoverShard, CoverStep, Targets
 from batchbalance.cluster.connection import MAX_LOSSES
 from batchbalance.cluster.one_round import ShardBatch, shard_batch
 from batchbalance.cluster.parts import Part
@@ -40,7 +42,14 @@ class Worker:
         model = BalanceModel(predictions, edges, offset=offset, cache_bytes=cache_bytes)
         self._shard = Shard(BalanceObjective(model, rows), positions, lazy=lazy)
 
-    def offer(self, step: Step) -> Offer:
+    def build_cover(
+        self, targets: Targets, points: Float[Tensor, "n D"], positions: Int[Tensor, " n"], cache_bytes: int
+    ) -> None:
+        """Take candidates that cover targets."""
+        every = torch.arange(len(points))
+        self._shard = CoverShard(targets, lambda rows: points[rows], every, positions, cache_bytes=cache_bytes)
+
+    def offer(self, step: Step | CoverStep) -> Offer:
         """The best point of the shard."""
         offer: Offer = self._shard.offer(step)
         return offer
@@ -96,6 +105,7 @@ class Workers:
         arguments: Sequence[tuple[Any, ...]],
         builds: Sequence[tuple[Any, ...]] | None = None,
         *,
+        build: str = "build",
         show: bool = False,
     ) -> list[Any]:
         """The answers of the first actors, one for each tuple of arguments, in order.
@@ -104,6 +114,7 @@ class Workers:
             method: of `Worker`.
             arguments: of the calls.
             builds: what a new actor is built with before it is asked in the place of a dead one, if that matters.
+            build: the method of `Worker` that takes what is in `builds`.
             show: show progress.
         """
         pending = [getattr(actor, method).remote(*given) for actor, given in zip(self.actors, arguments, strict=False)]
@@ -111,8 +122,8 @@ class Workers:
         try:
             with progress("scoring shards", len(pending), show) as bar:
                 for index, answer in enumerate(pending):
-                    build = None if builds is None else builds[index]
-                    answers.append(self._answer(index, answer, method, arguments[index], build))
+                    again = None if builds is None else (build, *builds[index])
+                    answers.append(self._answer(index, answer, method, arguments[index], again))
                     bar.advance()
         except Exception:
             for other in pending[len(answers) + 1 :]:  # Ray would print the errors that nobody looks at
@@ -131,7 +142,7 @@ class Workers:
                 if lost is not None:
                     actor = self.actors[index] = self._actor.remote()
                     if build is not None:
-                        self.ray.get(actor.build.remote(*build))
+                        self.ray.get(getattr(actor, build[0]).remote(*build[1:]))
                     pending = getattr(actor, method).remote(*arguments)
                 return self.ray.get(pending)
             except errors.RayActorError as error:

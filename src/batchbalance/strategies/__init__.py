@@ -3,6 +3,7 @@
 from typing import Any
 
 from batchbalance.registry import Registry
+from batchbalance.strategies.auto import AUTO, auto_strategy
 from batchbalance.strategies.baselines import (
     Badge,
     Bald,
@@ -33,6 +34,7 @@ from batchbalance.strategies.connected import (
     StochasticBalance,
 )
 from batchbalance.strategies.contract import Choice, ConnectedStrategy, Problem, Strategy
+from batchbalance.strategies.coverage import CoverBalance, MaxHerding, ProbCover, TypiClust, UHerding
 
 OWN = {
     strategy.name: strategy
@@ -46,6 +48,11 @@ OWN = {
         PartitionBalance,
         EnumeratedBalance,
         SampledBalance,
+        CoverBalance,
+        UHerding,
+        MaxHerding,
+        ProbCover,
+        TypiClust,
         Bald,
         BatchBald,
         PowerBald,
@@ -84,6 +91,7 @@ def strategy_named(name: str, options: dict[str, Any] | None = None) -> Strategy
 
 
 __all__ = [
+    "AUTO",
     "STRATEGIES",
     "Badge",
     "Balance",
@@ -95,6 +103,7 @@ __all__ = [
     "ClusterMargin",
     "ConnectedStrategy",
     "CoreSet",
+    "CoverBalance",
     "Ec2",
     "Eced",
     "Entropy",
@@ -103,16 +112,21 @@ __all__ = [
     "GreedyBalance",
     "LeastConfidence",
     "Margin",
+    "MaxHerding",
     "MeanStd",
     "PartitionBalance",
     "PowerBalance",
     "PowerBald",
     "PowerSampling",
+    "ProbCover",
     "Problem",
     "Random",
     "SampledBalance",
     "StochasticBalance",
     "Strategy",
+    "TypiClust",
+    "UHerding",
     "VariationRatio",
+    "auto_strategy",
     "strategy_named",
 ]

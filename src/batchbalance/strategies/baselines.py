@@ -44,6 +44,8 @@ class Random(Strategy):
 
     name: ClassVar[str] = "random"
     summary: ClassVar[str] = "uniform sampling without replacement"
+    uses: ClassVar[frozenset[str]] = frozenset({"embeddings"})  # to know how many points there are
+    needs_predictions: ClassVar[bool] = False
 
     def choose(self, problem: Problem) -> Choice:
         """Sample uniformly."""
@@ -265,6 +267,7 @@ class CoreSet(Strategy):
     summary: ClassVar[str] = "repeatedly the point farthest from all labelled and chosen ones (k-center greedy)"
     uses: ClassVar[frozenset[str]] = frozenset({"embeddings", "labelled_embeddings"})
     needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+    needs_predictions: ClassVar[bool] = False
 
     def memory_needed(self, problem: Problem) -> int:
         """The embeddings of all points."""

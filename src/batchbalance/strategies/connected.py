@@ -39,6 +39,10 @@ class BalanceStrategy(ConnectedStrategy):
 
     offset: bool = False
 
+    def in_pieces(self, problem: Problem) -> bool:
+        """Yes, unless reading the predictions is the longest part."""
+        return problem.predictions.device.type == "cpu" and not problem.predictions.source.is_made_on_demand
+
     def model(self, problem: Problem) -> BalanceModel:
         """The closed form for this problem."""
         return BalanceModel(
@@ -65,9 +69,11 @@ def single_scores(model: BalanceModel, problem: Problem) -> Float[Tensor, " n"]:
     rows = problem.candidates
     scores = torch.empty(len(rows), dtype=torch.float64)
     with progress("scoring points", len(rows), problem.progress) as bar:
-        for span in model.spans(len(rows)):
+
+        def fill(span: slice) -> None:
             scores[span] = model.scores(rows[span]).double().cpu()
-            bar.advance(span.stop - span.start)
+
+        model.each(fill, len(rows), bar)
     return scores
 
 
@@ -220,6 +226,10 @@ class ClusterBalance(BalanceStrategy):
     beta: Coldness = 1.0
     subset: Subset = 2.0
 
+    def in_pieces(self, problem: Problem) -> bool:  # noqa: ARG002
+        """No: clustering is few large products."""
+        return False
+
     def memory_needed(self, problem: Problem) -> int:
         """Features of the subset, and of the centroids and sums of the clusters."""
         num_points = min(self.subset * problem.batch_size, len(problem.candidates)) + 2 * problem.batch_size
@@ -273,6 +283,10 @@ class BatchBalance(BalanceStrategy):
     beta: Coldness = 1.0
     subset: Subset = 2.0
 
+    def in_pieces(self, problem: Problem) -> bool:
+        """As greedy, for small batches."""
+        return problem.batch_size < self.large_batch and super().in_pieces(problem)
+
     def memory_needed(self, problem: Problem) -> int:
         """Nothing for greedy; what clustering needs for large batches."""
         if problem.batch_size < self.large_batch:
@@ -304,6 +318,10 @@ class EnumeratedBalance(BalanceStrategy):
     name: ClassVar[str] = "enumerated-balance"
     summary: ClassVar[str] = "greedy by enumerating all C^b label configurations (small batches only)"
 
+    def in_pieces(self, problem: Problem) -> bool:  # noqa: ARG002
+        """No: its products are large."""
+        return False
+
     def memory_needed(self, problem: Problem) -> int:
         """The table of configurations and a block of scores."""
         return estimator_bytes(
@@ -326,6 +344,10 @@ class SampledBalance(BalanceStrategy):
     summary: ClassVar[str] = "greedy with the paper's estimator: enumeration for b < 4, then M sampled configurations"
 
     num_samples: PositiveInt = 10_000
+
+    def in_pieces(self, problem: Problem) -> bool:  # noqa: ARG002
+        """No: its products are large."""
+        return False
 
     def memory_needed(self, problem: Problem) -> int:
         """The table of configurations and a block of scores."""

@@ -12,6 +12,8 @@ from torch import Tensor
 from batchbalance.balance.closed_form import CACHE_BYTES, BalanceModel
 from batchbalance.balance.edges import Edges, MaxReference, Pairs, connect
 from batchbalance.balance.greedy import Continuation, Executor
+from batchbalance.batches.cover import Cover
+from batchbalance.checks import compute_dtype
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
 from batchbalance.seeds import generator
@@ -24,20 +26,21 @@ class Problem:
     """What a strategy chooses from. Everything in it has been checked.
 
     Attributes:
-        predictions: of the whole pool.
+        given: predictions of the whole pool, or None if there are none.
         candidates: (n,) the points that may be chosen, in ascending order.
         batch_size: B, at most n.
         seed: for the random parts.
         edges: pairs of draws to tell apart, for strategies that use them.
         reference: predictions of the same draws on the reference set; None stands for the pool itself.
         embeddings: (N, D) features of the pool, or (N, S, D) those of every draw.
-        labelled_embeddings: (L, D) or (L, S, D) features of the points that have labels.
+        labelled_embeddings: (L, D) or (L, S, D) features of points outside the pool that have labels.
+        labelled: (l,) points of the pool that have labels; no candidates.
         cache_bytes: what may be kept in memory to be faster.
         progress: show how far it is.
         executor: where the shards of a greedy run live; None for this process.
     """
 
-    predictions: Predictions
+    given: Predictions | None
     candidates: Int[Tensor, " n"]
     batch_size: int
     seed: int
@@ -45,26 +48,50 @@ class Problem:
     reference: Predictions | None = None
     embeddings: Tensor | None = None
     labelled_embeddings: Tensor | None = None
+    labelled: Int[Tensor, " l"] | None = None
     cache_bytes: int = CACHE_BYTES
     progress: bool = False
     executor: Executor | None = None
 
     @property
+    def predictions(self) -> Predictions:
+        """Predictions of the whole pool, for strategies that need them."""
+        if self.given is None:
+            raise ValueError("`predictions` must be given for this strategy, got none")
+        return self.given
+
+    @property
     def mean_embeddings(self) -> Float[Tensor, "N D"]:
         """Embeddings of the pool, averaged over draws by their weights."""
-        if self.embeddings is None:
-            raise ValueError("`embeddings` must be given for this strategy")
-        return self._mean(self.embeddings)
+        return self._mean(self._pool_embeddings)
 
     @property
     def mean_labelled_embeddings(self) -> Float[Tensor, "L D"] | None:
-        """The same of the labelled points, or None if none were given."""
-        return None if self.labelled_embeddings is None else self._mean(self.labelled_embeddings)
+        """The same of all labelled points, those of the pool first, or None if there are none."""
+        found = []
+        if self.labelled is not None and len(self.labelled):
+            found.append(self.mean_embedding_rows(self.labelled))
+        if self.labelled_embeddings is not None and len(self.labelled_embeddings):
+            found.append(self._mean(self.labelled_embeddings))
+        return torch.cat(found) if found else None
+
+    def mean_embedding_rows(self, rows: Int[Tensor, " p"]) -> Float[Tensor, "p D"]:
+        """Embeddings of some points, read where they are: those of a mapped file are never in memory as a whole."""
+        return self._mean(self._pool_embeddings[rows.to(self._pool_embeddings.device)])
+
+    @property
+    def _pool_embeddings(self) -> Tensor:
+        if self.embeddings is None:
+            raise ValueError("`embeddings` must be given for this strategy")
+        return self.embeddings
 
     def _mean(self, embeddings: Tensor) -> Tensor:
-        if embeddings.ndim == 2:
-            return embeddings
-        return torch.einsum("s,nsd->nd", self.predictions.draw_weights.to(embeddings), embeddings)
+        numbers = embeddings.to(compute_dtype(embeddings.dtype))
+        if numbers.ndim == 2:
+            return numbers
+        if self.given is None:
+            return numbers.mean(dim=1)
+        return torch.einsum("s,nsd->nd", self.given.draw_weights.to(numbers), numbers)
 
 
 @dataclass(frozen=True)
@@ -79,6 +106,7 @@ class Choice:
         continuation: what was done from there on.
         clustering_rounds: how many rounds a clustering took, for strategies that cluster by Δ.
         notes: sentences for the user.
+        cover: what the batch covers in the space of embeddings, if the strategy looked at that.
     """
 
     indices: Int[Tensor, " B"]
@@ -88,6 +116,7 @@ class Choice:
     continuation: Continuation | None = None
     clustering_rounds: int | None = None
     notes: tuple[str, ...] = field(default=())
+    cover: Cover | None = None
 
 
 class Strategy(BaseModel, ABC):
@@ -99,6 +128,7 @@ class Strategy(BaseModel, ABC):
     summary: ClassVar[str]
     uses: ClassVar[frozenset[str]] = frozenset()  # arguments of `select` that are not for every strategy
     needs: ClassVar[frozenset[str]] = frozenset()  # those of them that must be given
+    needs_predictions: ClassVar[bool] = True
     runs_on_executors: ClassVar[bool] = False  # whether `select` may be given an executor
 
     @property
@@ -109,6 +139,18 @@ class Strategy(BaseModel, ABC):
     @abstractmethod
     def choose(self, problem: Problem) -> Choice:
         """Choose `problem.batch_size` of the candidates."""
+
+    def flops(self, problem: Problem) -> float:
+        """About how many operations ``choose`` takes: a pass over all points for each pick."""
+        given, embeddings = problem.given, problem.embeddings
+        numbers = 0 if embeddings is None else 2 * embeddings.numel()
+        if given is not None and self.needs_predictions:
+            numbers += given.num_points * given.num_draws**2 * given.num_classes
+        return float(numbers * problem.batch_size)
+
+    def in_pieces(self, problem: Problem) -> bool:  # noqa: ARG002
+        """Whether the long parts of ``choose`` go through ``threads.each``."""
+        return False
 
     def memory_needed(self, problem: Problem) -> int:  # noqa: ARG002
         """Bytes that ``choose`` takes beside a streaming pass; 0 for strategies that stream."""

@@ -74,7 +74,7 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
     pool = Predictions.from_logits(shared + torch.randn(shape, generator=stream))
     embeddings = torch.randn(options.num_points, options.num_features, generator=stream)
     problem = Problem(pool, torch.arange(options.num_points), 1, seed, None, embeddings=embeddings)
-    few = replace(problem, predictions=first_draws(pool, max(1, options.num_draws // 2)))
+    few = replace(problem, given=first_draws(pool, max(1, options.num_draws // 2)))
     joins = {
         name: options.equal_draws or isinstance(strategy_named(name), ConnectedStrategy) for name in options.strategies
     }
@@ -116,9 +116,7 @@ def _choose(strategy: Strategy, problem: Problem, candidates: Tensor, size: int,
     edges = None
     if isinstance(strategy, ConnectedStrategy):
         edges = strategy.connect(problem.predictions, options.threshold, "disjoint", problem.seed, "all")
-    strategy.choose(
-        Problem(problem.predictions, candidates, size, problem.seed, edges=edges, embeddings=problem.embeddings)
-    )
+    strategy.choose(Problem(problem.given, candidates, size, problem.seed, edges=edges, embeddings=problem.embeddings))
 
 
 def slope(sizes: Sequence[int], seconds: Sequence[float | None]) -> float | None:

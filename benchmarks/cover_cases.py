@@ -1,0 +1,110 @@
+"""The lines of the benchmark on coverage, and on a machine where another process uses a core."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from batchbalance.batches import badge, k_center
+from batchbalance.batches.cover import squared_length
+from batchbalance.seeds import generator
+from batchbalance.selection import select
+from batchbalance.strategies import MaxHerding
+from benchmarks import plain
+from benchmarks.cases import THRESHOLD, Case, Size
+from benchmarks.inputs import random_embeddings, random_pool, random_probs
+from benchmarks.measure import Side
+
+
+def cover_against_matrix(size: Size, seed: int) -> list[Side]:
+    """Coverage of all points; the same from a matrix of all pairs, with a full pass for every pick."""
+    points = random_embeddings(size["N"], size["D"], seed)
+    length = squared_length(points, size["B"])
+    strategy = MaxHerding(max_targets=size["N"])
+    return [
+        Side("max-herding", lambda: select(embeddings=points, batch_size=size["B"], strategy=strategy).indices),
+        Side("full matrix", lambda: plain.max_herding(points, size["B"], length)),
+    ]
+
+
+def large_cover(size: Size, seed: int) -> list[Side]:
+    """`select` by coverage of a sample of targets; other strategies on the same embeddings."""
+    points, probs = random_embeddings(size["N"], size["D"], seed), random_probs(size["N"], size["C"], seed)
+    return [
+        Side("max-herding", lambda: select(embeddings=points, batch_size=size["B"], strategy="max-herding")),
+        Side("coreset", lambda: k_center(points, size["B"])),
+        Side("badge", lambda: badge(probs, points, size["B"], generator=generator(seed, "benchmark"))),
+    ]
+
+
+def mapped_cover(size: Size, seed: int) -> list[Side]:
+    """Coverage of embeddings in a memory-mapped file, within a memory budget."""
+    with tempfile.TemporaryFile() as file:
+        points = np.memmap(file, np.float32, "w+", shape=(size["N"], size["D"]))
+    stream = generator(seed, "benchmark embeddings mapped")
+    for start in range(0, size["N"], 50_000):
+        rows = points[start : start + 50_000]
+        rows[:] = torch.randn(rows.shape, generator=stream).numpy()
+
+    def run() -> Tensor:
+        return select(embeddings=points, batch_size=size["B"], memory_budget="768MiB", strategy="max-herding").indices
+
+    return [Side("max-herding", run)]
+
+
+@contextmanager
+def busy_neighbour() -> Iterator[None]:
+    """Another process that uses a core, for as long as the block runs."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as neighbour:
+        try:
+            yield
+        finally:
+            neighbour.kill()
+
+
+def beside_a_neighbour(size: Size, seed: int) -> list[Side]:
+    """`select` with all threads and with one, beside a process that uses a core and alone: all should take as long."""
+    pool = random_pool(size["N"], size["S"], size["C"], seed)
+    every = torch.get_num_threads()
+
+    def run() -> Tensor:
+        return select(pool, size["B"], strategy="greedy-balance", threshold=THRESHOLD, seed=seed).indices
+
+    def on(threads: int, busy: bool) -> Callable[[], Tensor]:
+        def timed() -> Tensor:
+            torch.set_num_threads(threads)
+            try:
+                if not busy:
+                    return run()
+                with busy_neighbour():
+                    return run()
+            finally:
+                torch.set_num_threads(every)
+
+        return timed
+
+    return [
+        Side("all threads, busy", on(every, True)),
+        Side("one thread, busy", on(1, True)),
+        Side("all threads", on(every, False)),
+        Side("one thread", on(1, False)),
+    ]
+
+
+COVER_CASES = [
+    Case(
+        "cover", cover_against_matrix, ({"N": 8_000, "D": 128, "B": 50},), ({"N": 1_000, "D": 64, "B": 20},),
+    ),
+    Case("large-cover", large_cover, ({"N": 40_000, "D": 512, "C": 10, "B": 100},)),
+    Case("mapped-cover", mapped_cover, ({"N": 1_000_000, "D": 256, "B": 100},)),
+    Case(
+        "busy", beside_a_neighbour,
+        ({"N": 1_000, "S": 100, "C": 10, "B": 10}, {"N": 60_000, "S": 40, "C": 10, "B": 30}),
+        ({"N": 1_000, "S": 100, "C": 10, "B": 10},), 1 / 1.5,
+    ),
+]  # fmt: skip

@@ -1,0 +1,107 @@
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from batchbalance import Predictions, select, threads
+from batchbalance.balance.closed_form import BalanceModel, BalanceObjective
+from batchbalance.balance.edges import connect
+from batchbalance.predictions import spans_of
+from batchbalance.progress import Bar
+from conftest import random_probs
+
+pytestmark = pytest.mark.typed
+
+
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_small_work_runs_on_one_thread_and_the_setting_comes_back():
+    with threads.for_work(threads.SMALL_FLOPS - 1):
+        assert (torch.get_num_threads(), threads.num_workers()) == (1, 1)
+    assert torch.get_num_threads() == 2
+    with pytest.raises(ZeroDivisionError), threads.for_work(0.0):
+        _ = 1 / 0
+    assert (torch.get_num_threads(), threads.num_workers()) == (2, 2)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_large_work_keeps_the_threads_or_gives_them_to_pieces():
+    with threads.for_work(threads.SMALL_FLOPS):
+        assert torch.get_num_threads() == 2
+    with threads.for_work(threads.SMALL_FLOPS, in_pieces=True):
+        assert (torch.get_num_threads(), threads.num_workers()) == (1, 2)
+        with threads.for_work(1.0):
+            assert threads.num_workers() == 1
+        assert threads.num_workers() == 2
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_pieces_run_on_one_thread_each_several_at_a_time():
+    both, seen, counted = threading.Barrier(2, timeout=20), [], []
+
+    class Counting(Bar):
+        def advance(self, steps=1, note=""):  # noqa: ARG002
+            counted.append(steps)
+
+    def work(span):
+        both.wait()  # would time out if pieces ran one after the other
+        seen.append((span.start, torch.get_num_threads(), threading.current_thread()))
+
+    threads.each(work, spans_of(8, 2), Counting())
+    assert sorted(start for start, _, _ in seen) == [0, 2, 4, 6]
+    assert {num for _, num, _ in seen} == {1}
+    assert threading.main_thread() not in {thread for _, _, thread in seen}
+    assert counted == [2, 2, 2, 2]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_an_error_in_a_piece_is_told_and_the_rest_is_left():
+    begun = []
+
+    def work(span):
+        begun.append(span.start)
+        raise KeyError("piece")
+
+    with pytest.raises(KeyError, match="piece"):
+        threads.each(work, spans_of(1000, 1))
+    assert len(begun) < 1000
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_the_number_of_threads_changes_no_digit(monkeypatch):
+    monkeypatch.setattr("batchbalance.balance.closed_form.CHUNK_BYTES", 5000)
+    pool = Predictions.from_probs(random_probs(500, 8, 3).astype(np.float32))
+    model = BalanceModel(pool, connect(pool, 0.05))
+    gains = {}
+    for num in (1, 2, 3):
+        torch.set_num_threads(num)
+        gains[num] = BalanceObjective(model, torch.arange(500)).gains()
+    assert torch.equal(gains[1], gains[2])
+    assert torch.equal(gains[1], gains[3])
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("small", [0, 1e30])
+def test_select_gives_one_batch_and_leaves_the_setting(monkeypatch, pool, small):
+    monkeypatch.setattr(threads, "SMALL_FLOPS", small)
+    monkeypatch.setattr("batchbalance.balance.closed_form.CHUNK_BYTES", 5000)
+    monkeypatch.setattr("batchbalance.batches.cover.BLOCK_NUMBERS", 5000)
+    points = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    found = [select(pool, 5, threshold=0.05), select(pool, 5, embeddings=points)]
+    assert torch.get_num_threads() == 2
+    with pytest.raises(ValueError, match="must be finite"):
+        select(embeddings=points / 0, batch_size=2)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    again = [select(pool, 5, threshold=0.05), select(pool, 5, embeddings=points)]
+    assert [one.indices.tolist() for one in found] == [other.indices.tolist() for other in again]
