@@ -142,8 +142,9 @@ def _lines(settings: Settings) -> Iterator[str]:
     for name, table in tables.items():
         yield ""
         yield f"[{name}]"
-        yield from (f"{json.dumps(key) if not key.isidentifier() else key} = {_toml(value)}" for key, value in table.items()
-                    if value not in ((), []))  # fmt: skip
+        for key, value in table.items():
+            if value not in ((), []):
+                yield f"{key if key.isidentifier() else json.dumps(key)} = {_toml(value)}"
 
 
 def _toml(value: Any) -> str:
