@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 
 NETWORK_TYPES = (
-    "nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afpfs", "afs", "9p", "ncpfs", "fuse.sshfs", "lustre", "ceph",
-    "fuse.ceph", "glusterfs", "fuse.glusterfs", "davfs", "fuse.davfs", "webdav",
+    "nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afpfs", "afs", "9p", "ncpfs", "fuse.sshfs", "lustre",
+    "ceph", "fuse.ceph", "glusterfs", "fuse.glusterfs", "davfs", "fuse.davfs", "webdav",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from batchbalance.encoders import DEFAULTS, Encoder, FittedEncoder, Items, embed, encoder, open_items, read_ids
+from batchbalance.encoders import DEFAULTS, Encoder, FittedEncoder, Items, encoder, open_items, read_ids
 from batchbalance.encoders.contract import Kind
 from batchbalance.encoders.items import Item
 from batchbalance.encoders.rows import open_rows
@@ -104,9 +104,7 @@ def normal_id(name: str) -> str:
 def install(folder: Path, num_before: int, using: Encoder | None) -> None:
     """Put the vectors of NEW behind the first `num_before` of a project's, and say which encoder made them."""
     made, target = folder / NEW, folder / VECTORS
-    record = {"encoder": None, "fingerprint": None}
-    if using is not None:
-        record = {"encoder": using.name, "fingerprint": using.fingerprint}
+    record = {"encoder": using and using.name, "fingerprint": using and using.fingerprint}
     with replacing(folder / RECORD) as temporary:
         temporary.write_text(json.dumps(record) + "\n", encoding="utf-8")
     if num_before:

@@ -1,7 +1,7 @@
 """What a project keeps in its database: its items, and the log of all that happened to them.
 
-A row of `items` is a row of the embeddings. Each "items added" event holds a hash of the rows that came with it, so that
-items are as safe from silent damage as events are.
+A row of `items` is a row of the embeddings. Each "items added" event holds a hash of the rows that came with it, so
+that items are as safe from silent damage as events are.
 """
 
 import hashlib
@@ -116,9 +116,7 @@ class ProjectStore:
             return None
         # Not by the index, which no hash covers.
         if self.ids([found[0][0]]) != [name]:
-            raise FileFormatError(
-                f"{self.log.path} is damaged: its index leads {name!r} astray; restore it from a copy"
-            )
+            raise self._damage(f"its index leads {name!r} astray")
         return int(found[0][0])
 
     def ids(self, rows: Sequence[int] | None = None) -> list[str]:
@@ -140,7 +138,7 @@ class ProjectStore:
         for start in range(0, len(rows), MANY):
             part = [int(row) for row in rows[start : start + MANY]]
             marks = ", ".join("?" * len(part))
-            for row, *values in self.log.query(f"SELECT row, {column} FROM items WHERE row IN ({marks})", part):  # noqa: S608
+            for row, *values in self.log.query(f"SELECT row, {column} FROM items WHERE row IN ({marks})", part):
                 found[row] = tuple(values)
         return [found[int(row)] for row in rows]
 
@@ -157,12 +155,13 @@ class ProjectStore:
             costs[done], is_audit[done] = float(cost), bool(audit)
             done += 1
         if done != count or digest.hexdigest() != wanted:
-            raise FileFormatError(
-                f"{self.log.path} is damaged: its items do not match their hash; restore it from a copy"
-            )
+            raise self._damage("its items do not match their hash")
         self._costs = np.concatenate([self._costs, costs])
         self._is_audit = np.concatenate([self._is_audit, is_audit])
         self._num_items += count
+
+    def _damage(self, what: str) -> FileFormatError:
+        return FileFormatError(f"{self.log.path} is damaged: {what}; restore it from a copy")
 
     def _lines(self, first: int, count: int) -> Iterator[tuple[Any, ...]]:
         for start in range(first, first + count, BLOCK):
