@@ -14,12 +14,14 @@ from batchbalance.project import items as sources
 from batchbalance.project import sheets
 from batchbalance.project.agreement import Agreement, agreements
 from batchbalance.project.answers import Told, Undone, answer_events, as_answers, check_name, named_class
-from batchbalance.project.batch import Batch
+from batchbalance.project.batch import Batch, shown
 from batchbalance.project.exporting import COLUMNS, MORE_COLUMNS, Exported, exported
+from batchbalance.project.gathering import Gathering
 from batchbalance.project.items import Vectors, source_path, vectors_of
 from batchbalance.project.learning import Guess, Learning, guesses_of
 from batchbalance.project.making import Maker
 from batchbalance.project.model import class_probs
+from batchbalance.project.pages import project_fragment
 from batchbalance.project.planning import Plan, Planner, Question, Rules, is_free, waiting
 from batchbalance.project.settings import (
     Data,
@@ -31,6 +33,7 @@ from batchbalance.project.settings import (
     write_settings,
 )
 from batchbalance.project.state import ItemView, State, Who
+from batchbalance.project.status import Shown, Status, status_of
 from batchbalance.project.store import ProjectStore
 from batchbalance.registry import check_paths
 
@@ -159,6 +162,22 @@ class Project:
         labels = self.labels
         return f"Project({str(self.folder)!r}: {len(self):,} {self.settings.data.kind}, {len(labels):,} labels)"
 
+    def _repr_html_(self) -> str:
+        rows = [(name, ", ".join(value) if isinstance(value, list) else str(value)) for name, value in self._facts()]
+        return project_fragment(self.folder.resolve().name, rows)
+
+    def _facts(self) -> list[tuple[str, Any]]:
+        """What a notebook shows."""
+        settings = self.settings
+        return [
+            ("items", f"{len(self):,} {settings.data.kind} from {settings.data.path}"),
+            ("classes", self.classes),
+            ("labels", f"{len(self.labels):,}"),
+            ("open questions", f"{len(self.open_questions()):,}"),
+            ("model", settings.model.get("kind", "")),
+            ("strategy", settings.strategy.get("name", "")),
+        ]
+
     @property
     def classes(self) -> list[str]:
         """The labels."""
@@ -213,6 +232,12 @@ class Project:
     def contents(self, ids: Iterable[Any]) -> list[str | None]:
         """The text of each item, the path of its file within `root`, its row as JSON; None for a bare embedding."""
         return self._store.contents([self.row_of(name) for name in ids])
+
+    def shown(self, ids: Iterable[Any]) -> list[Shown]:
+        """Items as a person sees them."""
+        rows = [self.row_of(name) for name in ids]
+        pairs = zip(self._store.ids(rows), self._store.contents(rows), strict=True)
+        return [shown(self.settings.data.kind, name, content, self.root) for name, content in pairs]
 
     @property
     def root(self) -> Path | None:
@@ -389,6 +414,15 @@ class Project:
         """What the model says about items, and how its draws vote; None before there is a model."""
         rows = [self.row_of(name) for name in ids]
         return self._learning.guesses(self._snapshot(), self._embeddings().array, rows)
+
+    def status(self) -> Status:
+        """How good the model is by now, what is open, and whether to stop."""
+        gathering = Gathering(self.folder, self._store, self.settings, self._learning, self.root)
+        return status_of(gathering.facts(self._snapshot(), self._embeddings().array, self.notes))
+
+    def check(self) -> list[str]:
+        """What SQLite's integrity check finds beside the hashes, which are checked on opening; empty if all is well."""
+        return self._store.log.check()
 
     def predict(
         self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, skip_bad: bool = False
