@@ -233,7 +233,7 @@ class Planner:
         return found if wanted == count else by_gain_per_cost(found, self._store.costs, count)
 
     def _offered(self, strategy: str | Strategy, count: int, most: int) -> int:
-        """How many items a strategy offers; where costs differ more than are wanted, to choose from by gain per cost."""
+        """How many items a strategy offers: more than are wanted where costs differ, to choose by gain per cost."""
         costs = self._store.costs
         if not len(costs) or costs.min() == costs.max():
             return count
