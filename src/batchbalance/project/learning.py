@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from batchbalance.errors import BatchBalanceError
 from batchbalance.posteriors import Fitted, load_posterior
 from batchbalance.project import rounds
 from batchbalance.project.audit import FIXED_SET, audit_order
@@ -156,23 +156,20 @@ class Learning:
         folder = self._folder / FOLDER / key
         if not folder.is_dir():
             return None
-        with suppress(BatchBalanceError, ValueError, OSError):  # damaged: trained anew
+        with suppress(Exception):  # whatever is wrong with a copy, the model is trained anew
             return Trained(Fitted(load_posterior(folder, self._settings.model.get("network"))), rows, labels)
         return None
 
     def _save(self, key: str, found: Trained) -> None:
-        """Keep the model for other processes, and no earlier one."""
+        """Keep the model for other processes, and no earlier one. Some kinds cannot be saved, and are trained anew."""
         folder = self._folder / FOLDER
-        part = folder / f"{key}.part"
         folder.mkdir(exist_ok=True)
-        try:
-            found.posterior.save(part)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as part, suppress(Exception):
+            found.posterior.save(Path(part) / key)
             if not (folder / key).exists():
-                part.replace(folder / key)
-        except (NotImplementedError, BatchBalanceError, ValueError, TypeError, OSError):  # some cannot be saved
-            pass
+                (Path(part) / key).replace(folder / key)
         for other in folder.iterdir():
-            if other.name != key:
+            if other.name != key and not other.name.startswith("."):
                 shutil.rmtree(other, ignore_errors=True)
 
 
