@@ -108,6 +108,11 @@ class Learner:
         """What was asked and not told yet, oldest first."""
         return [self._store.ids[row] for row in self._store.known().asked]
 
+    def __repr__(self) -> str:
+        known = self._store.known()
+        counts = f"{len(self._inputs):,} points, {len(known.labels):,} labels, {len(known.asked):,} open questions"
+        return f"Learner({counts}, {self._strategy.name!r})"
+
     def ask(self, n: SupportsIndex) -> list[Id]:
         """The ids of n points to label next.
 
