@@ -1,26 +1,22 @@
 """Whether the audit's intervals hold what they say, in whole projects: real questions, answers and retraining.
 
-`python -m torture.looks --projects 2000` prints the table of docs/stopping.md. Each project has data of its own; its
-model is another one at every look, trained on what the strategy chose, and ε of the audit goes back into the strategy.
+Each project has data of its own; its model is another one at every look, trained on what the strategy chose, and ε of
+the audit goes back into the strategy.
 """
 
 import math
-import sys
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
 
 import numpy as np
-import typer
 
 from batchbalance.project.audit import ALPHA, clopper_pearson, look_number
 from batchbalance.project.project import Project
 from torture.campaign import Finding, campaign
 
-POOL, FRESH, FEATURES = 500, 4000, 3
+POOL, FRESH, FEATURES = 500, 2000, 3
 AUDIT, BATCH, ROUNDS = 0.4, 12, 8  # 38 audit labels in all: looks at 10, 15, 22 and 33
 STRATEGIES = ("auto", "margin", "batch-balance", "random")
 TOGETHER = 20  # projects of one attempt of the campaign
@@ -98,44 +94,3 @@ def looks_hold(folder: Path, random: Random) -> Finding:
 def chance_of(least: int, total: int) -> float:
     """The chance that at least so many projects miss, if each does with probability α."""
     return math.fsum(math.comb(total, k) * ALPHA**k * (1 - ALPHA) ** (total - k) for k in range(least, total + 1))
-
-
-def summary(projects: list[list[Seen]]) -> tuple[str, bool]:
-    """The table, and whether coverage is at least 95 % and misses at most 5 %, within two standard errors."""
-    lines = [
-        "| look | projects | interval for one look holds | interval of the look holds |",
-        "| ---: | ---: | ---: | ---: |",
-    ]
-    fine = True
-    for number in sorted({look.number for looks in projects for look in looks}):
-        at = [look for looks in projects for look in looks if look.number == number]
-        shares = [sum(each) / len(at) for each in ([x.holds for x in at], [x.holds_always for x in at])]
-        fine &= shares[0] >= 1 - ALPHA - 2 * math.sqrt(ALPHA * (1 - ALPHA) / len(at))
-        lines.append(f"| {number} | {len(at):,} | {100 * shares[0]:.1f} % | {100 * shares[1]:.1f} % |")
-    share = sum(map(missed, projects)) / len(projects)
-    fine &= share <= ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / len(projects))
-    lines.append(f"\nA miss at any look: {100 * share:.1f} % of {len(projects):,} projects.")
-    return "\n".join(lines), bool(fine)
-
-
-def run(num_projects: int, seed: int) -> list[list[Seen]]:
-    """Projects, one after another."""
-    found = []
-    for number in range(num_projects):
-        with tempfile.TemporaryDirectory(prefix="looks-") as folder:
-            found.append(simulated(Path(folder), seed + number))
-    return found
-
-
-def main(
-    projects: Annotated[int, typer.Option(min=1, help="How many.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first.")] = 0,
-) -> Any:
-    """Simulate projects and count intervals that miss; exit code 1 if more do than the interval promises."""
-    table, fine = summary(run(projects, seed))
-    typer.echo(table)
-    sys.exit(0 if fine else 1)
-
-
-if __name__ == "__main__":
-    typer.run(main)
