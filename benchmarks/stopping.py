@@ -61,6 +61,9 @@ def stopping_command(
     runs: Annotated[int, typer.Option(min=1, help="Runs on each, seeds from 0.")] = 10,
     labels: Annotated[int, typer.Option(min=1, help="Labels of a run, those of the audit set included.")] = 500,
     batch: Annotated[int, typer.Option(min=1, help="Labels between two models.")] = 25,
+    features: Annotated[
+        int | None, typer.Option(min=1, help="Keep so many principal components; default: all.")
+    ] = None,
     target: Annotated[float, typer.Option(min=0, max=1, help="Accuracy that the rule `target` waits for.")] = 0.6,
 ) -> None:
     """Run projects to the end and print what each rule would have saved and lost."""
@@ -71,7 +74,7 @@ def stopping_command(
             for prefix, seed in jobs:
                 path = _path(records, prefix, seed)
                 if not path.is_file():
-                    run(prefix, seed, labels, batch, path)
+                    run(prefix, seed, labels, batch, path, features)
                 bar.advance(note=path.stem)
         for prefix in embeddings:
             found = [read(_path(records, prefix, seed)) for seed in range(runs)]
@@ -84,24 +87,26 @@ def _path(records: Path, prefix: Path, seed: int) -> Path:
     return records / f"{prefix.name}-{seed}.json"
 
 
-def run(prefix: Path, seed: int, num_labels: int, batch: int, path: Path) -> None:
+def run(prefix: Path, seed: int, num_labels: int, batch: int, path: Path, features: int | None = None) -> None:
     """One project from the first label to the last, into a file."""
     (train, labels), (test, test_labels) = (_sampled(prefix, part, seed) for part in ("train", "test"))
+    if features is not None:
+        train, test = _projected(train, test, features)
     accuracy: list[float] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         np.save(folder / "pool.npy", train)
         np.save(folder / "test.npy", test)
-        classes = [str(each) for each in sorted(set(labels.tolist()))]
+        classes = sorted(set(labels.tolist()) | set(test_labels.tolist()))
         project = Project.create(folder / "project", classes=classes, embeddings=folder / "pool.npy", seed=seed)
         for _ in range(num_labels // batch):
             project.tell({each: str(labels[int(each)]) for each in project.ask(batch)})
-            guessed = [int(each.label) for each in project.predict(folder / "test.npy")]
+            guessed = [each.label for each in project.predict(folder / "test.npy")]
             accuracy.append(float(np.mean(np.array(guessed) == test_labels)))
         rows = np.flatnonzero(project.is_audit(project.ids()))
         order = _audit_order(project, rows)
         rounds = read_rounds(project.folder, order)
-        truth = [project.classes.index(str(labels[row])) for row in order]
+        truth = [project.classes.index(labels[row]) for row in order]
         project.close()
     content = {
         "truth": truth, "accuracy": accuracy, "num_labels": [each.num_labels for each in rounds],
@@ -122,7 +127,14 @@ def _sampled(prefix: Path, part: str, seed: int) -> tuple[Array, Array]:
     labels = np.load(prefix.with_name(f"{prefix.name}-{part}.labels.npy"))
     count, seed = (POOL, seed) if part == "train" else (TEST, 0)
     rows = np.sort(np.random.default_rng(seed).permutation(len(labels))[:count])
-    return np.array(vectors[rows]), labels[rows]
+    return np.array(vectors[rows]), labels[rows].astype(str)
+
+
+def _projected(train: Array, test: Array, features: int) -> tuple[Array, Array]:
+    """Both on the principal components of the pool."""
+    mean = train.mean(axis=0)
+    axes = np.linalg.svd(train - mean, full_matrices=False)[2][:features].T
+    return (train - mean) @ axes, (test - mean) @ axes
 
 
 def read(path: Path) -> Record:
