@@ -7,6 +7,7 @@ from batchbalance.checks import check_bytes
 from batchbalance.machine import as_text, free_memory
 from batchbalance.memory import streaming_bytes
 from conftest import random_probs
+from peaks import WATCHED
 
 
 @pytest.mark.parametrize(
@@ -106,19 +107,8 @@ def test_a_file_that_was_replaced_or_has_grown_can_be_read_on(tmp_path):
 @pytest.mark.slow
 def test_peak_memory_stays_within_the_budget(tmp_path, parent):
     """60,000 points × 40 × 10 are 96 MB of numbers; terms would take 150 MB and more."""
-    code = (
-        "import re, sys, threading, time, numpy as np, torch\n"
+    code = WATCHED + (
         "from batchbalance import Predictions, select\n"
-        "torch.set_num_threads(1)\n"
-        "def anonymous():\n"
-        "    return int(re.search(r'RssAnon:\\s+(\\d+)', open('/proc/self/status').read())[1]) * 1024\n"
-        "peak = 0\n"
-        "def watch():\n"
-        "    global peak\n"
-        "    while True:\n"
-        "        peak = max(peak, anonymous())\n"
-        "        time.sleep(0.002)\n"
-        "threading.Thread(target=watch, daemon=True).start()\n"
         "pool = Predictions.load(sys.argv[1])\n"
         "select(Predictions.from_probs(np.full((9, 4, 2), 0.5)), 2)  # what torch sets up once\n"
         "for strategy in ('greedy-balance', 'power-balance', 'bald', 'margin', 'mean-std'):\n"

@@ -13,6 +13,7 @@ from batchbalance import MaxHerding, Predictions, ProbCover, UHerding, balance_s
 from batchbalance.batches.typiclust import k_means, typical, typiclust
 from batchbalance.scores import entropy, margin
 from conftest import random_probs, random_weights
+from peaks import WATCHED
 
 pytestmark = pytest.mark.typed
 
@@ -244,19 +245,8 @@ def test_a_mapped_pool_is_read_in_blocks(tmp_path):
     for start in range(0, 100_000, 10_000):
         stored[start : start + 10_000] = rng.normal(size=(10_000, 512))
     stored.flush()
-    code = (
-        "import re, sys, threading, time, numpy as np, torch\n"
+    code = WATCHED + (
         "from batchbalance import MaxHerding, select\n"
-        "torch.set_num_threads(1)\n"
-        "def anonymous():\n"
-        "    return int(re.search(r'RssAnon:\\s+(\\d+)', open('/proc/self/status').read())[1]) * 1024\n"
-        "peak = 0\n"
-        "def watch():\n"
-        "    global peak\n"
-        "    while True:\n"
-        "        peak = max(peak, anonymous())\n"
-        "        time.sleep(0.002)\n"
-        "threading.Thread(target=watch, daemon=True).start()\n"
         "strategy = MaxHerding(max_targets=256)\n"
         "select(embeddings=np.random.rand(300, 4), batch_size=2)  # what torch sets up once\n"
         "import batchbalance.batches.cover as cover, batchbalance.batches.distances as distances\n"

@@ -1,10 +1,16 @@
-"""Progress of long work: a bar on a terminal, plain lines elsewhere, nothing unless it is asked for."""
+"""Progress of long work: bars on a terminal, plain lines elsewhere.
+
+One piece of work (`progress`), several jobs side by side (`jobs`), a download (`DownloadBar`).
+"""
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 LINE_SECONDS = 10.0  # the least time between two plain lines
 
@@ -66,11 +72,7 @@ def progress(label: str, total: int | None, show: bool, stream: Any = None) -> I
 
 @contextmanager
 def _terminal_bar(label: str, total: int | None, stream: Any) -> Iterator[Bar]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(file=stream)) as shown:
+    with _bars("MofNComplete", stream) as shown:
         task = shown.add_task(label, total=total, note="")
 
         class Terminal(Bar):
@@ -78,3 +80,113 @@ def _terminal_bar(label: str, total: int | None, stream: Any) -> Iterator[Bar]:
                 shown.update(task, advance=steps, note=note)
 
         yield Terminal()
+
+
+class Jobs:
+    """Several jobs at once, each done by a share from 0 to 1: plain lines, now and then and whenever one ends."""
+
+    def __init__(self, labels: Sequence[str], stream: Any) -> None:
+        self._labels, self._stream = labels, stream
+        self._shares = [0.0] * len(labels)
+        self._ended = 0
+        self._started = self._last = time.monotonic()
+
+    def advance(self, job: int, share: float, note: str) -> None:
+        """Job number `job` is done by so much by now; `note` tells what it does."""
+        self._shares[job] = share
+        if time.monotonic() - self._last >= LINE_SECONDS:
+            self._write(f"{self._labels[job]}, {note}")
+
+    def end(self, job: int, note: str) -> None:
+        """Job number `job` has ended; `note` tells how."""
+        self._shares[job] = 1.0
+        self._ended += 1
+        self._write(f"{self._labels[job]}: {note}")
+
+    def _write(self, text: str) -> None:
+        self._last = time.monotonic()
+        elapsed, share = self._last - self._started, sum(self._shares) / len(self._shares)
+        left = f", {elapsed / share * (1 - share):.0f} s left" if 0 < share < 1 else ""
+        self._stream.write(f"{text} ({self._ended} of {len(self._labels)}, {elapsed:.0f} s{left})\n")
+        self._stream.flush()
+
+
+class _JobBars(Jobs):
+    """One bar over all jobs, and one for each that runs."""
+
+    def __init__(self, labels: Sequence[str], shown: "Progress") -> None:
+        super().__init__(labels, None)
+        self._shown = shown
+        self._all = shown.add_task("all", total=len(labels), note="")
+        self._rows: dict[int, "TaskID"] = {}
+
+    def advance(self, job: int, share: float, note: str) -> None:
+        if job not in self._rows:
+            self._rows[job] = self._shown.add_task(self._labels[job], total=1.0, note="")
+        self._shown.update(self._rows[job], completed=share, note=note)
+        self._count(job, share)
+
+    def end(self, job: int, note: str) -> None:  # noqa: ARG002
+        if job in self._rows:
+            self._shown.remove_task(self._rows.pop(job))
+        self._count(job, 1.0)
+
+    def _count(self, job: int, share: float) -> None:
+        self._shares[job] = share
+        self._shown.update(self._all, completed=sum(self._shares))
+
+
+@contextmanager
+def jobs(labels: Sequence[str], stream: Any = None) -> Iterator[Jobs]:
+    """Show how far several jobs are, on standard error if no stream is given."""
+    stream = stream or sys.stderr
+    if not stream.isatty():
+        yield Jobs(labels, stream)
+        return
+    with _bars("TaskProgress", stream, transient=True) as shown:
+        yield _JobBars(labels, shown)
+
+
+class DownloadBar:
+    """Bytes of a download, on a terminal, with the names that pooch calls a bar by."""
+
+    def __init__(self, name: str) -> None:
+        self._shown = _bars("Download", sys.stderr)
+        self._task = self._shown.add_task(name, total=None, note="")
+        self._shown.start()
+
+    @property
+    def total(self) -> int | float | None:
+        """Bytes to come; None as long as nobody knows."""
+        return self._shown.tasks[0].total
+
+    @total.setter
+    def total(self, num_bytes: int) -> None:
+        self._shown.update(self._task, total=num_bytes or None)
+
+    def update(self, num_bytes: int) -> None:
+        """Add bytes that have come."""
+        self._shown.advance(self._task, num_bytes)
+
+    def reset(self) -> None:
+        """Start from 0 again."""
+        self._shown.reset(self._task, total=self.total)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._shown.stop()
+
+
+def _bars(count: str, stream: Any, *, transient: bool = False) -> "Progress":
+    """Bars of rich; `count` names the column that counts."""
+    from rich import progress as rich_progress
+    from rich.console import Console
+
+    columns = (
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        getattr(rich_progress, f"{count}Column")(),
+        rich_progress.TimeRemainingColumn(),
+        rich_progress.TextColumn("{task.fields[note]}"),
+    )
+    return rich_progress.Progress(*columns, console=Console(file=stream), transient=transient)

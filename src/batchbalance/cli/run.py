@@ -1,25 +1,21 @@
 """`batchbalance run`."""
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from batchbalance.cli.app import Ray, RayCommand, app, complain, err, imports_done, out, reported_errors
+from batchbalance import progress
+from batchbalance.cli.app import Ray, RayCommand, app, complain, imports_done, out, reported_errors
 from batchbalance.journal import read_journal
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from batchbalance.lab.processes import News, Task
 
-LINE_SECONDS = 10.0  # the least time between two plain lines about steps
 DOING = {"load": "loading data", "train": "training", "evaluate": "evaluating", "predict": "predicting",
          "select": "selecting"}  # fmt: skip
 
@@ -169,7 +165,7 @@ def advice(runs_dir: Path, num_failed: int, num_tasks: int) -> str:
 def follow(tasks: list["Task"], all_news: Iterator["News"]) -> list[int]:
     """Show how far the tasks are; gives those that failed. What fails many of them alike is told once."""
     failed, warned, causes = [], set(), Counter[str]()
-    with display(tasks) as shown:
+    with progress.jobs([task.label for task in tasks]) as shown:
         for news in all_news:
             label = tasks[news.task].label
             if news.kind == "failed":
@@ -180,74 +176,11 @@ def follow(tasks: list["Task"], all_news: Iterator["News"]) -> list[int]:
             elif news.kind == "warning" and news.text not in warned:
                 warned.add(news.text)
                 complain("warning", f"{label}: {news.text}")
-            shown.take(news)
+            if news.is_last:
+                shown.end(news.task, news.kind)
+            elif news.step is not None:
+                shown.advance(news.task, news.step.share, f"round {news.step.round}: {DOING[news.step.phase]}")
     for text, count in causes.items():
         if count > 1:
             complain("error", f"{count - 1} more trials failed in the same way: {text.splitlines()[-1]}")
     return failed
-
-
-class Lines:
-    """Plain lines: one for each trial that ends, and now and then one about what is going on."""
-
-    def __init__(self, tasks: list["Task"]) -> None:
-        self._tasks = tasks
-        self._shares = [0.0] * len(tasks)
-        self._ended = 0
-        self._started = self._last = time.monotonic()
-
-    def take(self, news: "News") -> None:
-        """Show one piece of news."""
-        label = self._tasks[news.task].label
-        if news.is_last:
-            self._shares[news.task] = 1.0
-            self._ended += 1
-            self._write(f"{label}: {news.kind}")
-        elif news.step is not None:
-            self._shares[news.task] = news.step.share
-            if time.monotonic() - self._last >= LINE_SECONDS:
-                self._write(f"{label}, round {news.step.round}: {DOING[news.step.phase]}")
-
-    def _write(self, text: str) -> None:
-        self._last = time.monotonic()
-        elapsed, share = self._last - self._started, sum(self._shares) / len(self._shares)
-        left = f", {elapsed / share * (1 - share):.0f} s left" if 0 < share < 1 else ""
-        parts = f"{text} ({self._ended} of {len(self._tasks)} trials, {elapsed:.0f} s{left})"
-        err.print(Text(parts), soft_wrap=True)
-
-
-class Bars:
-    """One bar over all trials, and a line for each trial that runs."""
-
-    def __init__(self, tasks: list["Task"], progress: "Progress") -> None:
-        self._tasks, self._progress = tasks, progress
-        self._shares = [0.0] * len(tasks)
-        self._all = progress.add_task("all trials", total=len(tasks), doing="")
-        self._rows: dict[int, "TaskID"] = {}
-
-    def take(self, news: "News") -> None:
-        """Show one piece of news."""
-        if news.task not in self._rows:
-            self._rows[news.task] = self._progress.add_task(self._tasks[news.task].label, total=1.0, doing="")
-        row = self._rows[news.task]
-        if news.is_last:
-            self._shares[news.task] = 1.0
-            self._progress.remove_task(row)
-        elif news.step is not None:
-            self._shares[news.task] = news.step.share
-            doing = f"round {news.step.round}, {DOING[news.step.phase]}"
-            self._progress.update(row, completed=news.step.share, doing=doing)
-        self._progress.update(self._all, completed=sum(self._shares))
-
-
-@contextmanager
-def display(tasks: list["Task"]) -> Iterator[Lines | Bars]:
-    """Bars on a terminal, plain lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield Lines(tasks)
-        return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[doing]}"), console=err, transient=True) as progress:
-        yield Bars(tasks, progress)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from batchbalance.errors import FileFormatError
 from batchbalance.files import replacing
+from batchbalance.progress import DownloadBar
 
 FOLDER_VARIABLE = "BATCHBALANCE_DATA"
 TIMEOUT_SECONDS = (5, 60)  # to connect, and between two packets
@@ -212,7 +213,7 @@ def _retrieve(download: Download, folder: Path) -> Path:
 
     expected = download.sha256 or _recorded(folder).get(download.file_name)
     known = None if expected is None else f"sha256:{expected}"
-    bar = Bar(download.file_name) if sys.stderr.isatty() else None
+    bar = DownloadBar(download.file_name) if sys.stderr.isatty() else None
     downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK_BYTES, timeout=TIMEOUT_SECONDS)
     try:
         path = Path(pooch.retrieve(download.url, known, fname=download.file_name, path=folder, downloader=downloader))
@@ -239,40 +240,6 @@ def _recorded(folder: Path) -> dict[str, str]:
 def _record(folder: Path, hashes: dict[str, str]) -> None:
     with replacing(folder / HASHES) as temporary:
         temporary.write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf-8")
-
-
-class Bar:
-    """A progress bar on the terminal, with the names pooch calls one by."""
-
-    def __init__(self, name: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True))
-        self._task = self._progress.add_task(name, total=None)
-        self._progress.start()
-
-    @property
-    def total(self) -> int | float | None:
-        """Bytes to come; None as long as nobody knows."""
-        return self._progress.tasks[0].total
-
-    @total.setter
-    def total(self, num_bytes: int) -> None:
-        self._progress.update(self._task, total=num_bytes or None)
-
-    def update(self, num_bytes: int) -> None:
-        """Add bytes that have come."""
-        self._progress.advance(self._task, num_bytes)
-
-    def reset(self) -> None:
-        """Start from 0 again."""
-        self._progress.reset(self._task, total=self.total)
-
-    def close(self) -> None:
-        """Leave the bar as it is."""
-        self._progress.stop()
 
 
 def unpack(archive: Path, folder: Path) -> None:
