@@ -174,7 +174,7 @@ def test_whole_numbers_and_text_both_match(tmp_path):
         (lambda p: p.ask(0), ValueError, "`n` must be a whole number of at least 1"),
         (lambda p: p.ask(2, ""), ValueError, "`annotator` must be a name"),
         (lambda p: p.ask(2, "a\nb"), ValueError, "`annotator` must be a name"),
-        (lambda p: p.tell({"0": "ant", "999": "ant"}), ValueError, "ids must be those of items in this project, got '999'"),
+        (lambda p: p.tell({"0": "ant", "999": "ant"}), ValueError, "items in this project, got '999'"),
         (lambda p: p.tell({"0": "ant", "1": "atn"}), UnknownNameError, "'atn'; did you mean 'ant'"),
         (lambda p: p.tell({"0": 0.5}), ValueError, "whole numbers or text, got 0.5"),
         (lambda p: p.tell({"0": "ant"}, seconds=-1), ValueError, "`seconds` must be"),
@@ -227,13 +227,11 @@ def test_edits_of_the_file_are_noticed(tmp_path):
 
     with pytest.raises(FileFormatError, match=r"`classes` must begin with ant, bee, cow.*rename-class"):
         edited('["ant", "bee", "cow"]', '["bee", "ant", "cow"]')
-    with pytest.raises(FileFormatError, match="`audit` must stay 0.1"):
+    with pytest.raises(FileFormatError, match=r"`audit` must stay 0\.1"):
         edited("audit = 0.1", "audit = 0.2")
     with pytest.raises(FileFormatError, match="`seed` must stay 0"):
         edited("seed = 0", "seed = 1")
-    with pytest.raises(
-        FileFormatError, match=r"project\.toml: unknown setting .* 'batchsize'; did you mean 'batch_size'"
-    ):
+    with pytest.raises(FileFormatError, match=r"project\.toml: .* 'batchsize'; did you mean 'batch_size'"):
         edited("batch_size", "batchsize")
     with pytest.raises(ValueError, match="bare embeddings have no encoder"):
         edited("batch_size", 'encoder = "tfidf"\nbatch_size').ask(2)
@@ -478,7 +476,7 @@ def test_projects_that_cannot_be(tmp_path, monkeypatch, given, message):
 
 def test_a_folder_holds_one_project(tmp_path):
     make(tmp_path)
-    with pytest.raises(FileExistsError, match="there is a project in .* already"):
+    with pytest.raises(FileExistsError, match=r"there is a project in .* already"):
         make(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no project in .*; make one with: batchbalance init"):
         Project.open(tmp_path)
@@ -499,8 +497,12 @@ def test_damage_of_items_is_noticed(tmp_path):
     import sqlite3
 
     make(tmp_path).close()
-    for statement in ("UPDATE items SET id = 'x' WHERE row = 3", "UPDATE items SET cost = 2.0 WHERE row = 5",
-                      "UPDATE items SET is_audit = 1 - is_audit WHERE row = 5", "DELETE FROM items WHERE row = 79"):  # fmt: skip
+    for statement in (
+        "UPDATE items SET id = 'x' WHERE row = 3",
+        "UPDATE items SET cost = 2.0 WHERE row = 5",
+        "UPDATE items SET is_audit = 1 - is_audit WHERE row = 5",
+        "DELETE FROM items WHERE row = 79",
+    ):
         content = (tmp_path / "p" / "labels.sqlite").read_bytes()
         connection = sqlite3.connect(tmp_path / "p" / "labels.sqlite")
         connection.execute(statement)
