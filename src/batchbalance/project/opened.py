@@ -44,7 +44,7 @@ class OpenProject:
         rules = Rules(settings.seed, settings.audit, settings.random_arm, settings.annotators_per_item)
         self._rules = rules
         self._planner = Planner(self._store, rules, settings.strategy)
-        self._learning = Learning(folder, self._store, settings)
+        self._learning = Learning(folder, self._store, settings, show=progress)
         self.notes += self._store.log.notes
 
     @property
