@@ -179,7 +179,7 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
     shown = run("status", "rows", "--allow-imports")
     assert "the encoder was table and is half:encode: embedded anew" in " ".join(shown.output.split())
     after = np.load(tmp_path / "rows" / "embeddings.npy")
-    assert (before.shape[1], after.shape) == (7, (60, 2))
+    assert (before.shape[1], after.shape) == (6, (60, 2))
     np.testing.assert_allclose(after, x[:, :2], rtol=1e-6)
     assert "embedded anew" not in run("status", "rows", "--allow-imports").output
 

@@ -325,7 +325,9 @@ class Project(ReadableProject):
             asked = [each for each in plan.questions if each.row in under_way or is_free(state, each.row, who)]
             drawn = [each for each in plan.drawn if not self._is_drawn(state, each)]
             batch = max(batch, state.num_batches)
-            self._store.log.append([NewEvent("asked", x.row, x.reason, who, batch=batch) for x in [*asked, *drawn]])
+            events = [NewEvent("asked", each.row, each.reason, who, batch=batch) for each in asked]
+            events += [NewEvent("drawn", each.row, each.reason, batch=batch) for each in drawn]
+            self._store.log.append(events)
 
     def _is_drawn(self, state: State, question: Question) -> bool:
         view = state.items.get(question.row)
