@@ -29,12 +29,12 @@ def test_killed_between_any_two_events_nothing_is_lost_or_changed(tmp_path, pare
     assert len(counts) == len(STEPS)
     assert counts[-1] > 60
     expected = story(whole)
-    for at, before in ((1, True), (2, False), (7, True), (8, False), (21, False), (34, True)):
+    for at, before in ((1, True), (8, False), (21, True)):
         folder = tmp_path / f"{at}-{before}"
         folder.mkdir()
         killed = 0
         while True:
-            code, out, err = parent.run(KILLED, folder, counts, at + 3 * killed, before)
+            code, out, err = parent.run(KILLED, folder, counts, at + 5 * killed, before)
             acknowledged = [int(line) for line in out.split()]
             assert code in (0, -9), err
             if code == 0:
