@@ -27,7 +27,7 @@ from batchbalance.project.stopping import Round
 
 Array = NDArray[Any]
 
-POOL, TEST = 3000, 2000  # items of a run
+POOL, TEST, DRAWS = 3000, 2000, 20  # items of a run, draws of its head
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -60,7 +60,7 @@ def stopping_command(
     records: Annotated[Path, typer.Option(help="Folder of the records; runs that it holds are not run again.")],
     runs: Annotated[int, typer.Option(min=1, help="Runs on each, seeds from 0.")] = 10,
     labels: Annotated[int, typer.Option(min=1, help="Labels of a run, those of the audit set included.")] = 500,
-    batch: Annotated[int, typer.Option(min=1, help="Labels between two models.")] = 25,
+    batch: Annotated[int, typer.Option(min=1, help="Labels between two models.")] = 50,
     features: Annotated[
         int | None, typer.Option(min=1, help="Keep so many principal components; default: all.")
     ] = None,
@@ -98,7 +98,13 @@ def run(prefix: Path, seed: int, num_labels: int, batch: int, path: Path, featur
         np.save(folder / "pool.npy", train)
         np.save(folder / "test.npy", test)
         classes = sorted(set(labels.tolist()) | set(test_labels.tolist()))
-        project = Project.create(folder / "project", classes=classes, embeddings=folder / "pool.npy", seed=seed)
+        project = Project.create(
+            folder / "project",
+            classes=classes,
+            embeddings=folder / "pool.npy",
+            model={"kind": "bayesian-head", "num_draws": DRAWS},
+            seed=seed,
+        )
         for _ in range(num_labels // batch):
             project.tell({each: str(labels[int(each)]) for each in project.ask(batch)})
             guessed = [each.label for each in project.predict(folder / "test.npy")]

@@ -42,7 +42,7 @@ def status_page(status: Status) -> str:
     above = {"accuracy", "classes", "likely label error", "cannot be known", "note"}
     above |= {each.rule for each in status.advice}
     parts = [f"<h1>{escape(title)}</h1>", *_headline(status), *_warned(status), *_charts(status)]
-    parts += ["<h2>Whether to stop</h2>", _advice(status), *_classes(status), *_items(status)]
+    parts += ["<h2>Whether to stop</h2>", _advice(status), *_items(status), *_classes(status)]
     told = [row for row in status.rows() if row[0].partition(":")[0] not in above]
     parts += ["<h2>More</h2>", f'<div class="more">{table(["", ""], told, is_text=True)}</div>']
     return page(title, parts, STYLE)
