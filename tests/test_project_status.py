@@ -124,6 +124,9 @@ def test_the_table_tells_the_rest(facts):
     assert told["exact copies"] == "4, 1 groups with labels that differ"
     assert told["classes"] == "neither 80, dog 100, cat 120"
     assert told["likely label error"] == "s1: 'dog' has probability 0.03; 'cat'?"
+    unlikely = replace(facts, suspects=(replace(facts.suspects[0], probability=0.001),))
+    assert "has probability below 0.01;" in table(status_of(unlikely))["likely label error"]
+    assert "dog: below 1 %. Rather cat?" in status_page(status_of(unlikely))
     assert told["annotators"] == "ann and bob: κ = 0.80"
     assert told["budget: go on"] == "305 of 400 labels are used."
     assert "cost" not in told
