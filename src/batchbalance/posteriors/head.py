@@ -28,6 +28,7 @@ from batchbalance.posteriors.contract import Posterior, fingerprint, load_weight
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
 from batchbalance.posteriors.mc_dropout import MCDropout
+from batchbalance.posteriors.softmax import most_probable
 from batchbalance.posteriors.tuning import Tuned
 from batchbalance.sections import NumDraws, Whole
 from batchbalance.threads import for_work
@@ -155,6 +156,25 @@ class BayesianHead(Posterior):
         self.tuned, self.covariance = found.tuned, found.covariance
         self._hold({"mean": mean, "best": found.best, "draws": found.draws})
         return self
+
+    def refitted(self, embeddings: Any, labels: Any) -> "BayesianHead":
+        """One draw at the most probable weights given other labels, with the centre and the precision of this head.
+
+        Args:
+            embeddings: (N, D) features.
+            labels: (N,) classes as whole numbers, among those of this head.
+        """
+        self._check_fitted()
+        if self.tuned is None:
+            raise ValueError("`refitted` is for heads of softmax regressions, got an MLP; fit a new one")
+        x = self._rows(as_embeddings("embeddings", embeddings))
+        codes = as_tensor(labels, "`labels`").to(x.device)
+        once, precision = x.new_ones(len(x), 1), x.new_full((1,), self.tuned.precision)
+        weights = most_probable(x, codes, self._tensors["best"].shape[1], once, precision)
+        single = copy.copy(self)
+        single._options = {**self._options, "num_draws": 1}
+        single._hold({**self._tensors, "best": weights[:, 0], "draws": weights})
+        return single
 
     @classmethod
     def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":

@@ -62,8 +62,7 @@ def waiting(state: State, rules: Rules, who: Who, count: int, again: bool) -> li
     if again:
         found += [Question(row, AGAIN) for row in state.skipped(who, rules.wanted)]
     taken = {question.row for question in found}
-    for row in sorted(state.items):
-        view = state.items[row]
+    for row, view in sorted(state.items.items(), key=lambda pair: (pair[1].first_asked or 0, pair[0])):
         if row in taken or who in view.open or who in view.skipped:
             continue
         if view.is_disputed and len(view.answers) >= rules.wanted:
