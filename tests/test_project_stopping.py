@@ -114,7 +114,7 @@ def test_the_point_forecast_by_a_plain_fit():
     xs, ys = [], []
     for count, row in zip(counts[1:], is_right[1:], strict=True):
         xs.append(np.log(count))
-        ys.append(np.log((sum(not each for each in row) + 0.5) / 51))
+        ys.append(np.log((sum(not each for each in row) + 1 + 0.5) / 53))  # one made-up item of two is wrong
     slope, intercept = np.polyfit(xs, ys, 1)
     gain = np.exp(intercept + slope * np.log(120)) - np.exp(intercept + slope * np.log(170))
     assert slope < 0
@@ -138,9 +138,9 @@ def test_a_forecast_needs_models_and_labels():
     assert forecast([], np.zeros((0, 30), dtype=bool)) is None
 
 
-def test_a_curve_that_falls_promises_nothing():
+def test_a_curve_that_falls_promises_no_gain():
     right = np.array([np.arange(40) < each for each in (36, 34, 32, 30)])
-    assert forecast([20, 30, 40, 50], right).gain == 0.0
+    assert forecast([20, 30, 40, 50], right).gain < 0
 
 
 def test_what_a_forecast_advises():

@@ -148,9 +148,11 @@ def budget_spent(budget: float | None, spent: float, unit: str = "labels") -> Ad
 def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE, *, seed: int = 0) -> Forecast | None:
     """What `more` labels would bring, if the error goes on to fall as a power of the number of labels.
 
-    The power is fitted to the models of the last three quarters of the labels, on the same audit items. The interval
-    is from 1,000 resamples of these items, each with the scatter of the models around the curve for two models (now
-    and then). That the curve is a power is assumed, not tested. None with fewer than 4 models or 20 audit labels.
+    The power is fitted to the models of the last three quarters of the labels, on the same audit items and two made-up
+    ones: one that is learned half way and one that is forgotten, since a small sample without a change does not prove
+    that there is none. The interval is from 1,000 resamples of these items, each with the models' own scatter around
+    the curve, for two models (now and then). That the curve is a power is assumed, not tested. None with fewer than 4
+    models or 20 audit labels.
 
     Args:
         num_labels: (R,) what each model was trained on, not falling.
@@ -163,6 +165,8 @@ def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE
     if len(np.unique(counts[recent])) < LEAST_ROUNDS or np.shape(is_right)[1] < LEAST_FOR_ERROR:
         return None
     wrong = 1.0 - np.asarray(is_right, dtype=np.float64)[recent]
+    learned = np.arange(len(wrong))[:, None] < len(wrong) / 2  # wrong in the first half of the models
+    wrong = np.hstack([wrong, learned, ~learned])
     num_items = wrong.shape[1]
     random = np.random.default_rng(seed)
     resampled = random.multinomial(num_items, np.full(num_items, 1 / num_items), size=NUM_RESAMPLES)
@@ -171,11 +175,13 @@ def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE
     log_counts = np.log(counts[recent])
     centred = log_counts - log_counts.mean()
     logs = np.log(errors)
-    powers = np.minimum(centred @ logs / (centred @ centred), 0.0)  # more labels do not make the curve rise
+    powers = centred @ logs / (centred @ centred)
     fitted = np.exp(logs.mean(axis=0) + powers * centred[:, None])
     gains = fitted[-1] * (1 - (1 + more / counts[-1]) ** powers)
-    scatter = np.sqrt(2 * ((errors[:, 0] - fitted[:, 0]) ** 2).sum() / max(1, len(centred) - 2))
-    spread = gains[1:] + scatter * random.standard_normal(NUM_RESAMPLES)
+    off = errors - fitted
+    # What is left of the scatter around the curve once that of the items is taken off is the models' own.
+    own = max(0.0, float((off[:, 0] ** 2).sum() / (len(centred) - 2) - off[:, 1:].var(axis=1).mean()))
+    spread = gains[1:] + np.sqrt(2 * own) * random.standard_normal(NUM_RESAMPLES)
     low, high = np.quantile(spread, [ALPHA / 2, 1 - ALPHA / 2])
     return Forecast(more, float(gains[0]), Interval(float(low), float(high)))
 
