@@ -165,9 +165,15 @@ def rules(target: float, last: int) -> dict[str, Rule]:
         found = looks(totals, [each.audit_correct for each in seen], totals, [each.num_labels for each in seen])
         return stopping.target_reached(target, found)
 
+    def agrees(least: float) -> Rule:
+        return lambda record, end: stopping.agreement(record.rounds[: end + 1], least)
+
+    def changes(most: float) -> Rule:
+        return lambda record, end: stopping.label_change(record.rounds[: end + 1], most)
+
     return {
-        "agreement": lambda record, end: stopping.agreement(record.rounds[: end + 1]),
-        "label change": lambda record, end: stopping.label_change(record.rounds[: end + 1]),
+        **{f"agreement, κ ≥ {least}": agrees(least) for least in (0.99, 0.95, 0.9)},
+        **{f"label change, at most {100 * most:g} %": changes(most) for most in (0.05, 0.1, 0.15)},
         f"target {target}": look,
         "forecast": lambda record, end: stopping.worth_it(forecast_at(record, end)),
         f"budget of {last // 2}": lambda record, end: stopping.budget_spent(last // 2, record.asked(end)),
@@ -238,8 +244,8 @@ def forecasts(records: Sequence[Record]) -> str:
     return (
         f"Forecasts of {stopping.MORE} labels: {len(own)}. The 95 % interval held the gain that came in the run on "
         f"test data in {held:.0f} % and the mean gain of all runs in {held_mean:.0f} %; it was "
-        f"{statistics.median(widths):.1f} points wide in the median, and the forecast was "
-        f"{statistics.mean(errors):+.1f} points too high on average."
+        f"{statistics.median(widths):.1f} points wide in the median, and the mean error of the forecast "
+        f"was {statistics.mean(errors):+.1f} points."
     )
 
 

@@ -96,4 +96,4 @@ def test_forecasts_are_compared_with_what_came():
     found = forecasts([flat, steep])
     assert found.startswith("Forecasts of 50 labels: 8. ")
     assert "run on test data in 50 % and the mean gain of all runs in 0 %" in found
-    assert found.endswith("the forecast was -5.0 points too high on average.")
+    assert found.endswith("the mean error of the forecast was -5.0 points.")

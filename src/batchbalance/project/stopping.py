@@ -89,8 +89,8 @@ def cohen_kappa(first: NDArray[Any], second: NDArray[Any]) -> float:
     return 1.0 if by_chance == 1 else (agreed - by_chance) / (1 - by_chance)
 
 
-def agreement(rounds: Sequence[Round]) -> Advice:
-    """Whether successive models, at least 20 labels apart, agree on the fixed set."""
+def agreement(rounds: Sequence[Round], least: float = LEAST_KAPPA) -> Advice:
+    """Whether successive models, at least 20 labels apart, agree on the fixed set by a mean κ of `least` or more."""
     models = _apart(rounds, SPAN)[-NUM_STEPS - 1 :]
     if len(models) <= NUM_STEPS:
         return Advice("agreement", "cannot tell", f"There are not yet {NUM_STEPS + 1} models {SPAN} labels apart.")
@@ -98,14 +98,14 @@ def agreement(rounds: Sequence[Round]) -> Advice:
     kappa = sum(cohen_kappa(a, b) for a, b in pairs) / len(pairs)
     return Advice(
         "agreement",
-        "stop" if kappa >= LEAST_KAPPA else "go on",
+        "stop" if kappa >= least else "go on",
         f"The last {len(models)} models, at least {SPAN} labels apart, agree by κ = {kappa:.3f} on "
-        f"{len(pairs[-1][0]):,} items; {LEAST_KAPPA} or more says that they have settled.",
+        f"{len(pairs[-1][0]):,} items; {least:g} or more says that they have settled.",
     )
 
 
-def label_change(rounds: Sequence[Round]) -> Advice:
-    """Whether predicted labels still change: against the model with half as many labels, or fewer."""
+def label_change(rounds: Sequence[Round], most: float = MOST_CHANGED) -> Advice:
+    """Whether more than a share of predicted labels differs from the model with half as many labels, or fewer."""
     before = [each for each in rounds if 0 < 2 * each.num_labels <= rounds[-1].num_labels]
     if not before:
         return Advice("label change", "cannot tell", "There is no model yet with half as many labels as now.")
@@ -113,9 +113,9 @@ def label_change(rounds: Sequence[Round]) -> Advice:
     changed = float((first != last).mean())
     return Advice(
         "label change",
-        "stop" if changed <= MOST_CHANGED else "go on",
+        "stop" if changed <= most else "go on",
         f"From {before[-1].num_labels} to {rounds[-1].num_labels} labels {100 * changed:.1f} % of predicted labels "
-        f"changed, so accuracy changed by at most as much; {100 * MOST_CHANGED:.0f} % or less says that it settled.",
+        f"changed, so accuracy changed by at most as much; {100 * most:g} % or less says that it settled.",
     )
 
 
