@@ -102,7 +102,7 @@ def run(prefix: Path, seed: int, num_labels: int, batch: int, path: Path, featur
             folder / "project",
             classes=classes,
             embeddings=folder / "pool.npy",
-            model={"kind": "bayesian-head", "num_draws": DRAWS},
+            model={"kind": "bayesian-head", "method": "laplace", "num_draws": DRAWS},
             seed=seed,
         )
         for _ in range(num_labels // batch):
