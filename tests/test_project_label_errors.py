@@ -92,6 +92,8 @@ def test_copies():
     assert (found.num_copies, found.num_groups) == (3, 2)
     assert found.conflicts == ((1, 4),)
     assert found.num_audit_copies == 3  # two of "a" (item 0 was trained on), one of "b"
+    only_audit_has_a_label = duplicates(["a", "a"], [1, None], np.array([True, False]))
+    assert only_audit_has_a_label.num_audit_copies == 0
     assert duplicates(contents).num_copies == 3
     assert duplicates(["x", "y"], [0, 1]).num_groups == 0
 
