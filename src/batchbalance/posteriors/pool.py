@@ -102,6 +102,7 @@ def predicted_pool(loader: Loader, paths: Sequence[str | os.PathLike[str]], *, b
                     PredictedInputs(loader, posterior, each, batch_size),
                 ),
                 shown.draws,
+                classes=shown.classes,
             )
             for each in files
         ]
