@@ -28,7 +28,7 @@ from batchbalance.threads import one_thread
 
 Array = NDArray[Any]
 
-WORTH_PROCESSES = 3.0  # seconds of fitting; starting processes takes about as long
+WORTH_PROCESSES = 6.0  # seconds of fitting; starting processes takes about half as long
 
 
 @dataclass(frozen=True, eq=False)
