@@ -9,14 +9,27 @@ import torch
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor, StackingClassifier, VotingClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    RandomForestRegressor,
+    StackingClassifier,
+    VotingClassifier,
+)
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 from torch import nn
 
 from batchbalance.posteriors import Committee, bootstrap
@@ -115,13 +128,13 @@ class Refusing:
         pass
 
     def __call__(self, tasks):
-        yield from (function(*args) for function, args, _ in list(tasks)[:1])
+        yield from (function.function(*args) for function, args, _ in list(tasks)[:1])
         raise RuntimeError("cannot be sent")
 
 
 def test_what_cannot_be_sent_to_processes_is_fitted_here(monkeypatch):
     expected = Committee.bootstrap(LogisticRegression(), X, Y, 5, jobs=1)
-    monkeypatch.setattr("joblib.Parallel", Refusing)
+    monkeypatch.setattr("sklearn.utils.parallel.Parallel", Refusing)
     with pytest.warns(UserWarning, match="fitted in this process alone, because another one failed: cannot be sent"):
         found = Committee.bootstrap(LogisticRegression(), X, Y, 5, jobs=2)
     assert torch.equal(found.predict(NEW).log_probs(), expected.predict(NEW).log_probs())
@@ -138,6 +151,45 @@ def test_processes_are_used_once_they_are_worth_it(monkeypatch):
     monkeypatch.setattr(bootstrap, "WORTH_PROCESSES", 0.0)
     assert Committee.bootstrap(GaussianNB(), X, Y, 5).num_draws == 5
     assert used == [[2, 3, 4]]
+
+
+NATURAL = {
+    "hist gradient boosting": HistGradientBoostingClassifier(max_iter=3),
+    "gradient boosting": GradientBoostingClassifier(n_estimators=3),
+    "ada boost": AdaBoostClassifier(n_estimators=3),
+    "neighbours": KNeighborsClassifier(),
+    "network": MLPClassifier((4,), max_iter=5, early_stopping=True, n_iter_no_change=2),
+    "naive Bayes": GaussianNB(),
+    "calibrated": CalibratedClassifierCV(LinearSVC()),
+    "calibrated machine": CalibratedClassifierCV(SVC(), ensemble=False),
+    "voting": VotingClassifier([("a", LogisticRegression()), ("b", GaussianNB())], voting="soft"),
+    "bagging": BaggingClassifier(n_estimators=3),
+    "stacking": StackingClassifier([("a", LogisticRegression()), ("b", GaussianNB())]),
+    "search": GridSearchCV(LogisticRegression(), {"C": [0.1, 1.0]}, cv=2),
+    "one against the rest": OneVsRestClassifier(LogisticRegression()),
+    "discriminant": LinearDiscriminantAnalysis(),
+    "process": GaussianProcessClassifier(optimizer=None),
+    "descent": SGDClassifier(loss="log_loss"),
+    "labels as they are": LogisticRegression(class_weight={"ant": 1, "bee": 2, "cat": 3}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NATURAL)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_natural_calls_work(name):
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+    committee = Committee.bootstrap(NATURAL[name], frame, pd.Series(Y), 3, seed=1)
+    predictions = committee.predict(frame)
+    assert predictions.classes == ("ant", "bee", "cat")
+    assert predictions.shape == (60, 3, 3)
+    for draw, member in enumerate(members(committee)):
+        assert member.classes_.tolist() == ["ant", "bee", "cat"]
+        np.testing.assert_allclose(predictions.probs()[:, draw].numpy(), member.predict_proba(frame), rtol=0, atol=1e-5)
+    again = Committee.bootstrap(NATURAL[name], frame, pd.Series(Y), 3, seed=1)
+    assert again.draw_ids == committee.draw_ids
+    assert torch.equal(again.predict(frame).log_probs(), predictions.log_probs())
+    assert not hasattr(NATURAL[name], "classes_")
 
 
 def test_random_states_are_set_at_every_depth_and_differ():

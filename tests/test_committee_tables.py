@@ -354,6 +354,11 @@ def test_a_fit_of_ones_own_on_numbers_is_named_too():
     assert set(learner.selection.predicted) <= {"ant", "bee", "cat"}
 
 
+def test_a_class_in_place_of_a_classifier_is_refused():
+    with pytest.raises(ValueError, match="`model` must be a classifier, got the class GaussianNB; call it"):
+        Learner(NUMBERS, ["ant", "bee", "cat"], GaussianNB)
+
+
 def test_an_estimator_fit_keeps_size_and_jobs():
     fit = EstimatorFit(GaussianNB(), ["ant", "bee", "cat"], size=3, jobs=1)
     committee = fit(FRAME[["size", "weight"]], torch.from_numpy(np.unique(Y, return_inverse=True)[1]), 7)

@@ -94,8 +94,7 @@ class Learner:
     ) -> None:
         self._inputs = _as_inputs(inputs)
         named = _as_classes(classes)
-        if hasattr(model, "fit") and hasattr(model, "get_params") and not isinstance(model, type):
-            model = EstimatorFit(model, named)
+        model = EstimatorFit(model, named) if _is_estimator(model) else model
         self._fit = as_fit(model, len(named), network=network, recipe=recipe, device=device)
         self._strategy = strategy_named(strategy) if isinstance(strategy, str) else strategy
         self._edges = edges or EdgeSettings()
@@ -267,6 +266,14 @@ def as_fit(
             raise ValueError("`recipe` is not used by a fit of your own; leave it out")
         return model  # type: ignore[no-any-return]
     return PosteriorFit(MCDropoutOptions(), num_classes, model, recipe=recipe, device=device or "cpu")
+
+
+def _is_estimator(model: Any) -> bool:
+    """Whether a model is a classifier as scikit-learn has them."""
+    found = hasattr(model, "fit") and (hasattr(model, "predict_proba") or hasattr(model, "get_params"))
+    if found and isinstance(model, type):
+        raise ValueError(f"`model` must be a classifier, got the class {model.__name__}; call it")
+    return found
 
 
 def _is_fit(function: Any) -> bool:

@@ -189,10 +189,9 @@ def _fitted(task: Resampling, size: int, jobs: int | None) -> tuple[Resampling, 
 
 def _in_processes(task: Resampling, draws: list[int], workers: int) -> Iterator[Any]:
     """Members of some draws, several at a time; if they cannot be sent between processes, one after the other here."""
-    import joblib
+    from sklearn.utils.parallel import Parallel, delayed  # these hand scikit-learn's settings over
 
-    parallel = joblib.Parallel(workers, return_as="generator")
-    found = parallel(joblib.delayed(task.member)(draw) for draw in draws)
+    found = Parallel(workers, return_as="generator")(delayed(task.member)(draw) for draw in draws)
     for number, draw in enumerate(draws):
         try:
             member = next(found)

@@ -64,7 +64,7 @@ class Committee(Posterior):
         return max(64, CHUNK_NUMBERS // (len(self._members) * len(self.classes)))
 
     @classmethod
-    def from_sklearn(cls, fitted: Any, classes: Sequence[Any] | None = None) -> "Committee":
+    def from_sklearn(cls, fitted: Any, classes: Any = None) -> "Committee":
         """A committee of a fitted forest, bagging or voting classifier, or of a list of fitted classifiers.
 
         Args:
@@ -92,7 +92,7 @@ class Committee(Posterior):
         size: SupportsIndex = 20,
         *,
         seed: SupportsIndex = 0,
-        classes: Sequence[Any] | None = None,
+        classes: Any = None,
         jobs: SupportsIndex | None = None,
         progress: bool = False,
     ) -> "Committee":
@@ -235,12 +235,13 @@ class EstimatorFit:
         return Committee.bootstrap(self.estimator, x, y, self.size, seed=seed, classes=self.classes, jobs=self.jobs)
 
 
-def _listed(classes: Sequence[Any] | None, seen: list[Any]) -> list[Any]:
+def _listed(classes: Any, seen: list[Any]) -> list[Any]:
     """All labels: those given, if they hold all that were seen, else these."""
-    listed = seen if classes is None else np.asarray(classes).tolist()
+    given = classes.tolist() if hasattr(classes, "tolist") else classes
+    listed = seen if given is None else list(check_classes(given, len(given)) or ())
     missing = [label for label in seen if label not in listed]
-    if missing or len(set(listed)) < len(listed):
-        raise ValueError(f"`classes` must be distinct and hold every member's labels, got {listed} without {missing}")
+    if missing:
+        raise ValueError(f"`classes` must hold every member's labels, got {listed} without {missing}")
     return listed
 
 

@@ -13,7 +13,7 @@ from batchbalance.errors import UnknownNameError
 from batchbalance.posteriors.contract import Posterior, batches_of
 from batchbalance.posteriors.outputs import OUTPUTS
 from batchbalance.posteriors.rows import num_rows, row_batches, take
-from batchbalance.predictions import Label, as_nsc, check_classes, check_weights, looks_like_probs
+from batchbalance.predictions import as_nsc, check_classes, check_weights, looks_like_probs
 
 SAME = 1e-3  # how far probabilities of the same point may be apart in two calls
 
@@ -44,7 +44,7 @@ class FunctionPosterior(Posterior):
         outputs: str = "logits",
         *,
         name: str | None = None,
-        classes: Sequence[Label] | None = None,
+        classes: Any = None,
         weights: Any = None,
         embedding: Callable[[Any], Any] | None = None,
     ) -> None:

@@ -52,7 +52,7 @@ class Predictions:
         *,
         draw_ids: Sequence[str | int] | None = None,
         weights: Any = None,
-        classes: Sequence[Label] | None = None,
+        classes: Any = None,
     ) -> "Predictions":
         """Predictions from class probabilities.
 
@@ -73,7 +73,7 @@ class Predictions:
         *,
         draw_ids: Sequence[str | int] | None = None,
         weights: Any = None,
-        classes: Sequence[Label] | None = None,
+        classes: Any = None,
     ) -> "Predictions":
         """Predictions from unnormalised log-probabilities; arguments as in ``from_probs``."""
         return _checked(x, "logits", axes, draw_ids, weights, classes)._in_memory()
@@ -86,7 +86,7 @@ class Predictions:
         *,
         draw_ids: Sequence[str | int] | None = None,
         weights: Any = None,
-        classes: Sequence[Label] | None = None,
+        classes: Any = None,
     ) -> "Predictions":
         """Predictions from log-probabilities; arguments as in ``from_probs``."""
         return _checked(x, "log-probs", axes, draw_ids, weights, classes)._in_memory()
@@ -197,7 +197,7 @@ class Predictions:
         """The same predictions with these draw weights."""
         return replace(self, draws=replace(self.draws, weights=check_weights(weights, self.num_draws)))
 
-    def with_classes(self, classes: Sequence[Label] | None) -> "Predictions":
+    def with_classes(self, classes: Any) -> "Predictions":
         """The same predictions with these names of the classes."""
         return replace(self, classes=check_classes(classes, self.num_classes))
 
@@ -219,7 +219,7 @@ class Predictions:
         *,
         draw_ids: Sequence[str | int] | None = None,
         weights: Any = None,
-        classes: Sequence[Label] | None = None,
+        classes: Any = None,
         check: Callable[["Predictions"], float] | None = None,
     ) -> "Predictions":
         """Read a ``.npy``, ``.npz`` or ``.safetensors`` file; nothing is ever unpickled.
@@ -300,7 +300,7 @@ def _checked(
     axes: str,
     draw_ids: Sequence[str | int] | None,
     weights: Any,
-    classes: Sequence[Label] | None = None,
+    classes: Any = None,
     file: MappedFile | None = None,
     check: Callable[[Predictions], float] | None = None,
 ) -> Predictions:
