@@ -18,6 +18,7 @@ from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 from torch.utils.data import TensorDataset
 
 from batchbalance import Learner, MissingExtraError, Predictions, select
@@ -240,6 +241,17 @@ def test_any_classifier_is_saved_with_skops_and_types_are_trusted_by_name(tmp_pa
     assert torch.equal(loaded.predict(NUMBERS).log_probs(), committee.predict(NUMBERS).log_probs())
     loaded.save(tmp_path / "again")
     assert Committee.load(tmp_path / "again", trusted=listed).draw_ids == committee.draw_ids
+
+
+def test_trees_of_a_bootstrap_are_saved_as_arrays_and_still_take_frames(tmp_path, monkeypatch):
+    frame = FRAME[["size", "weight"]]
+    committee = Committee.bootstrap(DecisionTreeClassifier(), frame, Y, 3)
+    monkeypatch.setitem(sys.modules, "skops", None)
+    committee.save(tmp_path)
+    loaded = Committee.load(tmp_path)
+    assert torch.equal(loaded.predict(frame).log_probs(), committee.predict(frame).log_probs())
+    with pytest.raises(ValueError, match="columns of the fit"):
+        loaded.predict(frame[["weight", "size"]])
 
 
 def test_types_that_skops_knows_need_no_trust(tmp_path):

@@ -16,7 +16,7 @@ from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 from batchbalance.posteriors.bootstrap import as_new, bootstrapped
 from batchbalance.posteriors.contract import Posterior, batches_of, read_saved
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
-from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members
+from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
 from batchbalance.posteriors.rows import described, row_batches
 from batchbalance.posteriors.trees import StoredTree, is_tree, stored
 from batchbalance.predictions import CHUNK_NUMBERS, Label, check_classes, check_weights
@@ -163,6 +163,7 @@ class Committee(Posterior):
         else:
             for draw, tree in enumerate(classifiers):
                 arrays |= {f"{draw}/{name}": array for name, array in vars(stored(tree)).items()}
+            before = Preparation(names=before.names or names_of(classifiers[0]), as_array=True)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
         return tensors, {
             "classes": self.classes,

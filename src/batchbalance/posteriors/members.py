@@ -106,6 +106,12 @@ def classes_of(member: Any) -> Array:
     return np.asarray(member.classes_)
 
 
+def names_of(fitted: Any) -> list[str] | None:
+    """The columns of the DataFrame that an estimator was fitted on, if it was one."""
+    names = getattr(fitted, "feature_names_in_", None)
+    return None if names is None else list(names)
+
+
 def ensemble_of(fitted: Any) -> Ensemble:
     """The members of a fitted forest, bagging or voting classifier, or of a list, also behind a pipeline or search."""
     from sklearn.ensemble import VotingClassifier
@@ -132,8 +138,8 @@ def ensemble_of(fitted: Any) -> Ensemble:
     if isinstance(outer.classes_, list):
         raise ValueError(f"a committee must predict one label, got a forest for {len(outer.classes_)} outputs")
     is_voting = isinstance(outer, VotingClassifier)
-    names = None if is_voting or before else getattr(outer, "feature_names_in_", None)
-    preparation = Preparation(before, None if names is None else list(names), as_array=not is_voting)
+    names = None if is_voting or before else names_of(outer)
+    preparation = Preparation(before, names, as_array=not is_voting)
     members = list(outer.estimators_)
     features = list(getattr(outer, "estimators_features_", [None] * len(members)))
     weights = _votes(outer) if is_voting else None
