@@ -21,7 +21,7 @@ from torch import Tensor
 
 from batchbalance.checks import check_whole
 from batchbalance.errors import sentence
-from batchbalance.posteriors.rows import as_rows, num_rows, take
+from batchbalance.posteriors.rows import as_rows, height, take
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed
 from batchbalance.threads import one_thread
@@ -97,7 +97,7 @@ def bootstrapped(
         what = f"the class {estimator.__name__}; call it" if isinstance(estimator, type) else repr(estimator)
         raise ValueError(f"`estimator` must be a classifier with `fit` and `predict_proba`, got {what}")
     inputs = as_rows(inputs, "`X`")
-    checked = as_labels(labels, num_rows(inputs))
+    checked = as_labels(labels, height(inputs))
     classes, codes = np.unique(checked, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(

@@ -17,7 +17,7 @@ from batchbalance.posteriors.bootstrap import as_new, bootstrapped
 from batchbalance.posteriors.contract import Posterior, batches_of, read_saved
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
 from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
-from batchbalance.posteriors.rows import described, row_batches
+from batchbalance.posteriors.rows import described_rows, row_batches
 from batchbalance.posteriors.trees import StoredTree, is_tree, stored
 from batchbalance.predictions import CHUNK_NUMBERS, Label, check_classes, check_weights
 from batchbalance.sections import NumDraws, Whole
@@ -199,7 +199,7 @@ class Committee(Posterior):
         x = x.toarray() if hasattr(x, "toarray") else np.asarray(x)
         if x.dtype.kind not in "fiub":
             raise ValueError(
-                f"a committee embeds numbers, got {described(batch)}; choose a strategy without embeddings, or hand "
+                f"a committee embeds numbers, got {described_rows(batch)}; choose a strategy without embeddings, or hand "
                 "`select` those that `batchbalance embed` makes"
             )
         return torch.from_numpy(np.ascontiguousarray(x)).flatten(1)

@@ -22,7 +22,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from batchbalance.checks import as_tensor, check_dense, check_whole
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array, replacing
-from batchbalance.posteriors.rows import described, num_rows
+from batchbalance.posteriors.rows import described_rows, height
 from batchbalance.predictions import Label, Predictions, check_rows, note_path, stored_predictions, write_note
 from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
@@ -332,7 +332,7 @@ def fitting(batch: Any) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, IndexError) as error:
-        raise ValueError(f"`inputs` must fit the model, got a batch of {described(batch)}: {error}") from error
+        raise ValueError(f"`inputs` must fit the model, got a batch of {described_rows(batch)}: {error}") from error
 
 
 @contextmanager
@@ -362,7 +362,7 @@ def _num_points(inputs: Inputs) -> int | None:
         size = inputs.batch_size
         return whole - whole % size if inputs.drop_last and size else whole
     try:
-        return num_rows(inputs)
+        return height(inputs)
     except TypeError:
         return None
 

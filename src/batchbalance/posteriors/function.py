@@ -12,7 +12,7 @@ from batchbalance.checks import as_tensor, compute_dtype
 from batchbalance.errors import UnknownNameError
 from batchbalance.posteriors.contract import Posterior, batches_of
 from batchbalance.posteriors.outputs import OUTPUTS
-from batchbalance.posteriors.rows import num_rows, row_batches, take
+from batchbalance.posteriors.rows import height, row_batches, take
 from batchbalance.predictions import as_nsc, check_classes, check_weights, looks_like_probs
 
 SAME = 1e-3  # how far probabilities of the same point may be apart in two calls
@@ -91,7 +91,7 @@ class FunctionPosterior(Posterior):
 
     def _called(self, batch: Any) -> Tensor:
         """Logits of all functions, (n, S, C)."""
-        num, found = num_rows(batch), []
+        num, found = height(batch), []
         for function in self._functions:
             given = as_tensor(function(batch), "what a function gives").cpu()
             given = as_nsc(given.to(compute_dtype(given.dtype)), "nsc" if given.ndim == 3 else "nc")
@@ -113,7 +113,7 @@ class FunctionPosterior(Posterior):
 
     def _check_same(self, batch: Any, logits: Tensor) -> None:
         """Raise ValueError unless a part of a batch, given again, is predicted as before."""
-        start = num_rows(batch) // 2
+        start = height(batch) // 2
         again = self._called(take(batch, slice(start, None))).softmax(dim=-1)
         before = logits[start:].softmax(dim=-1)
         apart = (again - before).abs().max() if again.shape == before.shape else torch.inf

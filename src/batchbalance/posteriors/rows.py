@@ -31,7 +31,7 @@ def is_rows(inputs: Any) -> bool:
     return isinstance(inputs, np.ndarray | list | tuple) or is_table(inputs)
 
 
-def num_rows(inputs: Any) -> int:
+def height(inputs: Any) -> int:
     """How many rows there are; a sparse matrix has no length."""
     return int(inputs.shape[0]) if sparse.issparse(inputs) else len(inputs)
 
@@ -60,7 +60,7 @@ def as_rows(inputs: Any, name: str = "`inputs`") -> Any:
         raise ValueError(
             f"{name} must be an array, a DataFrame, a sparse matrix or a list of rows, got {type(inputs).__name__}"
         )
-    if not num_rows(inputs):
+    if not height(inputs):
         raise ValueError(f"{name} must hold at least one row, got none")
     if isinstance(inputs, np.ndarray) and inputs.ndim < 2 and not is_table(inputs):
         raise ValueError(f"{name} must be (N, ...), one row a point, got shape {inputs.shape}")
@@ -70,11 +70,11 @@ def as_rows(inputs: Any, name: str = "`inputs`") -> Any:
 def row_batches(inputs: Any, batch_size: int) -> Iterator[Any]:
     """Consecutive batches of rows, in order."""
     given = as_rows(inputs)
-    for rows in spans_of(num_rows(given), check_whole("batch_size", batch_size)):
+    for rows in spans_of(height(given), check_whole("batch_size", batch_size)):
         yield take(given, rows)
 
 
-def described(batch: Any) -> str:
+def described_rows(batch: Any) -> str:
     """What a batch is, for messages."""
     shape = getattr(batch, "shape", None)
     if shape is None:
@@ -90,7 +90,7 @@ class Table:
         self.inputs = as_rows(inputs)
 
     def __len__(self) -> int:
-        return num_rows(self.inputs)
+        return height(self.inputs)
 
     def __getitem__(self, rows: torch.Tensor) -> Any:
         return take(self.inputs, rows.numpy())
