@@ -199,8 +199,8 @@ class Committee(Posterior):
         x = x.toarray() if hasattr(x, "toarray") else np.asarray(x)
         if x.dtype.kind not in "fiub":
             raise ValueError(
-                f"a committee embeds numbers, got {described_rows(batch)}; choose a strategy without embeddings, or hand "
-                "`select` those that `batchbalance embed` makes"
+                f"a committee embeds numbers, got {described_rows(batch)}; choose a strategy without embeddings, or "
+                "hand `select` those that `batchbalance embed` makes"
             )
         return torch.from_numpy(np.ascontiguousarray(x)).flatten(1)
 

@@ -19,7 +19,7 @@ Rows = slice | np.ndarray
 
 def is_table(inputs: Any) -> bool:
     """Whether these are rows that only an estimator can read: a DataFrame, a sparse matrix, texts, mixed columns."""
-    if isinstance(inputs, list | tuple):
+    if isinstance(inputs, list):
         return bool(inputs) and isinstance(inputs[0], str | dict)
     if isinstance(inputs, np.ndarray):
         return inputs.dtype.kind in "OUST"
@@ -28,7 +28,7 @@ def is_table(inputs: Any) -> bool:
 
 def is_rows(inputs: Any) -> bool:
     """Whether rows can be taken from these inputs: tables, arrays and lists."""
-    return isinstance(inputs, np.ndarray | list | tuple) or is_table(inputs)
+    return isinstance(inputs, np.ndarray | list) or is_table(inputs)
 
 
 def height(inputs: Any) -> int:
@@ -40,7 +40,7 @@ def take(inputs: Any, rows: Rows) -> Any:
     """Some of the rows, as the same type."""
     if hasattr(inputs, "iloc"):
         return inputs.iloc[rows]
-    if isinstance(inputs, list | tuple):
+    if isinstance(inputs, list):
         return inputs[rows] if isinstance(rows, slice) else [inputs[row] for row in rows]
     return inputs[rows]
 
