@@ -140,7 +140,10 @@ def test_images_in_a_folder(tmp_path, monkeypatch):
         "def encode(batch):\n    return np.stack([np.asarray(x.resize((2, 2))).reshape(-1) / 255 for x in batch])\n"
         "encode.kind = 'images'\n"
     )
-    run("init", "cats", "--images", "photos/", "--classes", "dark,light", "--encoder", "shades:encode")
+    (tmp_path / "photos" / "broken.png").write_bytes(b"no image")
+    arguments = ["init", "cats", "--images", "photos/", "--classes", "dark,light", "--encoder", "shades:encode"]
+    assert "photos/broken.png is damaged" in told(*arguments)
+    assert "left out: image" in run(*arguments, "--skip-bad").stderr  # a mistake leaves the folder free
     assert "which would import code" in told("ask", "cats")
     run("ask", "cats", "-n", "6", "--allow-imports")
     rows = rows_of(tmp_path / "cats" / "batch.csv")

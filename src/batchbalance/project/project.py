@@ -111,9 +111,14 @@ class Project(ReadableProject):
         if test is not None:
             sheets.read_answers(test)  # a mistake is found before the work begins
         write_settings(target, made)
-        project = cls(target, allow_imports=True, progress=progress)
-        if test is not None:
-            project.set_test(test)
+        try:
+            project = cls(target, allow_imports=True, progress=progress)
+            if test is not None:
+                project.set_test(test)
+        except Exception:  # a mistake, not an interruption: the folder is free for another try
+            for name in ("project.toml", "labels.sqlite"):
+                (target / name).unlink(missing_ok=True)
+            raise
         return project
 
     @classmethod
