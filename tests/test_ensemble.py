@@ -104,13 +104,6 @@ def test_saved_trees_send_missing_values_the_same_way(tmp_path):
     assert torch.equal(loaded.predict(new).log_probs(), committee.predict(new).log_probs())
 
 
-def test_only_trees_are_saved(tmp_path):
-    committee = Committee.from_sklearn([LogisticRegression().fit(X, Y)])
-    with pytest.raises(ValueError, match="without pickle, got a LogisticRegression"):
-        committee.save(tmp_path / "saved")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_is_no_committee():
     with pytest.raises(ValueError, match="must be fitted first"):
         Committee.from_sklearn(RandomForestClassifier())

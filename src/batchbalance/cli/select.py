@@ -283,6 +283,8 @@ def write_batch(path: Path, selection: "Selection", names: list[str]) -> None:
         for name in ("gain", "gain_error", "coverage", "score"):
             tensor = getattr(selection, name if name == "coverage" else name + "s")
             columns[name] = [""] * len(names) if tensor is None else tensor.tolist()
+        if selection.predicted is not None:
+            columns["predicted"] = list(selection.predicted)
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(columns)

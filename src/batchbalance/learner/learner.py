@@ -18,7 +18,16 @@ from batchbalance.journal import Entry
 from batchbalance.labels import Id, Label, plain
 from batchbalance.learner.store import Known, Store
 from batchbalance.networks import Network
-from batchbalance.posteriors import Fit, Fitted, MCDropoutOptions, Posterior, PosteriorFit, PosteriorOptions
+from batchbalance.posteriors import (
+    EstimatorFit,
+    Fit,
+    Fitted,
+    MCDropoutOptions,
+    Posterior,
+    PosteriorFit,
+    PosteriorOptions,
+)
+from batchbalance.posteriors.rows import Table, is_table
 from batchbalance.predictions import Predictions, stored_predictions
 from batchbalance.seeds import derived_seed, generator
 from batchbalance.selection import Selection, select
@@ -42,12 +51,12 @@ class Learner:
 
     Args:
         inputs: the unlabelled data (N, ...): a tensor, an array, or an object with a length that gives the inputs of
-            a tensor of rows.
+            a tensor of rows; for models that are estimators also a DataFrame, a sparse matrix or a list of texts.
         classes: the labels that can be told, or their number C for the labels 0 to C − 1.
-        model: what is trained on the labels. The options of a posterior, as ``CommitteeOptions(size=50)``; a function
-            that builds a network with dropout, called with `num_classes` and `input_shape` if it takes them; or a
-            function of inputs, classes (int64) and a seed that gives a `Posterior`, or a `Fitted` with the validation
-            error.
+        model: what is trained on the labels. The options of a posterior, as ``CommitteeOptions(size=50)``; a classifier
+            with ``fit`` and ``predict_proba``, also a pipeline; a function that builds a network with dropout, called
+            with `num_classes` and `input_shape` if it takes them; or a function of inputs, classes (int64) and a seed
+            that gives a `Posterior`, a `Fitted` with the validation error, or None while the labels are too few.
         network: for options of a posterior that has one: the name of a network, or a function that builds it.
         recipe: how networks are trained; the defaults of `Recipe` if left out.
         directory: where questions and answers are kept, made if it is not there; None keeps them in memory.
@@ -87,6 +96,7 @@ class Learner:
     ) -> None:
         self._inputs = _as_inputs(inputs)
         named = _as_classes(classes)
+        model = EstimatorFit(model, named) if _is_estimator(model) else model
         self._fit = as_fit(model, len(named), network=network, recipe=recipe, device=device)
         self._strategy = strategy_named(strategy) if isinstance(strategy, str) else strategy
         self._edges = edges or EdgeSettings()
@@ -94,7 +104,7 @@ class Learner:
         self._candidates = None if candidates is None else check_whole("candidates", candidates)
         self._seed, self._device = check_whole("seed", seed, 0), device
         self._on_phase = on_phase or (lambda _: None)
-        self._cached: tuple[Any, Fitted] | None = None
+        self._cached: tuple[Any, Fitted | None] | None = None
         self.selection: Selection | None = None
         self.seconds: dict[str, float] = {}
         self._store = Store(_as_ids(ids, len(self._inputs)), named, directory, events or [])
@@ -181,13 +191,13 @@ class Learner:
     def _predicted(self, fitted: Fitted, strategy: Strategy, rows: Tensor, known: Known) -> dict[str, Any]:
         """The arguments of `select` that this strategy uses."""
         posterior, uses, edges = fitted.posterior, strategy.uses, self._edges
-        arguments: dict[str, Any] = {"predictions": predict(posterior, self._inputs, rows)}
+        arguments: dict[str, Any] = {"predictions": self._named(predict(posterior, self._inputs, rows))}
         if "reference" in uses:
             arguments["max_reference"] = edges.max_reference
             if self._reference is not None:
                 order = torch.randperm(len(self._reference), generator=generator(self._seed, "reference"))
                 compared = order[: edges.max_reference].sort().values
-                arguments["reference"] = predict(posterior, self._reference, compared)
+                arguments["reference"] = self._named(predict(posterior, self._reference, compared))
         if "pairs" in uses:
             arguments["pairs"] = edges.pairs
         if "threshold" in uses and edges.threshold is not None:
@@ -199,6 +209,14 @@ class Learner:
         if "labelled_embeddings" in uses:
             arguments["labelled_embeddings"] = embed(posterior, self._inputs, torch.tensor(sorted(known.labels)))
         return arguments
+
+    def _named(self, predictions: Predictions) -> Predictions:
+        """Predictions whose classes are the labels that can be told; a posterior may know these, or their numbers."""
+        named, found = self._store.classes, predictions.classes
+        numbers = range(predictions.num_classes) if found is None else found
+        if found != tuple(named) and set(numbers) <= set(range(len(named))):
+            return predictions.with_classes([named[int(number)] for number in numbers])
+        return predictions
 
     def _fitted(self, known: Known) -> Fitted | None:
         seed = derived_seed(self._seed, "fit", known.label_round)
@@ -212,12 +230,12 @@ class Learner:
         if self._cached is None or self._cached[0] != key:
             self.seconds = {}
             with self._timed("train"):
-                result = self._fit(
+                result: Posterior | Fitted | None = self._fit(
                     self._inputs[torch.tensor(rows)], torch.tensor(key[2]), seed, **self._unlabelled(rows)
                 )
-            if not isinstance(result, Posterior | Fitted):
+            if not isinstance(result, Posterior | Fitted | None):
                 raise TypeError(f"`model` must give a Posterior or a Fitted, got {type(result).__name__}")
-            self._cached = key, result if isinstance(result, Fitted) else Fitted(result)
+            self._cached = key, Fitted(result) if isinstance(result, Posterior) else result
         return self._cached[1]
 
     def _unlabelled(self, labelled: list[int]) -> dict[str, Tensor]:
@@ -255,7 +273,8 @@ def as_fit(
         return PosteriorFit(model, num_classes, network, recipe=recipe, device=device or "cpu")
     if not callable(model):
         raise TypeError(
-            f"`model` must be options of a posterior, a function that builds a network, or a fit, got {model!r}"
+            "`model` must be options of a posterior, a classifier, a function that builds a network, or a fit, got "
+            f"{model!r}"
         )
     if network is not None:
         raise ValueError("`network` is for options of a posterior, got it beside a function; leave one out")
@@ -264,6 +283,14 @@ def as_fit(
             raise ValueError("`recipe` is not used by a fit of your own; leave it out")
         return model  # type: ignore[no-any-return]
     return PosteriorFit(MCDropoutOptions(), num_classes, model, recipe=recipe, device=device or "cpu")
+
+
+def _is_estimator(model: Any) -> bool:
+    """Whether a model is a classifier as scikit-learn has them."""
+    found = hasattr(model, "fit") and (hasattr(model, "predict_proba") or hasattr(model, "get_params"))
+    if found and isinstance(model, type):
+        raise ValueError(f"`model` must be a classifier, got the class {model.__name__}; call it")
+    return found
 
 
 def _is_fit(function: Any) -> bool:
@@ -287,7 +314,7 @@ def predict(posterior: Posterior, inputs: Inputs, rows: Tensor) -> Predictions:
             stored = part.new_empty((len(rows), *part.shape[1:]))
         stored[done : done + len(block)] = part
         done += len(block)
-    return stored_predictions(stored, "log-probs", posterior.draw_ids, posterior.weights)
+    return stored_predictions(stored, "log-probs", posterior.draw_ids, posterior.weights, classes=posterior.class_names)
 
 
 def embed(posterior: Posterior, inputs: Inputs, rows: Tensor, *, every_draw: bool = False) -> Tensor:
@@ -297,6 +324,8 @@ def embed(posterior: Posterior, inputs: Inputs, rows: Tensor, *, every_draw: boo
 
 
 def _as_inputs(inputs: Any) -> Inputs:
+    if is_table(inputs):
+        return Table(inputs)
     if isinstance(inputs, Tensor | np.ndarray | list):
         inputs = as_tensor(inputs, "`inputs`")
         if inputs.ndim < 2:

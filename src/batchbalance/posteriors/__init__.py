@@ -4,10 +4,11 @@ import os
 from typing import Any
 
 from batchbalance.errors import FileFormatError
-from batchbalance.posteriors.committee import Committee, CommitteeOptions
+from batchbalance.posteriors.committee import Committee, CommitteeOptions, EstimatorFit
 from batchbalance.posteriors.contract import Posterior, saved_kind
 from batchbalance.posteriors.csgmcmc import SCHEDULES, ChainOptions, CyclicalSGMCMC, Schedule
 from batchbalance.posteriors.ensemble import DeepEnsemble, EnsembleOptions
+from batchbalance.posteriors.function import FunctionPosterior
 from batchbalance.posteriors.head import BayesianHead, HeadOptions
 from batchbalance.posteriors.kinds import Fit, FitContext, Fitted, PosteriorFit, PosteriorOptions
 from batchbalance.posteriors.mc_dropout import MCDropout, MCDropoutOptions
@@ -24,9 +25,11 @@ __all__ = [
     "CyclicalSGMCMC",
     "DeepEnsemble",
     "EnsembleOptions",
+    "EstimatorFit",
     "Fit",
     "FitContext",
     "Fitted",
+    "FunctionPosterior",
     "HeadOptions",
     "MCDropout",
     "MCDropoutOptions",

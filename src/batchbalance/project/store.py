@@ -112,6 +112,8 @@ class ProjectStore:
         """The row of an id; None if there is none."""
         found = self.log.query("SELECT row FROM items WHERE id = ?", (name,))
         if not found:
+            if self.log.query("SELECT 1 FROM items NOT INDEXED WHERE id = ?", (name,)):
+                raise self._damage(f"its index has lost {name!r}")
             return None
         # Not by the index, which no hash covers.
         if self.ids([found[0][0]]) != [name]:
