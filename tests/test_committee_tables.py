@@ -212,7 +212,7 @@ def test_what_is_no_committee_in_a_pipeline():
 def test_inputs_that_are_no_rows():
     committee = Committee.bootstrap(GaussianNB(), NUMBERS, Y, 2)
     for inputs, message in (
-        ({"size": [1.0]}, "must be an array, a DataFrame, a sparse matrix or a list of rows, got dict"),
+        (3, "must be an array, a DataFrame, a sparse matrix or a list of rows, got int"),
         ([], "must hold at least one row, got none"),
         (FRAME.iloc[:0], "must hold at least one row, got none"),
         (NUMBERS[:, 0], "one row a point, got shape"),

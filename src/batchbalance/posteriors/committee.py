@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 from batchbalance.posteriors.bootstrap import as_new, bootstrapped
-from batchbalance.posteriors.contract import Posterior, batches_of, read_saved
+from batchbalance.posteriors.contract import Posterior, read_saved
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
 from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
 from batchbalance.posteriors.rows import described_rows, row_batches
@@ -174,10 +174,10 @@ class Committee(Posterior):
         }
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
-        size = self.batch_size if batch_size is None else batch_size
         if isinstance(inputs, Tensor | Dataset | DataLoader):
-            return (batch.cpu().numpy() for batch in batches_of(inputs, size))
-        return row_batches(inputs, size)
+            tensors = super()._batches(inputs, batch_size)
+            return (batch.cpu().numpy() for batch in tensors)
+        return row_batches(inputs, self.batch_size if batch_size is None else batch_size)
 
     def _logits(self, batch: Any) -> Tensor:
         x = self._preparation(batch)
