@@ -327,7 +327,9 @@ def test_numbers_and_truth_values_are_labels_too():
     codes = np.unique(Y, return_inverse=True)[1]
     for labels, classes in (
         (torch.from_numpy(codes), [0, 1, 2]),
-        (codes * 0.5, [0.0, 0.5, 1.0]),
+        (codes * 2.0, [0.0, 2.0, 4.0]),
+        (list(codes), [0, 1, 2]),
+        (list(torch.from_numpy(codes)), [0, 1, 2]),
         (codes > 0, [False, True]),
         (codes.astype(np.int8), [0, 1, 2]),
     ):
@@ -350,6 +352,7 @@ GAPS = [None, *Y[1:]]
         (GaussianNB(), X, pd.Series(GAPS, dtype="string"), {}, "`y` must have no gaps, got <NA> in row 0"),
         (GaussianNB(), X, [1, *Y[1:]], {}, "`y` must be all text or all numbers, got int and str"),
         (GaussianNB(), X, pd.Series(pd.to_datetime(["2020-01-01"] * 60)), {}, "`y` must be all text or all numbers"),
+        (GaussianNB(), X, X[:, 0], {}, "`y` must be labels, text or whole numbers, got .*; name the classes"),
         (GaussianNB(), X[:0], Y[:0], {}, "`X` must hold at least one row, got none"),
         (GaussianNB(), X[:, 0], Y, {}, r"`X` must be \(N, ...\), one row a point, got shape \(60,\)"),
         (GaussianNB(), {"a": X}, Y, {}, "`X` must be an array, a DataFrame, a sparse matrix or a list .*, got dict"),

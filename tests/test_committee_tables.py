@@ -200,6 +200,15 @@ def test_embeddings_are_the_features_behind_the_transformers():
         Committee.bootstrap(make_pipeline(columns(), GaussianNB()), FRAME, Y, 2).embed(FRAME)
 
 
+def test_embeddings_that_do_not_fit_in_memory_are_refused(monkeypatch):
+    committee = Committee.bootstrap(LogisticRegression(), COUNTS, Y, 2)
+    monkeypatch.setattr("batchbalance.posteriors.contract.free_memory", lambda: 60 * 4 * 8 - 1)
+    with pytest.raises(ValueError, match=r"60 points × 4 features must fit in memory, .* strategy without embeddings"):
+        committee.embed(COUNTS, batch_size=10)
+    monkeypatch.setattr("batchbalance.posteriors.contract.free_memory", lambda: 60 * 4 * 8)
+    assert committee.embed(COUNTS, batch_size=10).shape == (60, 4)
+
+
 def test_what_is_no_committee_in_a_pipeline():
     single = make_pipeline(columns(), LogisticRegression()).fit(FRAME, Y)
     message = r"got LogisticRegression at the end of the Pipeline; .*`Committee.bootstrap\(estimator, X, y\)`"

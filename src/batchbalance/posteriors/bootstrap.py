@@ -149,7 +149,7 @@ def as_labels(labels: Any, num: int) -> Array:
         raise ValueError(f"`y` must be one label for each row, got shape {given.shape}; hand over one column")
     if len(given) != num:
         raise ValueError(f"`y` must be one label for each of {num} rows of `X`, got {len(given)}")
-    listed = given.tolist()
+    listed = [label.item() if isinstance(label, np.generic | Tensor) else label for label in given.tolist()]
     missing = next((row for row, label in enumerate(listed) if _is_missing(label)), None)
     if missing is not None:
         raise ValueError(
@@ -160,6 +160,9 @@ def as_labels(labels: Any, num: int) -> Array:
         raise ValueError(
             f"`y` must be all text or all numbers, got {' and '.join(sorted(kind.__name__ for kind in kinds))}"
         )
+    fraction = next((label for label in listed if isinstance(label, float) and not label.is_integer()), None)
+    if fraction is not None:
+        raise ValueError(f"`y` must be labels, text or whole numbers, got {fraction}; name the classes")
     return np.array(listed) if given.dtype.kind in "OT" else given
 
 

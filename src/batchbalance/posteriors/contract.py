@@ -22,6 +22,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from batchbalance.checks import as_tensor, check_dense, check_whole
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array, replacing
+from batchbalance.machine import as_text, free_memory
 from batchbalance.posteriors.rows import described_rows, height
 from batchbalance.predictions import Label, Predictions, check_rows, note_path, stored_predictions, write_note
 from batchbalance.progress import Bar
@@ -142,6 +143,8 @@ class Posterior(ABC):
                 with fitting(batch):
                     hidden = self._hidden_of_draws(batch).flatten(2) if every_draw else self._hidden(batch).flatten(1)
                     parts.append(hidden.cpu())
+                if len(parts) == 1:
+                    _check_fits(hidden, total)
                 bar.advance(len(hidden))
         return torch.cat(parts)
 
@@ -379,6 +382,16 @@ def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
         filled += len(chunk)
     _check_count(filled, total)
     return stored
+
+
+def _check_fits(hidden: Tensor, total: int | None) -> None:
+    """Raise ValueError if embeddings like these of all points would not fit in memory, as those of sparse rows may."""
+    size, free = hidden[0].nbytes * (total or 0), free_memory()
+    if size > free:
+        raise ValueError(
+            f"embeddings of {total:,} points × {hidden[0].numel():,} features must fit in memory, {as_text(free)} are "
+            f"free, got {as_text(size)}; reduce the features, or choose a strategy without embeddings"
+        )
 
 
 def _write_npy(file: BinaryIO, chunks: Iterator[Tensor], total: int) -> None:
