@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 
 from batchbalance import Learner, MissingExtraError, Predictions, select
 from batchbalance.errors import FileFormatError
-from batchbalance.posteriors import Committee, EstimatorFit, load_posterior
+from batchbalance.posteriors import Committee, CommitteeOptions, EstimatorFit, load_posterior
 from batchbalance.posteriors.rows import Table, is_table, row_batches
 
 RNG = np.random.default_rng(0)
@@ -373,6 +373,24 @@ def test_a_fit_of_ones_own_on_numbers_is_named_too():
     learner.ask(2)
     assert learner.fitted().posterior.classes == [1, 2, 3]
     assert set(learner.selection.predicted) <= {"ant", "bee", "cat"}
+
+
+def test_inputs_unlike_those_of_the_fit_are_one_sentence():
+    texts = Committee.bootstrap(make_pipeline(TfidfVectorizer(), MultinomialNB()), TEXTS, Y, 2)
+    with pytest.raises(ValueError, match=r"like those of the fit, got shape \(60, 2\) and float64: .*'lower'"):
+        texts.predict(NUMBERS)
+    frames = Committee.from_sklearn(make_pipeline(columns(), RandomForestClassifier(2)).fit(FRAME, Y))
+    with pytest.raises(ValueError, match="columns are missing"):
+        frames.predict(FRAME.drop(columns="place"))
+
+
+def test_a_table_for_a_network_is_refused():
+    for inputs, kind in ((TEXTS, "list"), (FRAME, "DataFrame")):
+        for model in (CommitteeOptions(size=3), lambda: torch.nn.Linear(2, 3)):
+            with pytest.raises(
+                ValueError, match=f"array of numbers for this model, got a {kind}; hand over a classifier"
+            ):
+                Learner(inputs, ["ant", "bee", "cat"], model)
 
 
 def test_a_class_in_place_of_a_classifier_is_refused():

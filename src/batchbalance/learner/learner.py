@@ -96,6 +96,11 @@ class Learner:
         named = _as_classes(classes)
         model = EstimatorFit(model, named) if _is_estimator(model) else model
         self._fit = as_fit(model, len(named), network=network, recipe=recipe, device=device)
+        if isinstance(self._inputs, Table) and isinstance(self._fit, PosteriorFit):
+            raise ValueError(
+                f"`inputs` must be an array of numbers for this model, got a {type(inputs).__name__}; hand over a "
+                "classifier or pipeline as `model`, or `frame.to_numpy()` as inputs"
+            )
         self._strategy = strategy_named(strategy) if isinstance(strategy, str) else strategy
         self._edges = edges or EdgeSettings()
         self._reference = None if reference is None else _as_inputs(reference)

@@ -180,6 +180,14 @@ class Committee(Posterior):
         return row_batches(inputs, self.batch_size if batch_size is None else batch_size)
 
     def _logits(self, batch: Any) -> Tensor:
+        try:
+            return self._log_probs(batch)
+        except (AttributeError, KeyError, TypeError) as error:  # texts where numbers were, a column that is not there
+            raise ValueError(
+                f"`inputs` must be like those of the fit, got {described_rows(batch)}: {sentence(error)}"
+            ) from error
+
+    def _log_probs(self, batch: Any) -> Tensor:
         x = self._preparation(batch)
         probs: Array | None = None
         with warnings.catch_warnings():
