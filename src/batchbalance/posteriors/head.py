@@ -28,14 +28,14 @@ from batchbalance.posteriors.contract import Posterior, fingerprint, load_weight
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
 from batchbalance.posteriors.mc_dropout import MCDropout
-from batchbalance.posteriors.tuning import Tuned
+from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
 from batchbalance.sections import NumDraws, Whole
 from batchbalance.threads import for_work
 from batchbalance.training import Labelled, Recipe, check_labelled, fit
 
 METHODS = ("laplace", "bootstrap", "dropout")
 BLOCK = 4096  # rows of the pool read at a time
-STEPS = 2000  # times that a fit goes through its rows, folds and precisions together, about
+STEPS = 20  # passes that are worth a thread: each is one product of matrices
 
 
 class BayesianHead(Posterior):
@@ -146,7 +146,8 @@ class BayesianHead(Posterior):
         rows = unit_rows(x, mean)
         options = self._options
         given = {"seed": options["seed"], "precision": options["prior_precision"]}
-        with for_work(STEPS * len(x) * min(x.shape) * num_classes):
+        regressions = NUM_FOLDS if options["method"] == "laplace" else options["num_draws"]
+        with for_work(STEPS * len(x) * min(x.shape) * num_classes * regressions):
             if options["method"] == "laplace":
                 temperature = options["temperature"]
                 found = laplace_draws(rows, codes, num_classes, options["num_draws"], temperature=temperature, **given)
