@@ -135,7 +135,8 @@ class BayesianHead(Posterior):
             validation: embeddings and labels for early stopping (dropout only).
             unlabelled: (U, D) features of the pool. They and the labelled ones tell where the centre is.
         """
-        x = as_embeddings("embeddings", embeddings)
+        given = as_embeddings("embeddings", embeddings)
+        x = given.to(compute_dtype(given.dtype))
         codes, self.classes, num_classes = _encoded(labels, num_classes, classes)
         codes = codes.to(x.device)
         check_labelled("embeddings", "labels", x, codes, num_classes)
@@ -145,14 +146,14 @@ class BayesianHead(Posterior):
         mean = mean_of(pool)
         rows = unit_rows(x, mean)
         options = self._options
-        given = {"seed": options["seed"], "precision": options["prior_precision"]}
+        wanted = {"seed": options["seed"], "precision": options["prior_precision"]}
         regressions = NUM_FOLDS if options["method"] == "laplace" else options["num_draws"]
         with for_work(STEPS * len(x) * min(x.shape) * num_classes * regressions):
             if options["method"] == "laplace":
                 temperature = options["temperature"]
-                found = laplace_draws(rows, codes, num_classes, options["num_draws"], temperature=temperature, **given)
+                found = laplace_draws(rows, codes, num_classes, options["num_draws"], temperature=temperature, **wanted)
             else:
-                found = bootstrap_draws(rows, codes, num_classes, options["num_draws"], **given)
+                found = bootstrap_draws(rows, codes, num_classes, options["num_draws"], **wanted)
         self.tuned, self.covariance = found.tuned, found.covariance
         self._hold({"mean": mean, "best": found.best, "draws": found.draws})
         return self
@@ -186,6 +187,7 @@ class BayesianHead(Posterior):
     def _fit_mlp(
         self, x: Tensor, labels: Tensor, num_classes: int, validation: Labelled | None, pool: Tensor
     ) -> "BayesianHead":
+        pool = pool.to(x)
         mean, std = pool.mean(dim=0), pool.std(dim=0, correction=0)
         std = torch.where(std > 0, std, 1.0)
         if validation is not None:
@@ -302,12 +304,12 @@ class HeadOptions(PosteriorOptions):
 
 
 def as_embeddings(name: str, given: Any, like: Tensor | None = None) -> Tensor:
-    """(N, D) features as a float tensor, with as many features as `like`."""
+    """(N, D) features as a tensor that shares their memory, with as many features as `like`."""
     tensor = as_tensor(given, f"`{name}`")
     wanted = "D" if like is None else str(like.shape[1])
     if tensor.ndim != 2 or (like is not None and tensor.shape[1] != like.shape[1]):
         raise ValueError(f"`{name}` must be (N, {wanted}) floats, got {tuple(tensor.shape)} {tensor.dtype}")
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(compute_dtype(tensor.dtype))
+    return tensor
 
 
 def unit_rows(x: Tensor, mean: Tensor) -> Tensor:
