@@ -11,7 +11,7 @@ in closed form, and draws have to be tied to our seeds and saved without pickle,
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -19,13 +19,14 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from batchbalance.checks import as_tensor, check_real, check_whole, compute_dtype
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors.contract import Posterior, fingerprint, load_weights, read_saved
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
 from batchbalance.posteriors.mc_dropout import MCDropout
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
@@ -157,6 +158,31 @@ class BayesianHead(Posterior):
         self.tuned, self.covariance = found.tuned, found.covariance
         self._hold({"mean": mean, "best": found.best, "draws": found.draws})
         return self
+
+    @staticmethod
+    def from_model(
+        model: nn.Module,
+        loader: Iterable[Any],
+        num_draws: int = 100,
+        *,
+        prior_precision: float | None = None,
+        temperature: float | None = None,
+        seed: int = 0,
+    ) -> LastLayer:
+        """Draws of the last linear layer of a trained network, around the weights it has.
+
+        Args:
+            model: ends in a linear layer whose outputs are logits.
+            loader: batches of inputs and labels, best of data that the network was not trained on: on what it knows by
+                heart it is too sure of itself.
+            num_draws: S.
+            prior_precision: of the weights, for features of unit length on average; 1/64 if left out.
+            temperature: what the covariance is multiplied by; chosen on the data if left out.
+            seed: for the draws and for cross-validation.
+        """
+        return LastLayer.of(
+            model, loader, num_draws, prior_precision=prior_precision, temperature=temperature, seed=seed
+        )
 
     @classmethod
     def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":

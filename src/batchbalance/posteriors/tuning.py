@@ -133,13 +133,11 @@ class Folds:
         """The NLL of the mean of draws at each temperature, and the error of the most probable weights."""
         logits = product(self._x, self._centres(precision))
         total, wrong = torch.zeros(len(temperatures), dtype=torch.float64), 0
-        for fold, span in enumerate(self._spans):
-            known, out = self._counts[:, fold] > 0, self._out[:, fold]
-            probs = torch.softmax(logits[known, fold], dim=1)
+        for fold in range(NUM_FOLDS):
+            out = self._out[:, fold]
             there, true = logits[out, fold], self._labels[out]
             wrong += int((there.argmax(dim=1) != true).sum())
-            noise = self._noise if any(temperatures) else self._noise[:, :1]
-            moves = product(self._x[out], deviations(span, probs, precision, noise, exact=self._exact))
+            moves = self._moves(fold, logits, precision) if any(temperatures) else logits.new_zeros(1)
             for index, temperature in enumerate(temperatures):
                 of_true = probs_of(there[:, None] + temperature**0.5 * moves, true)
                 total[index] -= of_true.mean(dim=1).clamp_min(LEAST_PROBABILITY).log().double().sum().cpu()
@@ -154,6 +152,13 @@ class Folds:
             self._x, self._labels, self._num_classes, self._counts, precisions, self._start, rough=True
         )
         return self._start
+
+    def _moves(self, fold: int, logits: Tensor, precision: float) -> Tensor:
+        """How far draws of the other folds move the logits of a fold at temperature 1, (n, S, C)."""
+        known, span = self._counts[:, fold] > 0, self._spans[fold]
+        probs = torch.softmax(logits[known, fold], dim=1)
+        moves = deviations(span, probs, precision, self._noise, exact=self._exact)
+        return product(self._x[self._out[:, fold]], moves)
 
     @cached_property
     def _spans(self) -> list[Span]:
