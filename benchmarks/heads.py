@@ -1,6 +1,9 @@
-"""`python -m benchmarks.heads`: how good the draws of Bayesian heads are on embeddings, as a table in Markdown."""
+"""`python -m benchmarks.heads`: how good the draws of Bayesian heads are on embeddings, and what they cost."""
 
+import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +16,7 @@ from torch import Tensor
 from batchbalance.cli.app import out, reported_errors
 from batchbalance.files import mapped_array
 from batchbalance.lab.metrics import calibration_error, nll
+from batchbalance.memory import peak_memory, reset_peak_memory
 from batchbalance.posteriors import BayesianHead
 
 Array = NDArray[Any]
@@ -23,8 +27,8 @@ POOL_ROWS = 2000  # of the pool, on which draws are compared
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@app.command()
-def heads_command(
+@app.command("compare")
+def compare_command(
     embeddings: Annotated[Path, typer.Option(help="Embeddings to take labels and the pool from, as .npy.")],
     labels: Annotated[Path, typer.Option(help="Their labels, as .npy.")],
     test_embeddings: Annotated[Path, typer.Option(help="Embeddings to test on, as .npy.")],
@@ -33,7 +37,7 @@ def heads_command(
     num_draws: Annotated[int, typer.Option(help="Draws of each head.")] = 100,
     trials: Annotated[int, typer.Option(help="Random sets of labels that a number is the mean of.")] = 3,
 ) -> None:
-    """Compare the most probable weights, Laplace draws and bootstrap heads."""
+    """Compare the most probable weights, Laplace draws and bootstrap heads, as a table in Markdown."""
     with reported_errors():
         x, y, test_x, test_y = (mapped_array(path) for path in (embeddings, labels, test_embeddings, test_labels))
         classes = np.unique(y)
@@ -55,6 +59,35 @@ def heads_command(
             for name, values in rows.items():
                 cells = [f"{value:.3f}" if value == value else "" for value in np.mean(values, axis=0)]
                 out.print(f"| {count:,} | {name} | {' | '.join(cells)} |", soft_wrap=True)
+
+
+@app.command("size")
+def size_command(
+    num_labels: Annotated[int, typer.Option(help="Labels.")] = 500,
+    num_features: Annotated[int, typer.Option(help="D.")] = 768,
+    num_classes: Annotated[int, typer.Option(help="C.")] = 100,
+    num_points: Annotated[int, typer.Option(help="Points of the pool, whose predictions go to a file.")] = 20_000,
+) -> None:
+    """Time and peak memory of heads on made-up embeddings of a size; memory is that of the whole process."""
+    with reported_errors(), tempfile.TemporaryDirectory() as folder:
+        rng = np.random.default_rng(0)
+        centres = rng.normal(size=(num_classes, num_features)).astype(np.float32)
+        labels = rng.integers(num_classes, size=num_labels)
+        x = centres[labels] + 4 * rng.normal(size=(num_labels, num_features)).astype(np.float32)
+        pool = 4 * rng.normal(size=(num_points, num_features)).astype(np.float32)
+        for method in ("laplace", "bootstrap"):
+            head = BayesianHead(method)
+            costs(f"{method} fit", partial(head.fit, x, labels, num_classes=num_classes, unlabelled=pool))
+            costs(f"{method} predict", partial(head.predict, pool, path=Path(folder) / "pool.npy"))
+
+
+def costs(what: str, work: Callable[[], object]) -> None:
+    """Do some work and print a line about it."""
+    reset_peak_memory()
+    started, cpu = time.perf_counter(), time.process_time()
+    work()
+    seconds = f"{time.perf_counter() - started:.1f} s, {time.process_time() - cpu:.1f} s of CPU"
+    out.print(f"{what}: {seconds}, {peak_memory() / 2**20:.0f} MiB", soft_wrap=True)
 
 
 def measured(head: BayesianHead, x: Array, truth: Tensor, pool: Array) -> list[float]:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from batchbalance.posteriors import linear
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
 from batchbalance.posteriors.softmax import most_probable
 
@@ -105,6 +106,13 @@ def test_bootstrap_heads_are_optima_of_resampled_rows():
         torch.testing.assert_close(head, by_newton(x, y, counts.round(), 0.2)[0], rtol=0, atol=1e-8)
         drawn.add(tuple(counts.round().tolist()))
     assert len(drawn) > 1
+
+
+def test_heads_solved_in_parts_are_the_same(monkeypatch):
+    x, y = data(9)
+    whole = bootstrap_draws(x, y, 3, 5, seed=1, precision=0.2).draws
+    monkeypatch.setattr(linear, "SOLVED_AT_ONCE", 60)
+    torch.testing.assert_close(bootstrap_draws(x, y, 3, 5, seed=1, precision=0.2).draws, whole, rtol=0, atol=1e-8)
 
 
 def test_given_weights_stay_the_centre():

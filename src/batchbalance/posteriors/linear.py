@@ -22,6 +22,8 @@ from batchbalance.posteriors.tuning import (
 )
 from batchbalance.seeds import generator
 
+SOLVED_AT_ONCE = 2**24  # numbers; heads that take more together are solved in parts
+
 
 @dataclass(frozen=True, eq=False)
 class LinearDraws:
@@ -105,7 +107,17 @@ def bootstrap_draws(
     once = x.new_ones(len(x), 1)
     best = most_probable(rows, labels, num_classes, once, once[0] * found.precision)
     counts = resamples(labels, num_draws, generator(seed, "bootstrap")).to(x)
-    precisions = x.new_full((num_draws,), found.heads_precision or found.precision)
-    start = best.expand(-1, num_draws, -1)
-    heads = most_probable(rows, labels, num_classes, counts, precisions, start, rough=True)
-    return LinearDraws(span.basis.T @ best[:, 0], product(span.basis.T, heads), found)
+    size = max(1, SOLVED_AT_ONCE // (num_classes * max(rows.shape)))
+    heads = [
+        most_probable(
+            rows,
+            labels,
+            num_classes,
+            some,
+            x.new_full((some.shape[1],), found.heads_precision or found.precision),
+            best.expand(-1, some.shape[1], -1),
+            rough=True,
+        )
+        for some in torch.split(counts, size, dim=1)
+    ]
+    return LinearDraws(span.basis.T @ best[:, 0], product(span.basis.T, torch.cat(heads, dim=1)), found)
