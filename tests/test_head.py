@@ -158,7 +158,13 @@ def test_folds_and_resamples():
     assert out.sum(dim=1).tolist() == [1] * 14 + [0]  # the only row of its class cannot be predicted
     drawn = resamples(labels, 50, g)
     for label in range(3):
-        assert (drawn[labels == label].sum(dim=0) == (labels == label).sum()).all()
+        assert (drawn[labels == label].sum(dim=0) > 0).all()
+    missing = 0  # a class that came out empty has its own rows, beside the fifteen that were drawn
+    for column in drawn.T:
+        extra = [label for label in (1, 2) if (column[labels == label] == 1).all()]
+        missing += int(column.sum()) > 15
+        assert int(column.sum()) - 15 in {0, *(int((labels == label).sum()) for label in extra), 4 * (len(extra) == 2)}
+    assert 0 < missing < 50
     assert int((drawn == 0).sum()) > 0
 
 

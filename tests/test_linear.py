@@ -102,7 +102,7 @@ def test_bootstrap_heads_are_optima_of_resampled_rows():
         pulls = torch.linalg.lstsq(x.T, 0.2 * head).solution  # λW = Xᵀ·diag(counts)·residual
         counts = (pulls / residual).mean(dim=1)
         torch.testing.assert_close(counts, counts.round(), rtol=0, atol=1e-6)
-        assert [float(counts[y == label].sum()) for label in range(3)] == pytest.approx([2, 2, 2])
+        assert all(float(counts[y == label].sum()) > 0.5 for label in range(3))
         torch.testing.assert_close(head, by_newton(x, y, counts.round(), 0.2)[0], rtol=0, atol=1e-8)
         drawn.add(tuple(counts.round().tolist()))
     assert len(drawn) > 1

@@ -34,16 +34,16 @@ from batchbalance.sections import NumDraws, Whole
 from batchbalance.threads import for_work
 from batchbalance.training import Labelled, Recipe, check_labelled, fit
 
-METHODS = ("laplace", "bootstrap", "dropout")
+METHODS = ("bootstrap", "laplace", "dropout")
 BLOCK = 4096  # rows of the pool read at a time
-STEPS = 20  # passes that are worth a thread: each is one product of matrices
+STEPS = 20.0  # passes that are worth a thread: each is one product of matrices
 
 
 class BayesianHead(Posterior):
     """Draws of a classifier on embeddings.
 
     Args:
-        method: "laplace", "bootstrap", or "dropout" for an MLP.
+        method: "bootstrap", "laplace", or "dropout" for an MLP.
         num_draws: S.
         prior_precision: of the Gaussian prior on the weights (laplace, bootstrap); chosen on the labels if left out.
         temperature: what the covariance is multiplied by (laplace); chosen on the labels if left out.
@@ -62,7 +62,7 @@ class BayesianHead(Posterior):
 
     def __init__(
         self,
-        method: str = "laplace",
+        method: str = "bootstrap",
         num_draws: int = 100,
         *,
         prior_precision: float | None = None,
@@ -295,7 +295,7 @@ class HeadOptions(PosteriorOptions):
     uses_unlabelled: ClassVar[bool] = True
 
     kind: str = "bayesian-head"
-    method: Literal["laplace", "bootstrap", "dropout"] = "laplace"
+    method: Literal["bootstrap", "laplace", "dropout"] = "bootstrap"
     num_draws: NumDraws = 100
     prior_precision: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
     temperature: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None

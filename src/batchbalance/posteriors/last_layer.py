@@ -91,7 +91,7 @@ class LastLayer(Posterior):
         centre = torch.cat([layer.weight.T, bias[None]]).detach().to(rows) * scale
         num_classes = centre.shape[1]
         check_labelled("features of `loader`", "its labels", rows, labels, num_classes)
-        with for_work(20 * rows.numel() * num_classes):
+        with for_work(20.0 * rows.numel() * num_classes):
             found = laplace_draws(rows / scale, labels, num_classes, num_draws, seed=seed, centre=centre, **given)
         return cls(copied, scale, found)
 

@@ -8,7 +8,7 @@ at which the NLL is within `SLACK` of the best: as much disagreement as predicti
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -61,6 +61,7 @@ class Tuned:
         return f"{values}; on {self.num_held_out:,} rows left out NLL {self.nll:.3f}, error {self.error:.3f}"
 
 
+@runtime_checkable
 class Trials(Protocol):
     """Rows left out of regressions, and how well these predict them."""
 
@@ -209,19 +210,22 @@ def others_of_folds(labels: Int[Tensor, " N"], generator: torch.Generator) -> Fl
 
 
 def resamples(labels: Int[Tensor, " N"], num: int, generator: torch.Generator) -> Float[Tensor, "N num"]:
-    """How often each row comes in each of `num` resamples; every class keeps its number of rows."""
-    counts = torch.zeros(len(labels), num)
-    for label in labels.unique():
-        rows = (labels == label).nonzero()[:, 0].cpu()
-        picks = rows[torch.randint(len(rows), (len(rows), num), generator=generator)]
-        counts.scatter_add_(0, picks, torch.ones_like(picks, dtype=counts.dtype))
-    return counts
+    """How often each row comes in each of `num` resamples of all rows; a class that gets none keeps its own rows."""
+    picks = torch.randint(len(labels), (len(labels), num), generator=generator).to(labels.device)
+    counts = torch.zeros(len(labels), num, device=labels.device)
+    counts.scatter_add_(0, picks, torch.ones_like(counts))
+    return torch.where(_has_class(labels, counts), counts, 1.0)
 
 
 def held_out(labels: Int[Tensor, " N"], counts: Float[Tensor, "N M"]) -> Tensor:
     """Which rows (N, M) a regression has not seen although it has seen their class."""
+    return (counts == 0) & _has_class(labels, counts)
+
+
+def _has_class(labels: Tensor, counts: Tensor) -> Tensor:
+    """Whether a regression has seen the class of a row, (N, M)."""
     classes = torch.nn.functional.one_hot(labels).to(counts.dtype)
-    return (counts == 0) & (classes.T @ counts > 0)[labels]
+    return (classes.T @ counts > 0)[labels]
 
 
 def probs_of(logits: Float[Tensor, "N S C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N S"]:
