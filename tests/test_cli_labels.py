@@ -20,7 +20,7 @@ def folder(tmp_path):
     """Embeddings of three classes with their ids; every third point has a label."""
     rng = np.random.default_rng(0)
     kinds = np.arange(NUM) % 3
-    points = (rng.normal(size=(3, 12))[kinds] * 1.5 + rng.normal(size=(NUM, 12)) + 4).astype(np.float32)
+    points = (rng.normal(size=(3, 12))[kinds] * 0.7 + rng.normal(size=(NUM, 12)) + 4).astype(np.float32)
     np.save(tmp_path / "e.npy", points)
     names = [ODD_IDS.get(i, f"image-{i}.png") for i in range(NUM)]
     lines = ['" two \\"words\\" "' if name.startswith(" ") else name for name in names]

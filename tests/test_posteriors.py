@@ -190,7 +190,9 @@ def test_embeddings_are_one_row_an_input(case):
     of_draws = posterior.embed(x, every_draw=True, batch_size=5)
     assert of_draws.shape == (13, posterior.num_draws, hidden.shape[1])
     torch.testing.assert_close(of_draws.mean(dim=1), hidden, rtol=0, atol=1e-6)
-    assert (name in ("committee", "bootstrapped", "laplace", "bootstrap")) == torch.equal(of_draws[:, 0], of_draws[:, 1])
+    assert (name in ("committee", "bootstrapped", "laplace", "bootstrap")) == torch.equal(
+        of_draws[:, 0], of_draws[:, 1]
+    )
 
 
 def test_draws_of_another_seed_do_not_mix(case):
