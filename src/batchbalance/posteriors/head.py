@@ -2,8 +2,8 @@
 
 "bootstrap" is a softmax regression without bias, on rows that are centred with the pool and scaled to unit length, once
 for each resample of the labels. "laplace" is that regression once, and a Gaussian around its maximum, shrunk by a
-temperature: at embedding size few directions have labels, and in all others the prior's variance alone would drown every
-prediction. "dropout" is a small MLP with MC dropout. Precision and temperature are chosen on the labels, see ``tuning``.
+temperature: at embedding size few directions have labels, and in all others the prior's variance alone would drown
+every prediction. "dropout" is a small MLP with MC dropout. Precision and temperature are chosen on the labels.
 
 laplace-torch and posteriors do more than this and bring their own dependencies; for a linear head the Hessian is known
 in closed form, and draws have to be tied to our seeds and saved without pickle, so neither is used.
