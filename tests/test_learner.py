@@ -8,8 +8,17 @@ from sklearn.ensemble import RandomForestClassifier
 from batchbalance import STRATEGIES, Badge, FileFormatError, PowerBalance, UnknownNameError, select
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.learner import Learner
+from batchbalance.learner import learner as learner_module
 from batchbalance.networks import tabular_mlp
-from batchbalance.posteriors import Committee, CommitteeOptions, Fitted, MCDropout, MCDropoutOptions, PosteriorFit
+from batchbalance.posteriors import (
+    Committee,
+    CommitteeOptions,
+    Fitted,
+    HeadOptions,
+    MCDropout,
+    MCDropoutOptions,
+    PosteriorFit,
+)
 from batchbalance.seeds import derived_seed
 from batchbalance.training import Recipe, fresh_model
 
@@ -367,3 +376,32 @@ def test_text_stands_for_whole_numbers_as_in_csv_files(tmp_path):
     for label in ("02", "2.0", " ", "-", "²"):
         with pytest.raises(UnknownNameError, match="unknown label"):
             new.tell([5], [label])
+
+
+def test_a_fit_that_looks_at_unlabelled_inputs_is_given_them(monkeypatch):
+    given = []
+
+    class Fit:
+        uses_unlabelled = True
+
+        def __call__(self, x, y, seed, unlabelled=None):
+            given.append(unlabelled)
+            return Fitted(forest(x, y, seed).posterior, None, 0.4)
+
+    new = started(model=Fit())
+    new.ask(1)
+    x = torch.from_numpy(data()[0])
+    assert torch.equal(given[0], x[9:])
+    assert new.selection.threshold == pytest.approx(0.25 * 0.4)  # ε is the cross-validated error
+    monkeypatch.setattr(learner_module, "MAX_UNLABELLED", 10)
+    started(model=Fit()).ask(1)
+    rows = [int((x == row).all(dim=1).nonzero()) for row in given[1]]
+    assert len(rows) == 10
+    assert min(rows) >= 9
+    assert rows == sorted(set(rows))
+
+
+def test_a_head_is_centred_with_the_pool():
+    new = started(model=HeadOptions(num_draws=4))
+    centre = torch.from_numpy(data()[0]).mean(dim=0)
+    torch.testing.assert_close(new.fitted().posterior._tensors["mean"], centre)
