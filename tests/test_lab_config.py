@@ -60,9 +60,16 @@ def test_the_canonical_form_is_complete_and_a_fixed_point(path):
         again = RunConfig(**canonical)
         assert again.canonical == canonical
         assert again.folder_name == run.folder_name
-    assert canonical["training"]["patience"] == 3
+    assert (canonical["training"]["steps"], canonical["training"]["patience"]) == (1000, None)
     assert canonical["model"] == {"name": "tabular-mlp", "hidden": [32], "dropout": 0.5, "width": 1.0}
     assert canonical["split"]["validation"] == PAPER_SIZES["digits"].validation
+
+
+def test_a_recipe_of_epochs_is_written_as_before_steps_came(path):
+    (run,) = read_comparison(path, ["training.patience=5", 'strategies=["random"]']).runs()
+    assert "steps" not in run.canonical["training"]
+    assert run.canonical["training"]["max_epochs"] == 100
+    assert RunConfig(**run.canonical).training == run.training
 
 
 def test_an_option_that_is_not_set_is_left_out(path):

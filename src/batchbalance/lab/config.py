@@ -33,11 +33,11 @@ from batchbalance.strategies import Strategy, strategy_named
 from batchbalance.training import Recipe
 
 MAX_TRIALS = 10_000
-# Settings that came after runs had been recorded. At these values, which are their defaults and what was done before,
-# they are left out of the settings of a run, so that it is still found by its hash.
+# Settings that came after runs had been recorded. At these values, which are what was done before, they are left out of
+# the settings of a run, so that it is still found by its hash.
 ADDED: dict[str, dict[str, Any]] = {
     "model": {"head": [512, 512], "hidden": 128, "round_up": False},
-    "training": {"augmentation": "none"},
+    "training": {"augmentation": "none", "steps": None},
     "posterior.schedule": {
         "class_weighted": False,
         "samples_per_epoch": "labels",

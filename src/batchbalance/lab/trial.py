@@ -193,10 +193,13 @@ class Trial:
             "metrics": asdict(scores),
             "validation_error": self._chance_error(len(labels)) if fitted is None else fitted.validation_error,
         }
+        record["training"] = [] if fitted is None else [asdict(kept) for kept in fitted.kept]
         goes_on = self._goal.goes_on(record, config.batch_size)
         goes_on = goes_on and len(labels) + config.batch_size <= self.num_points
-        learner.selection = None
+        learner.selection = learner.error = None
         record["indices"] = learner.ask(config.batch_size) if goes_on else []
+        if record["validation_error"] is None:
+            record["validation_error"] = learner.error
         record["labels_per_class"] = counts.tolist()
         record |= facts(learner.selection)
         seconds = {**learner.seconds, "evaluate": evaluate_seconds}

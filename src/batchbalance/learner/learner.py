@@ -70,6 +70,7 @@ class Learner:
 
     Attributes:
         selection: what is known about the batch chosen last in this process, or None. Its indices are rows of `inputs`.
+        error: ε that its threshold came from: on validation data, else by cross-validation; None if it needed none.
         seconds: how long each phase of it took.
     """
 
@@ -104,6 +105,7 @@ class Learner:
         self._on_phase = on_phase or (lambda _: None)
         self._cached: tuple[Any, Fitted | None] | None = None
         self.selection: Selection | None = None
+        self.error: float | None = None
         self.seconds: dict[str, float] = {}
         self._store = Store(_as_ids(ids, len(self._inputs)), named, directory, events or [])
 
@@ -196,7 +198,8 @@ class Learner:
         if "threshold" in uses and edges.threshold is not None:
             arguments["threshold"] = edges.threshold
         elif "validation_error" in uses:
-            arguments |= {"ratio": edges.ratio, "validation_error": fitted.validation_error}
+            self.error = fitted.error
+            arguments |= {"ratio": edges.ratio, "validation_error": self.error}
         if "embeddings" in uses:
             arguments["embeddings"] = embed(posterior, self._inputs, rows, every_draw=strategy.embeds_every_draw)
         if "labelled_embeddings" in uses:

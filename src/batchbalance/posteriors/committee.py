@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 from batchbalance.posteriors.bootstrap import as_new, bootstrapped
 from batchbalance.posteriors.contract import Posterior, batches_of, read_saved
-from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
 from batchbalance.posteriors.rows import described_rows, row_batches
 from batchbalance.posteriors.trees import StoredTree, is_tree, stored
@@ -322,4 +322,4 @@ class CommitteeOptions(PosteriorOptions):
         grow = {"random-forest": RandomForestClassifier, "extra-trees": ExtraTreesClassifier}[self.classifier]
         forest = grow(self.size, max_depth=self.max_depth, random_state=context.seed % 2**32, n_jobs=1)
         forest.fit(inputs.numpy(), labels.numpy())
-        return with_error(Committee.from_sklearn(forest, classes=range(context.num_classes)), context.validation)
+        return self.fitted(Committee.from_sklearn(forest, classes=range(context.num_classes)), context)

@@ -21,11 +21,11 @@ from batchbalance.checks import check_whole
 from batchbalance.errors import UnknownNameError
 from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors.contract import Posterior, fingerprint, load_weights, read_saved
-from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.mc_dropout import MCDropout
 from batchbalance.sections import NumDraws, Whole
 from batchbalance.seeds import generator
-from batchbalance.training import Labelled, Recipe, check_labelled, fit
+from batchbalance.training import Kept, Labelled, Recipe, check_labelled, fit
 
 METHODS = ("laplace", "dropout")
 
@@ -43,6 +43,9 @@ class BayesianHead(Posterior):
         dropout: rate of the MLP (dropout).
         recipe: how the MLP is trained (dropout).
         seed: for the draws, and for training the MLP.
+
+    Attributes:
+        kept: which weights of the MLP were kept; empty before a fit, without an MLP, or of a head that was loaded.
     """
 
     kind: ClassVar[str] = "bayesian-head"
@@ -72,6 +75,7 @@ class BayesianHead(Posterior):
             "seed": seed,
         }
         self._recipe = recipe
+        self.kept: tuple[Kept, ...] = ()
         self._standard: tuple[Tensor, Tensor] | None = None  # mean and standard deviation, (D,) each
         self._heads: Tensor | MCDropout | None = None  # (S, D + 1, C), the last row is the bias; or the MLP
 
@@ -116,6 +120,7 @@ class BayesianHead(Posterior):
                 build, x, labels, self._recipe, num_classes=num_classes, validation=validation, seed=options["seed"]
             )
             heads = MCDropout(trained.model, options["num_draws"], options["seed"])
+            self.kept = (trained.kept,)
         self._standard, self._heads = (mean, std), heads
         return self
 
@@ -220,7 +225,7 @@ class HeadOptions(PosteriorOptions):
             seed=context.seed,
         )
         head.fit(inputs, labels, num_classes=context.num_classes, validation=context.validation)
-        return with_error(head, context.validation)
+        return self.fitted(head, context, head.kept)
 
 
 def laplace_draws(
