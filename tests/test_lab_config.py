@@ -72,6 +72,15 @@ def test_a_recipe_of_epochs_is_written_as_before_steps_came(path):
     assert RunConfig(**run.canonical).training == run.training
 
 
+def test_auto_is_a_strategy_without_options(path):
+    (run,) = read_comparison(path, ['strategies=["auto"]']).runs()
+    assert (run.label, run.canonical["strategy"], run.chosen_strategy) == ("auto", {"name": "auto"}, "auto")
+    with pytest.raises(UnknownNameError, match="'beta'"):
+        read_comparison(path, ['strategies=[{name="auto", beta=2}]']).runs()
+    with pytest.raises(ValueError, match="`ratio` is not used by strategy 'auto'"):
+        read_comparison(path, ['strategies=[{name="auto", ratio=0.5}]']).runs()
+
+
 def test_an_option_that_is_not_set_is_left_out(path):
     three, plain = read_comparison(
         path, ['strategies=[{name="cluster-margin", num_clusters=3}, "cluster-margin"]']

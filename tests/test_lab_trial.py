@@ -19,6 +19,7 @@ GOAL = Goal(budget=25)
 FIELDS = [
     *["round", "trial", "num_labelled", "num_validation", "metrics", "validation_error", "training"],
     *["indices", "labels_per_class"],
+    "strategy",
     *["threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from"],
     "clustering_rounds",
     *["coverage", "null_coverage", "warnings"],
@@ -71,12 +72,20 @@ def test_records_say_what_happened(config, uninterrupted):
         assert 1 <= kept["epoch"] <= 4
         assert kept["steps"] == 2 * kept["epoch"]  # 128 samples an epoch, 64 a step
         assert 0 < kept["training_accuracy"] <= 1
+    assert [record["strategy"] for record in uninterrupted] == ["batch-balance"] * 3 + [None]
     for record in uninterrupted[:-1]:
         assert record["threshold"] == pytest.approx(0.25 * record["validation_error"], abs=1e-12)
         assert record["num_pairs"] == 4
         assert 0 <= record["null_coverage"] <= record["coverage"] <= 1
     assert uninterrupted[-1]["threshold"] is None
     assert uninterrupted[-1]["metrics"]["accuracy"] > uninterrupted[0]["metrics"]["accuracy"]
+
+
+def test_records_of_auto_name_what_it_stood_for(tmp_path):
+    split = {"initial_per_class": 0, "validation": 10, "reference": 10, "pool": 60}
+    records = run_trial(run_of("auto", split=split, **FOREST), 0, tmp_path, Goal(budget=10))
+    assert [record["strategy"] for record in records] == ["max-herding", "u-herding", None]
+    assert read_runs([tmp_path])[0].label == "auto"
 
 
 def test_without_validation_the_error_is_cross_validated_where_a_threshold_needs_it(tmp_path):

@@ -274,10 +274,11 @@ def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Datas
 
 
 def facts(selection: Selection | None) -> Record:
-    """What a record keeps of a selection; None where the strategy has no such number."""
+    """What a record keeps of a selection, the name of the strategy first; None where it has no such number."""
     known = {} if selection is None else selection.as_dict()
     plain = ("threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from")
     return {
+        "strategy": None if selection is None else selection.strategy.name,
         **{name: known.get(name) for name in (*plain, "clustering_rounds")},
         **{name: known[name][-1] if known.get(name) else None for name in ("coverage", "null_coverage")},
         "warnings": known.get("warnings", []),
