@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchbalance import threads
 from batchbalance.augmentation import AUGMENTATIONS, crop_and_flip
 from batchbalance.checks import check_dense, check_device, check_flag, check_real, check_whole
 from batchbalance.errors import UnknownNameError, is_out_of_memory
+from batchbalance.networks import flops_of
 from batchbalance.predictions import looks_like_probs
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
@@ -173,6 +175,9 @@ def fit(
     check_dtype(model, inputs)
     inputs, labels = placed(inputs, device), labels.to(device)
     _check_outputs(model, inputs[:PROBED], num_classes)
+    step_flops = (
+        3 * flops_of(model, inputs[:1]) * min(recipe.batch_size, len(inputs))
+    )  # forward, and twice as much back
     optimizer = _optimizer(model, recipe)
     weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
     loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
@@ -183,6 +188,7 @@ def fit(
     steps = best_steps = 0
     watched = None if recipe.steps is not None else validation
     with (
+        threads.for_passes(step_flops),
         seeded(derived_seed(seed, "dropout"), device),
         shown_progress("training", recipe.steps or recipe.max_epochs, progress) as bar,
     ):

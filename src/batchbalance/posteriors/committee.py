@@ -179,6 +179,9 @@ class Committee(Posterior):
             return (batch.cpu().numpy() for batch in batches_of(inputs, size))
         return row_batches(inputs, size)
 
+    def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
+        return 0.0  # trees are no work for torch
+
     def _logits(self, batch: Any) -> Tensor:
         x = self._preparation(batch)
         probs: Array | None = None

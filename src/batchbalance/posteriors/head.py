@@ -172,6 +172,10 @@ class BayesianHead(Posterior):
             return heads._logits(x)
         return torch.einsum("nd,sdc->nsc", x, heads[:, :-1]) + heads[:, -1]
 
+    def _pass_flops(self, batch: Tensor) -> float:
+        _, _, heads = self._fitted()
+        return heads._pass_flops(batch) if isinstance(heads, MCDropout) else 2.0 * heads.numel() * len(batch)
+
     def _hidden(self, batch: Tensor) -> Tensor:
         mean, std, heads = self._fitted()
         return heads._hidden((batch - mean) / std) if isinstance(heads, MCDropout) else batch

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from batchbalance.checks import check_whole
+from batchbalance.networks import flops_of
 from batchbalance.posteriors.contract import (
     Posterior,
     as_network,
@@ -96,6 +97,7 @@ class MCDropout(Posterior):
         digest = fingerprint(weights, self.kind, seed, rates, structure)
         self._draw_ids = tuple(f"{digest}-{draw}" for draw in range(num_draws))
         self._checked = False
+        self._flops: float | None = None  # of the network, for one input
 
     @property
     def draw_ids(self) -> tuple[str, ...]:
@@ -144,6 +146,11 @@ class MCDropout(Posterior):
             logits = self._checked_once(batch, logits)
             self._checked = True
         return logits
+
+    def _pass_flops(self, batch: Tensor) -> float:
+        if self._flops is None:
+            self._flops = flops_of(self._given, self._placed(batch[:1]))
+        return self._flops * len(batch)
 
     def _all_draws(self, batch: Tensor) -> Tensor:
         if self._chain is not None:
