@@ -159,7 +159,7 @@ def test_auto_is_random_where_inputs_have_no_distances():
     new = Learner(torch.arange(40).reshape(20, 2), 2, forest)
     assert len(new.ask(3)) == 3
     assert new.selection.strategy.name == "random"
-    assert "whole numbers have no distances" in new.selection.note
+    assert "the inputs have no distances" in new.selection.note
 
 
 def test_all_points_can_be_asked_and_no_more():

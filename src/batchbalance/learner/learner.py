@@ -173,8 +173,8 @@ class Learner:
             rows = rows[order[: max(self._candidates, count)].sort().values]
         strategy, note = self._resolved(known)
         fitted = None if self._covers_inputs(strategy, known) else self._fitted(known)
-        if fitted is None and not self._covers_inputs(strategy, known):
-            strategy = Random()
+        if fitted is None and not self._covers_inputs(strategy, known) and not isinstance(strategy, Random):
+            strategy, note = Random(), note and "auto chose 'random': there are too few labels for the model"
         seed = derived_seed(self._seed, "select", known.round)
         if isinstance(strategy, Random):
             unread = Predictions.from_probs(torch.full((len(rows), 1, 2), 0.5))  # a random batch needs no prediction
@@ -193,15 +193,19 @@ class Learner:
         """The strategy for what is known, and why "auto" chose it; None if it was named."""
         if self._strategy is not None:
             return self._strategy, None
-        has_labels = bool(known.labels)
-        if not has_labels and not self._inputs[torch.zeros(1, dtype=torch.long)].is_floating_point():
-            return Random(), "auto chose 'random': there are no labels yet, and whole numbers have no distances"
-        chosen, why = auto_strategy(has_predictions=True, has_embeddings=True, has_labels=has_labels)
+        has_labels, one = bool(known.labels), self._inputs[torch.zeros(1, dtype=torch.long)]
+        is_tensor = isinstance(one, Tensor)  # tables and texts have no embeddings here
+        if not has_labels and not (is_tensor and one.is_floating_point()):
+            return Random(), "auto chose 'random': there are no labels yet, and the inputs have no distances"
+        chosen, why = auto_strategy(has_predictions=True, has_embeddings=is_tensor, has_labels=has_labels)
         return chosen, f"auto chose {chosen.name!r}: {why}"
 
     def _covers_inputs(self, strategy: Strategy, known: Known) -> bool:
         """Whether the inputs are what a strategy covers: there is no label yet, and it needs no predictions."""
-        return not known.labels and not strategy.needs_predictions and "embeddings" in strategy.uses
+        if known.labels or strategy.needs_predictions or "embeddings" not in strategy.uses:
+            return False
+        one = self._inputs[torch.zeros(1, dtype=torch.long)]
+        return isinstance(one, Tensor) and one.is_floating_point()
 
     def _flattened(self, rows: Tensor, known: Known) -> dict[str, Any]:
         """The inputs as embeddings."""
