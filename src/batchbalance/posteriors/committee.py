@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 from batchbalance.posteriors.bootstrap import as_new, bootstrapped
 from batchbalance.posteriors.contract import Posterior, read_saved
-from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
 from batchbalance.posteriors.rows import described_rows, row_batches
 from batchbalance.posteriors.trees import StoredTree, is_tree, stored
@@ -179,6 +179,9 @@ class Committee(Posterior):
             return (batch.cpu().numpy() for batch in tensors)
         return row_batches(inputs, self.batch_size if batch_size is None else batch_size)
 
+    def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
+        return 0.0  # trees are no work for torch
+
     def _logits(self, batch: Any) -> Tensor:
         try:
             return self._log_probs(batch)
@@ -330,4 +333,4 @@ class CommitteeOptions(PosteriorOptions):
         grow = {"random-forest": RandomForestClassifier, "extra-trees": ExtraTreesClassifier}[self.classifier]
         forest = grow(self.size, max_depth=self.max_depth, random_state=context.seed % 2**32, n_jobs=1)
         forest.fit(inputs.numpy(), labels.numpy())
-        return with_error(Committee.from_sklearn(forest, classes=range(context.num_classes)), context.validation)
+        return self.fitted(Committee.from_sklearn(forest, classes=range(context.num_classes)), context)

@@ -5,6 +5,7 @@ A subclass says how one batch becomes logits under all draws; streaming, files, 
 
 import hashlib
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
+from batchbalance import threads
 from batchbalance.checks import as_tensor, check_dense, check_whole
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array, replacing
@@ -64,6 +66,10 @@ class Posterior(ABC):
     def _hidden_of_draws(self, batch: Tensor) -> Tensor:
         """The last hidden layer of a batch under every draw, (n, S, D); unless overridden, all draws have the same."""
         return self._hidden(batch).flatten(1).unsqueeze(1).expand(-1, self.num_draws, -1)
+
+    def _pass_flops(self, batch: Tensor) -> float:  # noqa: ARG002
+        """About how many operations a batch takes under one draw; infinity if that is not known."""
+        return math.inf
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -140,7 +146,7 @@ class Posterior(ABC):
         with shown_progress("embedding", total, progress) as bar, torch.no_grad():
             parts = []
             for batch in self._batches(inputs, batch_size):
-                with fitting(batch):
+                with fitting(batch), threads.for_passes(self._pass_flops(batch)):
                     hidden = self._hidden_of_draws(batch).flatten(2) if every_draw else self._hidden(batch).flatten(1)
                     parts.append(hidden.cpu())
                 if len(parts) == 1:
@@ -172,7 +178,7 @@ class Posterior(ABC):
         seen = 0
         for batch in self._batches(inputs, batch_size):
             with torch.no_grad():
-                with fitting(batch):
+                with fitting(batch), threads.for_passes(self._pass_flops(batch)):
                     logits = self._logits(batch)
                 if seen == 0:
                     _check_first(logits)

@@ -12,7 +12,7 @@ in closed form, and draws have to be tied to our seeds and saved without pickle,
 import copy
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -25,14 +25,14 @@ from batchbalance.checks import as_tensor, check_real, check_whole, compute_dtyp
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors.contract import Posterior, fingerprint, load_weights, read_saved
-from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
 from batchbalance.posteriors.mc_dropout import MCDropout
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
 from batchbalance.sections import NumDraws, Whole
 from batchbalance.threads import for_work
-from batchbalance.training import Labelled, Recipe, check_labelled, fit
+from batchbalance.training import Kept, Labelled, Recipe, check_labelled, fit
 
 METHODS = ("bootstrap", "laplace", "dropout")
 BLOCK = 4096  # rows of the pool read at a time
@@ -56,6 +56,7 @@ class BayesianHead(Posterior):
         classes: the labels in the order of the class axis, if they were not numbers; else None.
         tuned: precision, temperature and what cross-validation says about them; None for an MLP.
         covariance: "exact", or "kronecker" for large heads (laplace); else None.
+        kept: which weights of the MLP were kept; empty before a fit, without an MLP, or of a head that was loaded.
     """
 
     kind: ClassVar[str] = "bayesian-head"
@@ -92,6 +93,7 @@ class BayesianHead(Posterior):
         self.classes: list[Any] | None = None
         self.tuned: Tuned | None = None
         self.covariance: str | None = None
+        self.kept: tuple[Kept, ...] = ()
 
     def __repr__(self) -> str:
         draws = f"{type(self).__name__}({self._options['method']!r}, {self._options['num_draws']} draws"
@@ -223,6 +225,7 @@ class BayesianHead(Posterior):
             build, (x - mean) / std, labels, self._recipe, num_classes=num_classes, validation=validation, seed=seed
         )
         self._hold({"mean": mean, "std": std}, MCDropout(trained.model, self._options["num_draws"], seed))
+        self.kept = (trained.kept,)
         return self
 
     def _network(self, num_features: int, num_classes: int, dtype: torch.dtype) -> partial[Any]:
@@ -255,6 +258,10 @@ class BayesianHead(Posterior):
             return self._mlp._logits(rows)
         draws = self._tensors["draws"]
         return (rows @ draws.flatten(1)).reshape(len(rows), *draws.shape[1:])
+
+    def _pass_flops(self, batch: Tensor) -> float:
+        self._check_fitted()
+        return 2.0 * self._tensors["draws"].numel() * len(batch) if self._mlp is None else self._mlp._pass_flops(batch)
 
     def _hidden(self, batch: Tensor) -> Tensor:
         return batch if self._mlp is None else self._mlp._hidden(self._rows(batch))
@@ -321,8 +328,13 @@ class HeadOptions(PosteriorOptions):
         )
         validation = context.validation
         head.fit(inputs, labels, num_classes=context.num_classes, validation=validation, unlabelled=context.unlabelled)
-        error = with_error(head.most_probable, validation).validation_error
-        return Fitted(head, error, None if head.tuned is None else head.tuned.error)
+        fitted = self.fitted(head, context, head.kept)
+        error = None if head.tuned is None else head.tuned.error
+        return fitted if error is None else replace(fitted, cross_validation=lambda: error)
+
+    def error(self, posterior: Posterior, labelled: Labelled) -> float:
+        """The share that the most probable weights get wrong, or the mean prediction of an MLP."""
+        return super().error(self.for_metrics(posterior), labelled)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:
         """The most probable weights: their predictions are the ones to report."""
