@@ -426,7 +426,7 @@ def test_a_fit_that_looks_at_unlabelled_inputs_is_given_them(monkeypatch):
 
         def __call__(self, x, y, seed, unlabelled=None):
             given.append(unlabelled)
-            return Fitted(forest(x, y, seed).posterior, None, 0.4)
+            return Fitted(forest(x, y, seed).posterior, cross_validation=lambda: 0.4)
 
     new = started(model=Fit())
     new.ask(1)
