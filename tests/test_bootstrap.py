@@ -176,7 +176,7 @@ NATURAL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NATURAL)
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore:The SAMME.R algorithm")
 def test_natural_calls_work(name):
     frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
     committee = Committee.bootstrap(NATURAL[name], frame, pd.Series(Y), 3, seed=1)
