@@ -160,7 +160,7 @@ NATURAL = {
     "neighbours": KNeighborsClassifier(),
     "network": MLPClassifier((4,), max_iter=5, early_stopping=True, n_iter_no_change=2),
     "naive Bayes": GaussianNB(),
-    "calibrated": CalibratedClassifierCV(LinearSVC()),
+    "calibrated": CalibratedClassifierCV(LinearSVC(dual=True)),
     "calibrated machine": CalibratedClassifierCV(SVC(), ensemble=False),
     "voting": VotingClassifier([("a", LogisticRegression()), ("b", GaussianNB())], voting="soft"),
     "bagging": BaggingClassifier(n_estimators=3),
@@ -176,7 +176,7 @@ NATURAL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NATURAL)
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore:The SAMME.R algorithm")
 def test_natural_calls_work(name):
     frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
     committee = Committee.bootstrap(NATURAL[name], frame, pd.Series(Y), 3, seed=1)
@@ -266,7 +266,7 @@ def test_a_search_that_is_done_gives_its_best_estimator():
 
 def test_estimators_that_need_rows_of_each_class_find_them():
     few = np.concatenate([np.flatnonzero(name == Y)[:5] for name in ("ant", "bee", "cat")])
-    committee = Committee.bootstrap(CalibratedClassifierCV(LinearSVC(), cv=5), X[few], Y[few], 4)
+    committee = Committee.bootstrap(CalibratedClassifierCV(LinearSVC(dual=True), cv=5), X[few], Y[few], 4)
     assert committee.num_draws == 4
     stacked = StackingClassifier([("a", GaussianNB()), ("b", LogisticRegression())], cv=3)
     assert Committee.bootstrap(stacked, X, Y, 2).classes == ["ant", "bee", "cat"]
@@ -327,7 +327,9 @@ def test_numbers_and_truth_values_are_labels_too():
     codes = np.unique(Y, return_inverse=True)[1]
     for labels, classes in (
         (torch.from_numpy(codes), [0, 1, 2]),
-        (codes * 0.5, [0.0, 0.5, 1.0]),
+        (codes * 2.0, [0.0, 2.0, 4.0]),
+        (list(codes), [0, 1, 2]),
+        (list(torch.from_numpy(codes)), [0, 1, 2]),
         (codes > 0, [False, True]),
         (codes.astype(np.int8), [0, 1, 2]),
     ):
@@ -349,7 +351,8 @@ GAPS = [None, *Y[1:]]
         (GaussianNB(), X, np.where(X[:, 0] > 0, 1, np.nan), {}, "`y` must have no gaps, got nan in row"),
         (GaussianNB(), X, pd.Series(GAPS, dtype="string"), {}, "`y` must have no gaps, got <NA> in row 0"),
         (GaussianNB(), X, [1, *Y[1:]], {}, "`y` must be all text or all numbers, got int and str"),
-        (GaussianNB(), X, pd.Series(pd.to_datetime(["2020-01-01"] * 60)), {}, "`y` must be all text or all numbers"),
+        (GaussianNB(), X, pd.Series(pd.to_datetime(["2020-01-01"] * 60)), {}, "all numbers, got datetime64"),
+        (GaussianNB(), X, X[:, 0], {}, "`y` must be labels, text or whole numbers, got .*; name the classes"),
         (GaussianNB(), X[:0], Y[:0], {}, "`X` must hold at least one row, got none"),
         (GaussianNB(), X[:, 0], Y, {}, r"`X` must be \(N, ...\), one row a point, got shape \(60,\)"),
         (GaussianNB(), {"a": X}, Y, {}, "`X` must be an array, a DataFrame, a sparse matrix or a list .*, got dict"),
@@ -359,7 +362,7 @@ GAPS = [None, *Y[1:]]
         (GaussianNB(), X, Y, {"seed": -1}, "`seed` must be a whole number of at least 0, got -1"),
         (GaussianNB, X, Y, {}, "must be a classifier with `fit` .*, got the class GaussianNB; call it"),
         ("forest", X, Y, {}, "must be a classifier with `fit` and `predict_proba`, got 'forest'"),
-        (LinearSVC(), X, Y, {}, r"got LinearSVC without it; wrap it: CalibratedClassifierCV\(LinearSVC"),
+        (LinearSVC(dual=True), X, Y, {}, r"got LinearSVC without it; wrap it: CalibratedClassifierCV\(LinearSVC"),
         (VotingClassifier([("a", GaussianNB())]), X, Y, {}, "got VotingClassifier without it; say voting='soft'"),
         (RandomForestRegressor(2), X, Y, {}, "got RandomForestRegressor without it; take a classifier"),
     ],

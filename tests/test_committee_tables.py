@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 
 from batchbalance import Learner, MissingExtraError, Predictions, select
 from batchbalance.errors import FileFormatError
-from batchbalance.posteriors import Committee, EstimatorFit, load_posterior
+from batchbalance.posteriors import Committee, CommitteeOptions, EstimatorFit, load_posterior
 from batchbalance.posteriors.rows import Table, is_table, row_batches
 
 RNG = np.random.default_rng(0)
@@ -40,7 +40,12 @@ FRAME = pd.DataFrame(
     index=[f"row {row}" for row in range(60)],
 )
 COUNTS = sparse.csr_matrix(np.maximum(np.hstack([NUMBERS, -NUMBERS]), 0))
-TREE = "sklearn.tree._tree.Tree"
+TRUSTED = [
+    "sklearn.tree._tree.Tree",
+    "sklearn.neighbors._kd_tree.KDTree",
+    "sklearn.metrics._dist_metrics.EuclideanDistance64",
+    "scipy.sparse._csr.csr_matrix",  # which later versions of skops trust by themselves
+]
 
 
 def columns():
@@ -106,8 +111,7 @@ def test_the_weighted_mean_of_a_committee_is_the_prediction_of_the_whole(name, t
         committee.predict(x, batch_size=7).log_probs(), predictions.log_probs(), rtol=0, atol=1e-6
     )
     committee.save(tmp_path / "saved")
-    loaded = Committee.load(tmp_path / "saved", trusted=[TREE, "sklearn.neighbors._kd_tree.KDTree",
-                            "sklearn.metrics._dist_metrics.EuclideanDistance64"])  # fmt: skip
+    loaded = Committee.load(tmp_path / "saved", trusted=TRUSTED)
     assert torch.equal(loaded.predict(x).log_probs(), predictions.log_probs())
     assert (loaded.draw_ids, loaded.classes) == (committee.draw_ids, committee.classes)
 
@@ -200,6 +204,15 @@ def test_embeddings_are_the_features_behind_the_transformers():
         Committee.bootstrap(make_pipeline(columns(), GaussianNB()), FRAME, Y, 2).embed(FRAME)
 
 
+def test_embeddings_that_do_not_fit_in_memory_are_refused(monkeypatch):
+    committee = Committee.bootstrap(LogisticRegression(), COUNTS, Y, 2)
+    monkeypatch.setattr("batchbalance.posteriors.contract.free_memory", lambda: 60 * 4 * 8 - 1)
+    with pytest.raises(ValueError, match=r"60 points × 4 features must fit in memory, .* strategy without embeddings"):
+        committee.embed(COUNTS, batch_size=10)
+    monkeypatch.setattr("batchbalance.posteriors.contract.free_memory", lambda: 60 * 4 * 8)
+    assert committee.embed(COUNTS, batch_size=10).shape == (60, 4)
+
+
 def test_what_is_no_committee_in_a_pipeline():
     single = make_pipeline(columns(), LogisticRegression()).fit(FRAME, Y)
     message = r"got LogisticRegression at the end of the Pipeline; .*`Committee.bootstrap\(estimator, X, y\)`"
@@ -212,7 +225,7 @@ def test_what_is_no_committee_in_a_pipeline():
 def test_inputs_that_are_no_rows():
     committee = Committee.bootstrap(GaussianNB(), NUMBERS, Y, 2)
     for inputs, message in (
-        ({"size": [1.0]}, "must be an array, a DataFrame, a sparse matrix or a list of rows, got dict"),
+        (3, "must be an array, a DataFrame, a sparse matrix or a list of rows, got int"),
         ([], "must hold at least one row, got none"),
         (FRAME.iloc[:0], "must hold at least one row, got none"),
         (NUMBERS[:, 0], "one row a point, got shape"),
@@ -255,9 +268,9 @@ def test_trees_of_a_bootstrap_are_saved_as_arrays_and_still_take_frames(tmp_path
 
 
 def test_types_that_skops_knows_need_no_trust(tmp_path):
-    committee = Committee.bootstrap(make_pipeline(columns(), LogisticRegression()), FRAME, Y, 2)
+    committee = Committee.bootstrap(make_pipeline(StandardScaler(), LogisticRegression()), NUMBERS, Y, 2)
     committee.save(tmp_path)
-    assert torch.equal(load_posterior(tmp_path).predict(FRAME).log_probs(), committee.predict(FRAME).log_probs())
+    assert torch.equal(load_posterior(tmp_path).predict(NUMBERS).log_probs(), committee.predict(NUMBERS).log_probs())
 
 
 def test_without_skops_the_advice_is_to_install_it(tmp_path, monkeypatch):
@@ -364,6 +377,24 @@ def test_a_fit_of_ones_own_on_numbers_is_named_too():
     learner.ask(2)
     assert learner.fitted().posterior.classes == [1, 2, 3]
     assert set(learner.selection.predicted) <= {"ant", "bee", "cat"}
+
+
+def test_inputs_unlike_those_of_the_fit_are_one_sentence():
+    texts = Committee.bootstrap(make_pipeline(TfidfVectorizer(), MultinomialNB()), TEXTS, Y, 2)
+    with pytest.raises(ValueError, match=r"like those of the fit, got shape \(60, 2\) and float64: .*'lower'"):
+        texts.predict(NUMBERS)
+    frames = Committee.from_sklearn(make_pipeline(columns(), RandomForestClassifier(2)).fit(FRAME, Y))
+    with pytest.raises(ValueError, match="columns are missing"):
+        frames.predict(FRAME.drop(columns="place"))
+
+
+def test_a_table_for_a_network_is_refused():
+    for inputs, kind in ((TEXTS, "list"), (FRAME, "DataFrame")):
+        for model in (CommitteeOptions(size=3), lambda: torch.nn.Linear(2, 3)):
+            with pytest.raises(
+                ValueError, match=f"array of numbers for this model, got a {kind}; hand over a classifier"
+            ):
+                Learner(inputs, ["ant", "bee", "cat"], model)
 
 
 def test_a_class_in_place_of_a_classifier_is_refused():

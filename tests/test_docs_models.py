@@ -16,6 +16,7 @@ BLOCKS = {
 def test_every_section_has_one_block():
     assert len(BLOCKS) == TEXT.count("```python\n") == TEXT.count("\n## ")
     assert {"Forest in a pipeline on a DataFrame", "Any estimator by bootstrap", "A function"} <= BLOCKS.keys()
+    assert {"Embeddings", "Last layer of a fine-tuned model"} <= BLOCKS.keys()
 
 
 def test_links_within_the_page_lead_somewhere():

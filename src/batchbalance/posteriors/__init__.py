@@ -11,6 +11,7 @@ from batchbalance.posteriors.ensemble import DeepEnsemble, EnsembleOptions
 from batchbalance.posteriors.function import FunctionPosterior
 from batchbalance.posteriors.head import BayesianHead, HeadOptions
 from batchbalance.posteriors.kinds import Fit, FitContext, Fitted, PosteriorFit, PosteriorOptions
+from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.mc_dropout import MCDropout, MCDropoutOptions
 from batchbalance.posteriors.pool import predicted_pool
 from batchbalance.registry import Registry
@@ -31,6 +32,7 @@ __all__ = [
     "Fitted",
     "FunctionPosterior",
     "HeadOptions",
+    "LastLayer",
     "MCDropout",
     "MCDropoutOptions",
     "Posterior",

@@ -149,17 +149,20 @@ def as_labels(labels: Any, num: int) -> Array:
         raise ValueError(f"`y` must be one label for each row, got shape {given.shape}; hand over one column")
     if len(given) != num:
         raise ValueError(f"`y` must be one label for each of {num} rows of `X`, got {len(given)}")
-    listed = given.tolist()
+    listed = [label.item() if isinstance(label, np.generic | Tensor) else label for label in given.tolist()]
     missing = next((row for row, label in enumerate(listed) if _is_missing(label)), None)
     if missing is not None:
         raise ValueError(
             f"`y` must have no gaps, got {listed[missing]!r} in row {missing}; leave rows without label out"
         )
     kinds = {str if isinstance(label, str) else type(label) for label in listed}
-    if not (kinds == {str} or all(issubclass(kind, int | float) for kind in kinds)):
-        raise ValueError(
-            f"`y` must be all text or all numbers, got {' and '.join(sorted(kind.__name__ for kind in kinds))}"
-        )
+    is_date = given.dtype.kind in "mM"  # whose entries may come as whole numbers
+    if is_date or not (kinds == {str} or all(issubclass(kind, int | float) for kind in kinds)):
+        got = str(given.dtype) if is_date else " and ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(f"`y` must be all text or all numbers, got {got}")
+    fraction = next((label for label in listed if isinstance(label, float) and not label.is_integer()), None)
+    if fraction is not None:
+        raise ValueError(f"`y` must be labels, text or whole numbers, got {fraction}; name the classes")
     return np.array(listed) if given.dtype.kind in "OT" else given
 
 

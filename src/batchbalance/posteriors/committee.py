@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 from batchbalance.posteriors.bootstrap import as_new, bootstrapped
-from batchbalance.posteriors.contract import Posterior, batches_of, read_saved
-from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.contract import Posterior, read_saved
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
 from batchbalance.posteriors.rows import described_rows, row_batches
 from batchbalance.posteriors.trees import StoredTree, is_tree, stored
@@ -174,12 +174,23 @@ class Committee(Posterior):
         }
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
-        size = self.batch_size if batch_size is None else batch_size
         if isinstance(inputs, Tensor | Dataset | DataLoader):
-            return (batch.cpu().numpy() for batch in batches_of(inputs, size))
-        return row_batches(inputs, size)
+            tensors = super()._batches(inputs, batch_size)
+            return (batch.cpu().numpy() for batch in tensors)
+        return row_batches(inputs, self.batch_size if batch_size is None else batch_size)
+
+    def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
+        return 0.0  # trees are no work for torch
 
     def _logits(self, batch: Any) -> Tensor:
+        try:
+            return self._log_probs(batch)
+        except (AttributeError, KeyError, TypeError) as error:  # texts where numbers were, a column that is not there
+            raise ValueError(
+                f"`inputs` must be like those of the fit, got {described_rows(batch)}: {sentence(error)}"
+            ) from error
+
+    def _log_probs(self, batch: Any) -> Tensor:
         x = self._preparation(batch)
         probs: Array | None = None
         with warnings.catch_warnings():
@@ -322,4 +333,4 @@ class CommitteeOptions(PosteriorOptions):
         grow = {"random-forest": RandomForestClassifier, "extra-trees": ExtraTreesClassifier}[self.classifier]
         forest = grow(self.size, max_depth=self.max_depth, random_state=context.seed % 2**32, n_jobs=1)
         forest.fit(inputs.numpy(), labels.numpy())
-        return with_error(Committee.from_sklearn(forest, classes=range(context.num_classes)), context.validation)
+        return self.fitted(Committee.from_sklearn(forest, classes=range(context.num_classes)), context)

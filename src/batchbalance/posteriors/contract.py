@@ -5,6 +5,7 @@ A subclass says how one batch becomes logits under all draws; streaming, files, 
 
 import hashlib
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,9 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
+from batchbalance import threads
 from batchbalance.checks import as_tensor, check_dense, check_whole
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array, replacing
+from batchbalance.machine import as_text, free_memory
 from batchbalance.posteriors.rows import described_rows, height
 from batchbalance.predictions import Label, Predictions, check_rows, note_path, stored_predictions, write_note
 from batchbalance.progress import Bar
@@ -63,6 +66,10 @@ class Posterior(ABC):
     def _hidden_of_draws(self, batch: Tensor) -> Tensor:
         """The last hidden layer of a batch under every draw, (n, S, D); unless overridden, all draws have the same."""
         return self._hidden(batch).flatten(1).unsqueeze(1).expand(-1, self.num_draws, -1)
+
+    def _pass_flops(self, batch: Tensor) -> float:  # noqa: ARG002
+        """About how many operations a batch takes under one draw; infinity if that is not known."""
+        return math.inf
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -146,9 +153,11 @@ class Posterior(ABC):
         with shown_progress("embedding", total, progress) as bar, torch.no_grad():
             parts = []
             for batch in self._batches(inputs, batch_size):
-                with fitting(batch):
+                with fitting(batch), threads.for_passes(self._pass_flops(batch)):
                     hidden = self._hidden_of_draws(batch).flatten(2) if every_draw else self._hidden(batch).flatten(1)
                     parts.append(hidden.cpu())
+                if len(parts) == 1:
+                    _check_fits(hidden, total)
                 bar.advance(len(hidden))
         return torch.cat(parts)
 
@@ -176,7 +185,7 @@ class Posterior(ABC):
         seen = 0
         for batch in self._batches(inputs, batch_size):
             with torch.no_grad():
-                with fitting(batch):
+                with fitting(batch), threads.for_passes(self._pass_flops(batch)):
                     logits = self._logits(batch)
                 if seen == 0:
                     _check_first(logits)
@@ -386,6 +395,16 @@ def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
         filled += len(chunk)
     _check_count(filled, total)
     return stored
+
+
+def _check_fits(hidden: Tensor, total: int | None) -> None:
+    """Raise ValueError if embeddings like these of all points would not fit in memory, as those of sparse rows may."""
+    size, free = hidden[0].nbytes * (total or 0), free_memory()
+    if size > free:
+        raise ValueError(
+            f"embeddings of {total:,} points × {hidden[0].numel():,} features must fit in memory, {as_text(free)} are "
+            f"free, got {as_text(size)}; reduce the features, or choose a strategy without embeddings"
+        )
 
 
 def _write_npy(file: BinaryIO, chunks: Iterator[Tensor], total: int) -> None:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from batchbalance.checks import as_tensor, compute_dtype
 from batchbalance.errors import UnknownNameError
-from batchbalance.posteriors.contract import Posterior, batches_of
+from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.outputs import OUTPUTS
 from batchbalance.posteriors.rows import height, row_batches, take
 from batchbalance.predictions import as_nsc, check_classes, check_weights, looks_like_probs
@@ -74,8 +74,9 @@ class FunctionPosterior(Posterior):
         raise ValueError(f"{directory} cannot be loaded: functions are not saved; make the posterior again from them")
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
-        size = self.batch_size if batch_size is None else batch_size
-        return (batches_of if isinstance(inputs, Tensor | Dataset | DataLoader) else row_batches)(inputs, size)
+        if isinstance(inputs, Tensor | Dataset | DataLoader):
+            return super()._batches(inputs, batch_size)
+        return row_batches(inputs, self.batch_size if batch_size is None else batch_size)
 
     def _logits(self, batch: Any) -> Tensor:
         logits = self._called(batch)
