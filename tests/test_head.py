@@ -245,7 +245,9 @@ def test_a_head_is_refitted_to_other_labels_at_its_own_centre_and_precision():
     # By plain gradient descent on the same loss.
     rows = torch.nn.functional.normalize(x[:30] - x.mean(dim=0), dim=1)
     weights = torch.zeros(x.shape[1], 4, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights], max_iter=400, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [weights], max_iter=2000, tolerance_grad=1e-12, tolerance_change=1e-15, line_search_fn="strong_wolfe"
+    )
 
     def loss():
         optimizer.zero_grad()
