@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from batchbalance.networks import Classifier
-from batchbalance.posteriors.masks import Mask, is_plain
+from batchbalance.posteriors.masks import Mask, is_drawn, is_plain
 from batchbalance.posteriors.mixing import LEAST_DRAWS, Mixing
+from batchbalance.posteriors.outputs import Reading
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
@@ -169,12 +170,13 @@ def _flattened(module: nn.Module) -> list[nn.Module] | None:
     if module._forward_hooks or module._forward_pre_hooks:
         return None
     original = "forward" not in vars(module)
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and original:
+    chained = type(module).forward in (nn.Sequential.forward, Reading.forward)
+    if isinstance(module, nn.Sequential) and chained and original:
         parts: list[nn.Module] = list(module)
     elif type(module) is Classifier and original and "embed" not in vars(module):
         parts = [module.features, module.head]
     else:
-        inside = any(isinstance(part, Mask) for part in module.modules())
+        inside = any(is_drawn(part) for part in module.modules())
         return None if inside and not isinstance(module, Mask) else [module]
     layers: list[nn.Module] = []
     for part in parts:
