@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from batchbalance.networks import fashion_cnn, mnist_cnn, resnet18, tabular_mlp, vgg11
-from batchbalance.posteriors import MCDropout, mixing
+from batchbalance.posteriors import MCDropout, mixing, sliced
 from batchbalance.posteriors.sliced import Chain
 from batchbalance.seeds import generator
 
@@ -104,6 +104,21 @@ CHAINS = {
         ),
         (2, 8, 8),
     ),
+    "batch normalisation behind convolutions": (
+        sequential(
+            nn.Conv2d(2, 6, 3), nn.Dropout2d(0.5), nn.Conv2d(6, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Dropout2d(0.5), nn.Conv2d(8, 5, 2, padding=1), nn.BatchNorm2d(5, affine=False),
+            nn.LeakyReLU(-0.3), nn.MaxPool2d(2), nn.Dropout2d(0.3), nn.Flatten(), nn.Linear(20, 3),
+        ),
+        (2, 12, 12),
+    ),
+    "convolutions mixed, normalised, pooled later": (
+        sequential(
+            nn.Conv2d(2, 6, 3), nn.Dropout2d(0.2), nn.Conv2d(6, 8, 3), nn.BatchNorm2d(8), nn.Tanh(), nn.MaxPool2d(2),
+            nn.Dropout2d(0.3), nn.Conv2d(8, 5, 2), nn.Flatten(), nn.Linear(45, 3),
+        ),
+        (2, 12, 12),
+    ),
     "grouped convolution, nested, dropout twice": (
         sequential(
             nn.Sequential(nn.Conv1d(4, 6, 3), nn.Dropout1d(0.4)), nn.Conv1d(6, 6, 3, groups=3), nn.Dropout1d(0.3),
@@ -138,8 +153,10 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("num_draws", [7, 65])
-def test_the_fast_path_gives_the_general_numbers(name, num_draws):
+@pytest.mark.parametrize(("num_draws", "least", "rows"), [(7, 0, 1), (65, 0, 1), (7, 2**60, 2**12), (7, 2**60, 15)])
+def test_the_fast_path_gives_the_general_numbers(name, num_draws, least, rows, monkeypatch):
+    monkeypatch.setattr(sliced, "LEAST_PRODUCTS", least)  # cut units out, or take many draws at a time
+    monkeypatch.setattr(sliced, "STACKED_ROWS", rows)
     build, shape = CHAINS[name]
     model = built(build)
     x = random(5, *shape)
@@ -162,6 +179,8 @@ def test_the_fast_path_computes_less():
             return original(inputs, weight, bias)
 
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sliced, "LEAST_PRODUCTS", 0)
+            list(*posterior._chain.runs(x, 1))
             patch.setattr(nn.functional, "linear", spy)
             list(*posterior._chain.runs(x, 1))
         return seen[1:]  # the first is what all draws share
@@ -179,6 +198,7 @@ MIXED = [
     "stride, padding, and a pool that leaves a rest",
     "pools that overlap, wide kernels",
     "wide kernels, a draw may drop all that they give",
+    "convolutions mixed, normalised, pooled later",
 ]
 
 

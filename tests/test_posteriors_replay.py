@@ -108,6 +108,18 @@ def branches(net, x):
     return net.head(net.drop(net.backbone(x)) + net.second(x))
 
 
+class Writes(nn.Module):
+    def forward(self, x):
+        x += 1
+        return x * 2
+
+
+def written_to(net, x):
+    f = net.backbone(x)
+    g = net.writes(f)
+    return net.head(net.drop(f + g))
+
+
 def with_options(net, x):
     return net.head(net.drop(net.backbone(x, scale=2.0)))
 
@@ -130,6 +142,7 @@ WHOLE = {  # name: (forward, parts, runs of the backbone for a batch, inputs)
     "changed on the way": (changed_on_the_way, {"norm": lambda: nn.LayerNorm(6)}, 1, 1),
     "changed by a view": (view_of_it, {"flat": lambda: nn.Flatten(1)}, 1, 1),
     "a second branch": (branches, {"second": Backbone}, 1, 1),
+    "a module that writes to its input": (written_to, {"writes": Writes}, 1, 1),
     "keywords": (with_options, {}, 1, 1),
     "other input each time": (into_the_input, {}, 2 * DRAWS, 1),
     "a tuple": (
@@ -347,12 +360,22 @@ def test_nothing_is_kept_from_batch_to_batch_nor_behind_a_mask():
     assert module.runs == 5
 
 
-def test_inputs_that_a_module_writes_to_are_not_replayed():
-    class Writes(nn.Module):
-        def forward(self, x):
-            x += 1
-            return x * 2
+def test_what_was_handed_out_and_written_to_is_another_input():
+    one, two, x = Times(), Times(), random(2, 3)
+    replay = Replay([one, two], [Drop()])
+    with replay.batch():
+        replay.begin(is_first=True)
+        assert torch.equal(two(one(x)), 4 * x)
+        replay.begin(is_first=False)
+        assert torch.equal(two(one(x)), 4 * x)
+        replay.begin(is_first=False)
+        given = one(x)
+        given += 1
+        assert torch.equal(two(given), 4 * x + 2)
+    assert (one.runs, two.runs) == (1, 2)
 
+
+def test_inputs_that_a_module_writes_to_are_not_replayed():
     module, x = Writes(), random(2, 3)
     replay, call = replayed(module)
     with replay.batch():
