@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from batchbalance.posteriors.masks import InnerDropout, Keep, Mask, is_plain
 
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+BERNOULLI = torch.ops.aten.bernoulli_.float
+NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
 
 
 class AttentionDropout(InnerDropout):
@@ -88,10 +90,10 @@ class Drawing(TorchDispatchMode):
         self._kept = kept
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is torch.ops.aten.bernoulli_.float:  # the noise of dropout on a CPU
+        if function is BERNOULLI:  # the noise of dropout on a CPU
             share = args[1] if len(args) > 1 else 0.5
             return args[0].copy_(self._kept(1 - share, args[0]))
-        if function is torch.ops.aten.native_dropout.default:  # on other devices
+        if function is NATIVE_DROPOUT:  # on other devices
             inputs, rate = args[:2]
             kept = self._kept(rate, inputs)
             return inputs * kept / (1 - rate), kept

@@ -8,6 +8,7 @@ not known here run in full, in their place.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from batchbalance.posteriors.mixing import LEAST_DRAWS, Mixing
 from batchbalance.posteriors.outputs import Reading
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # of these convolutions, in their order
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
 MEAN_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
@@ -245,13 +247,12 @@ def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
     return ordered
 
 
-def _folded(layers: Sequence[nn.Module]) -> list[nn.Module]:
+def _folded(layers: Sequence[Any]) -> list[nn.Module]:
     """The layers with each batch normalisation behind a convolution worked into its weights."""
-    folded: list[nn.Module] = []
+    folded: list[Any] = []
     for layer in layers:
-        before = folded[-1] if folded else None
-        if isinstance(before, CONVOLUTIONS) and is_plain(before, CONVOLUTIONS) and _normalises(layer, before):
-            folded[-1] = nn.utils.fuse_conv_bn_eval(before, layer)  # type: ignore[type-var]
+        if folded and is_plain(folded[-1], CONVOLUTIONS) and _normalises(layer, folded[-1]):
+            folded[-1] = nn.utils.fuse_conv_bn_eval(folded[-1], layer)
         else:
             folded.append(layer)
     return folded
@@ -266,9 +267,9 @@ def _pooled_first(layers: Sequence[nn.Module]) -> list[nn.Module]:
     return ordered
 
 
-def _normalises(layer: nn.Module, before: nn.Module) -> bool:
+def _normalises(layer: Any, before: Any) -> bool:
     """Whether a layer only scales and shifts the channels of the convolution before it."""
-    kind = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}[type(before)]
+    kind = NORMALISATIONS[CONVOLUTIONS.index(type(before))]
     return is_plain(layer, (kind,)) and layer.running_mean is not None and not layer.training
 
 
