@@ -89,6 +89,11 @@ class Drawing(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._kept = kept
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: saying yes imports the compiler, which takes longer than all else, and slows every operation down."""
+        return False
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is BERNOULLI:  # the noise of dropout on a CPU
             share = args[1] if len(args) > 1 else 0.5
