@@ -195,7 +195,7 @@ def test_keys_that_a_model_does_not_take_are_named(tr):
 def test_training_ensembles_and_saving(tr, tmp_path):
     labels = torch.tensor([0, 1, 2, 1, 0])
     batch = texts()
-    recipe = Recipe(learning_rate=3e-3, max_epochs=25, patience=25, batch_size=5)
+    recipe = Recipe(learning_rate=3e-3, max_epochs=25, patience=25, batch_size=5, class_weighted=True)
 
     def build():
         return built(tr, "bert")
