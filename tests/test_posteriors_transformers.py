@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from batchbalance.posteriors import DeepEnsemble, MCDropout
+from batchbalance.posteriors import BayesianHead, DeepEnsemble, MCDropout
 from batchbalance.seeds import generator
 from batchbalance.training import Recipe, fit, network_accuracy
 
@@ -218,3 +218,27 @@ def test_training_ensembles_and_saving(tr, tmp_path):
     posterior.save(tmp_path / "bert")
     again = MCDropout.load(tmp_path / "bert", build())
     assert torch.equal(again.predict(batch).log_probs(), posterior.predict(batch).log_probs())
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_the_last_layer_of_a_transformer(tr, name, tmp_path):
+    model = built(tr, name)
+    tokens = texts(49 if name == "gpt2" else 0)
+    batch = {**tokens, "labels": torch.tensor([0, 1, 2, 0, 1])}
+    posterior = BayesianHead.from_model(model, [batch, batch], 5)
+    with torch.no_grad():
+        expected = torch.log_softmax(model(**tokens).logits, dim=1)
+    torch.testing.assert_close(posterior.most_probable.predict(tokens).log_probs()[:, 0], expected, rtol=0, atol=1e-4)
+    predicted = posterior.predict(tokens)
+    layer = model.score if name == "gpt2" else model.classifier
+    weights = posterior._found.draws / posterior._scale
+    for draw in range(5):
+        with torch.no_grad():
+            changed = copy.deepcopy(model)
+            last = changed.score if name == "gpt2" else changed.classifier
+            last.weight.copy_(weights[:-1, draw].T)
+            logits = changed(**tokens).logits + weights[-1, draw] - (0 if layer.bias is None else layer.bias)
+        torch.testing.assert_close(predicted.log_probs()[:, draw], logits.log_softmax(dim=1), rtol=0, atol=1e-4)
+    posterior.save(tmp_path)
+    again = type(posterior).load(tmp_path, built(tr, name))
+    assert torch.equal(again.predict(tokens).log_probs(), predicted.log_probs())
