@@ -16,10 +16,10 @@ SOURCE = Path(batchbalance.__file__).parent
 # The rooms of the house, from the ground up. A module lives in the last room here whose name begins its own, and may
 # import from its own room and from those before it.
 ROOMS = [
-    "errors", "registry", "checks", "sections", "seeds", "machine", "files", "ids", "progress", "threads",
+    "errors", "markup", "registry", "checks", "sections", "seeds", "machine", "files", "ids", "progress", "threads",
     "journal", "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection",
-    "calling", "networks", "augmentation", "training", "encoders",
-    "posteriors", "learner", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
+    "calling", "networks", "augmentation", "training", "encoders", "posteriors", "labels", "learner", "project",
+    "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
     "lab.report", "lab.paper", "cluster", "cli",
 ]  # fmt: skip
 LIBRARY = ROOMS[: ROOMS.index("lab.data")]
@@ -29,7 +29,7 @@ PUBLIC = {
     "ClusterMargin", "CoreSet", "Cover", "CoverBalance", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy",
     "EnumeratedBalance", "Epig", "FileFormatError", "GreedyBalance", "HypothesisTable", "Learner", "LeastConfidence",
     "Margin", "MaxHerding", "MeanStd", "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald",
-    "PowerSampling", "Predictions", "ProbCover", "Random", "STRATEGIES", "SampledBalance", "Selection",
+    "PowerSampling", "Predictions", "ProbCover", "Project", "Random", "STRATEGIES", "SampledBalance", "Selection",
     "StochasticBalance", "Strategy", "TypiClust", "UHerding", "UnknownNameError", "VariationRatio",
     "annealed_threshold", "balance_scores",
     "connect", "evaluate_batch", "hamming_distances", "information", "joint_balance", "select",

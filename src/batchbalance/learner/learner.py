@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.checks import as_tensor, check_whole
 from batchbalance.journal import Entry
-from batchbalance.learner.store import Id, Known, Label, Store, plain
+from batchbalance.labels import Id, Label, plain
+from batchbalance.learner.store import Known, Store
 from batchbalance.networks import Network
 from batchbalance.posteriors import (
     EstimatorFit,
@@ -126,6 +127,11 @@ class Learner:
     def open_questions(self) -> list[Id]:
         """What was asked and not told yet, oldest first."""
         return [self._store.ids[row] for row in self._store.known().asked]
+
+    def __repr__(self) -> str:
+        known = self._store.known()
+        counts = f"{len(self._inputs):,} points, {len(known.labels):,} labels, {len(known.asked):,} open questions"
+        return f"Learner({counts}, {AUTO if self._strategy is None else self._strategy.name!r})"
 
     def ask(self, n: SupportsIndex) -> list[Id]:
         """The ids of n points to label next.

@@ -94,6 +94,13 @@ class Posterior(ABC):
         """S."""
         return len(self.draw_ids)
 
+    def __repr__(self) -> str:
+        try:
+            draws = f"{self.num_draws} draws"
+        except ValueError:
+            draws = "not fitted"
+        return f"{type(self).__name__}({draws})"
+
     @property
     def class_names(self) -> tuple[Label, ...] | None:
         """The labels as `Predictions` carry them."""

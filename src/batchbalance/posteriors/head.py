@@ -29,6 +29,7 @@ from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
 from batchbalance.posteriors.mc_dropout import MCDropout
+from batchbalance.posteriors.softmax import most_probable
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
 from batchbalance.sections import NumDraws, Whole
 from batchbalance.threads import for_work
@@ -185,6 +186,25 @@ class BayesianHead(Posterior):
         return LastLayer.of(
             model, loader, num_draws, prior_precision=prior_precision, temperature=temperature, seed=seed
         )
+
+    def refitted(self, embeddings: Any, labels: Any) -> "BayesianHead":
+        """One draw at the most probable weights given other labels, with the centre and the precision of this head.
+
+        Args:
+            embeddings: (N, D) features.
+            labels: (N,) classes as whole numbers, among those of this head.
+        """
+        self._check_fitted()
+        if self.tuned is None:
+            raise ValueError("`refitted` is for heads of softmax regressions, got an MLP; fit a new one")
+        x = self._rows(as_embeddings("embeddings", embeddings))
+        codes = as_tensor(labels, "`labels`").to(x.device)
+        once, precision = x.new_ones(len(x), 1), x.new_full((1,), self.tuned.precision)
+        weights = most_probable(x, codes, self._tensors["best"].shape[1], once, precision)
+        single = copy.copy(self)
+        single._options = {**self._options, "num_draws": 1}
+        single._hold({**self._tensors, "best": weights[:, 0], "draws": weights})
+        return single
 
     @classmethod
     def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":

@@ -1,0 +1,270 @@
+"""Which items to ask next, and why. Slow where a model chooses; nothing is written here."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from batchbalance.project.audit import audit_due, audit_order
+from batchbalance.project.model import Trained, as_inputs, pool_predictions
+from batchbalance.project.state import AUDIT, RANDOM, State, Who
+from batchbalance.project.store import ProjectStore
+from batchbalance.seeds import derived_seed
+from batchbalance.selection import Selection, select
+from batchbalance.strategies import AUTO, Choice, Random, Strategy, strategy_named
+from batchbalance.strategies.baselines import ScoreStrategy
+
+OFFERED = 4  # times as many items as are wanted, to choose from by gain per cost
+AGAIN, DISPUTED, OVERLAP = "again", "disputed", "overlap"  # other reasons to ask
+
+
+@dataclass(frozen=True)
+class Question:
+    """An item to ask, and why: "audit", "random", the name of a strategy, or another word of this module."""
+
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What to ask next.
+
+    Attributes:
+        questions: in the order they are to be asked.
+        drawn: items whose turn in the audit or in the random arm came, and whose labels are known or asked already.
+        selection: what is known about the part that a strategy chose, or None.
+        notes: what is worth knowing.
+    """
+
+    questions: tuple[Question, ...]
+    drawn: tuple[Question, ...] = ()
+    selection: Selection | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides, beside the model, which items are asked."""
+
+    seed: int
+    audit: float
+    random_arm: float
+    wanted: int  # answers per item
+
+
+def waiting(state: State, rules: Rules, who: Who, count: int, again: bool) -> list[Question]:
+    """Items under way that can be asked of this person: skipped ones, ties, and those that want more answers."""
+    found: list[Question] = []
+    if again:
+        found += [Question(row, AGAIN) for row in state.skipped(who, rules.wanted)]
+    taken = {question.row for question in found}
+    for row, view in sorted(state.items.items(), key=lambda pair: (pair[1].first_asked or 0, pair[0])):
+        if row in taken or who in view.open or who in view.skipped:
+            continue
+        if view.is_disputed and len(view.answers) >= rules.wanted:
+            if view.last != who and not view.open:
+                found.append(Question(row, DISPUTED))
+        elif who not in view.answers and 0 < len(set(view.answers) | set(view.open)) < rules.wanted:
+            found.append(Question(row, OVERLAP))
+    return found[:count]
+
+
+def is_free(state: State, row: int, who: Who) -> bool:
+    """Whether an item can be asked of this person as a new one."""
+    view = state.items.get(row)
+    return row not in state.tests and (view is None or not (view.answers or view.open or who in view.skipped))
+
+
+def training_rows(state: State, store: ProjectStore) -> np.ndarray:
+    """(L,) rows to train on: all that have a label, but for the audit set and the test set."""
+    found = [row for row in state.labels() if not store.is_audit[row] and row not in state.tests]
+    return np.array(found, dtype=np.int64)
+
+
+def free_rows(state: State, num_items: int, who: Who) -> np.ndarray:
+    """(N,) which items can be asked of this person as new ones."""
+    free = np.ones(num_items, dtype=bool)
+    free[[row for row in {*state.items, *state.tests} if not is_free(state, row, who)]] = False
+    return free
+
+
+def next_in_order(
+    state: State, order: Sequence[int], reason: str, free: np.ndarray, count: int
+) -> tuple[list[Question], list[Question]]:
+    """The next `count` items in an order fixed beforehand, and those before them that need no question.
+
+    An item whose label is known, or that is asked already, has its turn like any other: leaving such items out would
+    leave the sample to what others did not choose.
+    """
+    questions: list[Question] = []
+    drawn: list[Question] = []
+    for row in order:
+        view = state.items.get(row)
+        if view is not None and reason in view.reasons:
+            continue
+        if len(questions) == count:
+            break
+        if free[row]:
+            questions.append(Question(row, reason))
+        elif view is not None and (view.answers or view.open):
+            drawn.append(Question(row, reason))
+    return questions, drawn if questions else []
+
+
+def arm_order(ids: Sequence[str], seed: int) -> np.ndarray:
+    """(N,) numbers by a hash of seed and id; the random arm goes through the items in their order."""
+    digests = (hashlib.sha256(f"{seed}/arm/{name}".encode()).digest()[:8] for name in ids)
+    return np.array([int.from_bytes(each, "big") >> 1 for each in digests], dtype=np.int64)
+
+
+def by_gain_per_cost(selection: Selection, costs: np.ndarray, count: int) -> Selection:
+    """The items of a larger selection that gain the most for what they cost; in the order of gain per cost."""
+    gains = selection.gains if selection.gains is not None else selection.scores
+    if gains is None:
+        order = torch.arange(count)
+    else:
+        paid = torch.from_numpy(costs)[selection.indices]
+        order = torch.argsort(gains.double() / paid, descending=True, stable=True)[:count]
+    scores = None if gains is None else gains[order]
+    kept = Choice(selection.indices[order], scores=scores, notes=selection.choice.notes)
+    note = f"of {len(selection.indices)} items those with the most gain for their cost"
+    return Selection(
+        selection.strategy, selection.seed, kept, warnings=(*selection.warnings, note), note=selection.note
+    )
+
+
+def strategy_of(table: dict[str, Any]) -> str | Strategy:
+    """The strategy that a table of settings names; "auto" is left for later."""
+    options = dict(table)
+    name = options.pop("name", AUTO)
+    if name != AUTO:
+        return strategy_named(name, options)
+    if options:
+        raise ValueError(f"strategy 'auto' has no options, got {', '.join(options)}; name a strategy")
+    return AUTO
+
+
+class Planner:
+    """Plans questions for the items of a store."""
+
+    def __init__(self, store: ProjectStore, rules: Rules, strategy: dict[str, Any]) -> None:
+        self._store, self._rules = store, rules
+        self._strategy = strategy
+        self._orders: dict[str, list[int]] = {}
+        self._orders_of = -1
+
+    def new(
+        self,
+        state: State,
+        who: Who,
+        count: int,
+        vectors: np.ndarray,
+        model: Callable[[], Trained | None],
+        validation_error: Callable[[Trained], float | None],
+        *,
+        memory_budget: int | str | None = None,
+        progress: bool = False,
+    ) -> Plan:
+        """Items that were never asked: audit, random arm, and the strategy's, in their shares."""
+        store, rules = self._store, self._rules
+        free = free_rows(state, store.num_items, who)
+        count = min(count, int(free.sum()))
+        others = int((free & ~store.is_audit).sum())
+        asked, audit_asked = state.num_asked(), len(state.asked_for(AUDIT))
+        num_audit = min(audit_due(rules.audit, asked + count, audit_asked), count) if rules.audit else 0
+        num_audit = max(num_audit, count - others)
+        audit, drawn = next_in_order(state, self._order(AUDIT), AUDIT, free, num_audit) if num_audit else ([], [])
+        uniform: list[Question] = []
+        left = count - len(audit)
+        if rules.random_arm and left:
+            random_asked = len(state.asked_for(RANDOM))
+            due = audit_due(rules.random_arm, asked - audit_asked + left, random_asked)
+            uniform, more = next_in_order(state, self._order(RANDOM), RANDOM, free & ~store.is_audit, min(due, left))
+            drawn += more
+        left -= len(uniform)
+        free[[question.row for question in uniform]] = False
+        chosen: list[Question] = []
+        selection = None
+        if left:
+            trained = model()
+            selection = self._selected(
+                state, left, free & ~store.is_audit, vectors, trained, validation_error, memory_budget, progress
+            )
+            chosen = [Question(int(row), selection.strategy.name) for row in selection.indices]
+        notes = () if selection is None else (*([selection.note] if selection.note else []), *selection.warnings)
+        return Plan((*chosen, *uniform, *audit), tuple(drawn), selection, tuple(notes))
+
+    def _selected(
+        self,
+        state: State,
+        count: int,
+        candidates: np.ndarray,
+        vectors: np.ndarray,
+        trained: Trained | None,
+        validation_error: Callable[[Trained], float | None],
+        memory_budget: int | str | None,
+        progress: bool,
+    ) -> Selection:
+        labelled = training_rows(state, self._store)
+        candidates = candidates.copy()
+        excluded = ~candidates
+        excluded[labelled] = False
+        strategy = self._chosen_strategy(trained)
+        arguments: dict[str, Any] = {}
+        pool = torch.from_numpy(vectors)
+        if strategy == AUTO:
+            arguments["embeddings"] = pool
+            if trained is not None:
+                arguments["predictions"] = pool_predictions(trained.posterior, vectors)
+        elif isinstance(strategy, Strategy):
+            if trained is not None:
+                arguments["predictions"] = pool_predictions(trained.posterior, vectors)
+                if "validation_error" in strategy.uses:
+                    arguments["validation_error"] = validation_error(trained)
+            if "embeddings" in strategy.uses:
+                arguments["embeddings"] = pool
+                if strategy.embeds_every_draw and trained is not None:
+                    arguments["embeddings"] = trained.posterior.embed(as_inputs(vectors), every_draw=True)
+        wanted = self._offered(strategy, count, int(candidates.sum()))
+        found = select(
+            batch_size=wanted,
+            strategy=strategy,
+            labelled=torch.from_numpy(labelled),
+            exclude=torch.from_numpy(np.flatnonzero(excluded)),
+            seed=derived_seed(self._rules.seed, "select", state.num_batches),
+            memory_budget=memory_budget,
+            progress=progress,
+            **arguments,
+        )
+        return found if wanted == count else by_gain_per_cost(found, self._store.costs, count)
+
+    def _offered(self, strategy: str | Strategy, count: int, most: int) -> int:
+        """How many items a strategy offers: more than are wanted where costs differ, to choose by gain per cost."""
+        costs = self._store.costs
+        if not len(costs) or costs.min() == costs.max():
+            return count
+        if isinstance(strategy, Random):
+            return count
+        return most if isinstance(strategy, ScoreStrategy) else min(OFFERED * count, most)
+
+    def _chosen_strategy(self, trained: Trained | None) -> str | Strategy:
+        """The strategy of the settings; before there is a model, cold-start coverage for those that need one."""
+        strategy = strategy_of(self._strategy)
+        is_cold = isinstance(strategy, Strategy) and trained is None and strategy.needs_predictions
+        return AUTO if is_cold else strategy
+
+    def _order(self, reason: str) -> list[int]:
+        """Rows in the order in which the audit set, or the random arm, is asked."""
+        store = self._store
+        if self._orders_of != store.num_items:
+            self._orders, self._orders_of = {}, store.num_items
+        if reason not in self._orders:
+            rows = np.flatnonzero(store.is_audit if reason == AUDIT else ~store.is_audit)
+            names = store.ids(rows.tolist())
+            keys = audit_order(names, self._rules.seed) if reason == AUDIT else arm_order(names, self._rules.seed)
+            self._orders[reason] = rows[np.argsort(keys, kind="stable")].tolist()
+        return self._orders[reason]
