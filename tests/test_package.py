@@ -16,10 +16,10 @@ SOURCE = Path(batchbalance.__file__).parent
 # The rooms of the house, from the ground up. A module lives in the last room here whose name begins its own, and may
 # import from its own room and from those before it.
 ROOMS = [
-    "errors", "registry", "checks", "sections", "seeds", "machine", "files", "ids", "progress", "threads",
+    "errors", "markup", "registry", "checks", "sections", "seeds", "machine", "files", "ids", "progress", "threads",
     "journal", "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection",
-    "networks", "augmentation", "training", "encoders",
-    "posteriors", "learner", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
+    "networks", "augmentation", "training", "encoders", "posteriors", "labels", "learner", "project",
+    "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
     "lab.report", "lab.paper", "cluster", "cli",
 ]  # fmt: skip
 LIBRARY = ROOMS[: ROOMS.index("lab.data")]

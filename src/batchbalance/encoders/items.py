@@ -29,11 +29,13 @@ class Item:
         id: its name.
         key: another text as soon as its content may be another one.
         read: gives the image, the text or the row; raises FileFormatError if it is damaged or empty.
+        path: the file that it is; None if it is no file of its own.
     """
 
     id: str
     key: str
     read: Callable[[], Any]
+    path: Path | None = None
 
 
 class Items(ABC):
@@ -83,7 +85,7 @@ class Files(Items):
                 key = f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}"
             except OSError:  # told when it is read
                 key = f"{name}\0gone"
-            yield Item(name, key, lambda read=read, path=path: read(path))  # type: ignore[misc]
+            yield Item(name, key, lambda read=read, path=path: read(path), path)  # type: ignore[misc]
 
 
 class Rows(Items):

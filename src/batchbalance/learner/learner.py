@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.checks import as_tensor, check_whole
 from batchbalance.journal import Entry
-from batchbalance.learner.store import Id, Known, Label, Store, plain
+from batchbalance.labels import Id, Label, plain
+from batchbalance.learner.store import Known, Store
 from batchbalance.networks import Network
 from batchbalance.posteriors import Fit, Fitted, MCDropoutOptions, Posterior, PosteriorFit, PosteriorOptions
 from batchbalance.predictions import Predictions, stored_predictions

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from batchbalance import markup
 from batchbalance.files import replacing
 from batchbalance.lab.report.comparisons import Report
 from batchbalance.lab.report.curves import metric_name
@@ -21,22 +22,7 @@ from batchbalance.progress import progress as shown_progress
 
 HTML_PAGE, MARKDOWN_PAGE = "report.html", "report.md"
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --soft: #667; --line: #ddd; --note: #fff6dd; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8e8e8; --paper: #16181c; --soft: #9aa; --line: #3a3d42; --note: #33301f; }
-}
-body { margin: 0 auto; padding: 1rem; max-width: 56rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif; -webkit-text-size-adjust: 100%; }
-h1 { font-size: 1.5rem; margin: .5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .3rem; }
-p { margin: .3rem 0 .7rem; } p.text, figcaption { color: var(--soft); font-size: .9rem; }
-ul.notes { background: var(--note); padding: .7rem 1rem .7rem 2rem; border-radius: .4rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-td.wide { white-space: normal; text-align: left; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
-  background: var(--paper); }
+FIGURES_STYLE = """
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
 figure { margin: 0; } figure.first { grid-column: 1 / -1; max-width: 42rem; } img { width: 100%; height: auto; }
 """
@@ -157,13 +143,7 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
         *map(_html_table, tables(report)),
         f'<h2>More figures</h2>\n<div class="figures">{"".join(shown[1:])}</div>' if shown[1:] else "",
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title(report))}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(part for part in parts if part)
-        + "\n</body>\n</html>\n"
-    )
+    return markup.page(title(report), parts, FIGURES_STYLE)
 
 
 def _html_figure(heading: str, text: str, light: bytes, dark: bytes, kind: str) -> str:
@@ -181,10 +161,5 @@ def _inlined(svg: bytes) -> str:
 
 
 def _html_table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.header)
-    cell = '<td class="wide">' if table.is_text else "<td>"
-    body = "".join("<tr>" + "".join(f"{cell}{html.escape(each)}</td>" for each in row) + "</tr>" for row in table.rows)
-    return (
-        f'<h2>{html.escape(table.title)}</h2>\n<p class="text">{html.escape(table.text)}</p>\n<div class="scroll">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    told = f'<h2>{html.escape(table.title)}</h2>\n<p class="text">{html.escape(table.text)}</p>\n'
+    return told + markup.table(table.header, table.rows, is_text=table.is_text)

@@ -1,0 +1,24 @@
+"""Names of points and of classes: whole numbers or text. CSV files give text for both."""
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+Id = int | str
+Label = int | str
+
+
+def plain(value: Any) -> Any:
+    """A Python int or str of what may be a NumPy or torch scalar."""
+    found = value.item() if isinstance(value, np.generic | Tensor) else value
+    if isinstance(found, bool) or not isinstance(found, int | str):
+        raise ValueError(f"ids and labels must be whole numbers or text, got {value!r}")
+    return found
+
+
+def other(name: Id | Label) -> Id | Label:
+    """The text of a whole number, or the whole number of a text that is one; else the name itself."""
+    if isinstance(name, str):
+        return int(name) if name.isascii() and name.lstrip("-").isdecimal() and str(int(name)) == name else name
+    return str(name)

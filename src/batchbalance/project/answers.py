@@ -1,0 +1,120 @@
+"""Answers as people give them, and the events that they become."""
+
+import os
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchbalance.checks import check_real
+from batchbalance.errors import UnknownNameError
+from batchbalance.labels import NewEvent, plain
+from batchbalance.project.sheets import Answer, meanings, read_answers
+from batchbalance.project.state import State, Who
+
+MOST_LETTERS = 100  # of a person's name
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a call of `tell` changed.
+
+    Attributes:
+        labelled: answers that are new.
+        corrected: answers that took the place of others by the same person.
+        unchanged: answers that were there already.
+    """
+
+    labelled: int = 0
+    corrected: int = 0
+    unchanged: int = 0
+
+
+@dataclass(frozen=True)
+class Undone:
+    """An event that was undone.
+
+    Attributes:
+        id: the item.
+        kind: what it was, as "labelled".
+        value: the label, or the note.
+    """
+
+    id: str
+    kind: str
+    value: Any
+
+
+def check_name(annotator: Any) -> Who:
+    """The name of a person, or None."""
+    if annotator is None:
+        return None
+    name = unicodedata.normalize("NFC", annotator).strip() if isinstance(annotator, str) else ""
+    if not name or not name.isprintable() or len(name) > MOST_LETTERS:
+        raise ValueError(f"`annotator` must be a name of at most {MOST_LETTERS} letters that print, got {annotator!r}")
+    return name
+
+
+def named_class(label: Any) -> str:
+    """The name of a class, of text or of a whole number."""
+    name = unicodedata.normalize("NFC", str(plain(label))).strip()
+    if not name or not name.isprintable():
+        raise ValueError(f"a class must be a text that prints or a whole number, got {label!r}")
+    return name
+
+
+def as_answers(
+    answers: Mapping[Any, Any] | str | os.PathLike[str],
+    who: Who,
+    seconds: float | Mapping[Any, float] | None,
+    id_column: str | None,
+    label_column: str | None,
+) -> list[Answer]:
+    """Answers from a mapping or a CSV file."""
+    if isinstance(answers, str | os.PathLike):
+        read = read_answers(answers, id_column, label_column)
+        if not read:
+            raise ValueError(f"{answers} must have labels filled in, got none; fill in its column of labels")
+        took = None if seconds is None else check_real("seconds", seconds)
+        return [
+            Answer(x.where, x.id, x.label, who or check_name(x.annotator), x.seconds if took is None else took)
+            for x in read
+        ]
+    if not isinstance(answers, Mapping):
+        raise TypeError(f"`answers` must be a dict of labels by id or a CSV file, got {type(answers).__name__}")
+    found = []
+    for name, label in answers.items():
+        took = seconds.get(name) if isinstance(seconds, Mapping) else seconds
+        found.append(
+            Answer("", str(plain(name)), str(plain(label)), who, None if took is None else check_real("seconds", took))
+        )
+    return found
+
+
+def answer_events(state: State, rows: Sequence[int], given: Sequence[Answer]) -> tuple[list[NewEvent], Told]:
+    """The events that answers become, given all that came before."""
+    events, counts = [], {"labelled": 0, "corrected": 0, "unchanged": 0}
+    latest: dict[tuple[int, Who], int] = {}
+    for row, answer in zip(rows, given, strict=True):
+        label = class_number(state.classes, answer.label, answer.where)
+        if latest.get((row, answer.annotator), label) != label:
+            raise ValueError(f"{answer.where}: {answer.id!r} must have one label, got two that differ")
+        view = state.items.get(row)
+        before = latest.get((row, answer.annotator), None if view is None else view.answers.get(answer.annotator))
+        is_asked = view is not None and answer.annotator in view.open and (row, answer.annotator) not in latest
+        kind = "labelled" if before is None else "unchanged" if before == label else "corrected"
+        counts[kind] += 1
+        if kind != "unchanged" or is_asked:
+            stored = "labelled" if kind == "unchanged" else kind
+            events.append(NewEvent(stored, row, label, answer.annotator, answer.seconds))
+        latest[row, answer.annotator] = label
+    return events, Told(**counts)
+
+
+def class_number(classes: Sequence[str], label: str, where: str = "") -> int:
+    """The number of the class that a cell names."""
+    for meaning in meanings(label.strip()):
+        name = unicodedata.normalize("NFC", meaning)
+        if name in classes:
+            return classes.index(name)
+    raise UnknownNameError(f"label at {where}:" if where else "label", label, classes)

@@ -1,0 +1,202 @@
+"""The audit set: items set aside before anything is asked, so that "how good is it by now" has an honest answer.
+
+An item belongs to it by a hash of the seed and its id, so on every system, and for items that are added later, it is
+decided before any model has seen them. They are asked in the order of the same hash, so those that have labels are
+uniform among all items. Models never train on them.
+
+Intervals are Clopper and Pearson's (1934). Somebody who looks after every batch and stops at the first good interval
+takes the luckiest of many, each of another model; what advises to stop looks at a few sizes only, the t-th at level
+α / (t (t + 1)), whose sum over all t is α.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchbalance.checks import check_unit, check_whole
+
+ALPHA = 0.05
+FIRST_LOOK, LOOK_GROWTH = 10, Fraction(3, 2)  # looks at 10, 15, 22, 33, 50, … audit labels
+LEAST_FOR_ERROR = 20  # audit labels from which on ε is their error
+FIXED_SET = 5000  # items on which successive models are compared
+MAX_BINS, LEAST_IN_BIN = 15, 10
+NUM_SIMULATED = 1000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From `low` to `high`, both included."""
+
+    low: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the t-th look saw.
+
+    Attributes:
+        number: t, from 1.
+        total: labels looked at.
+        correct: how many of them the model of that time got right.
+        interval: of its accuracy, at confidence 1 − α / (t (t + 1)).
+        num_labels: what that model was trained on.
+    """
+
+    number: int
+    total: int
+    correct: int
+    interval: Interval
+    num_labels: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How far the model's confidence is from being right.
+
+    Attributes:
+        confidence: mean probability of the predicted class.
+        accuracy: share of predictions that are right.
+        error: mean gap of the two within bins of about equally many items.
+        by_chance: what a perfectly calibrated model stays below in 95 % of audit sets of this size.
+    """
+
+    confidence: float
+    accuracy: float
+    error: float
+    by_chance: float
+
+
+def audit_order(ids: Sequence[str], seed: int) -> NDArray[np.float64]:
+    """(N,) numbers in [0, 1), uniform by a hash of seed and id: an item is for audit below the share."""
+    prefix = f"{check_whole('seed', seed, 0)}/audit/".encode()
+    hashed = (hashlib.sha256(prefix + each.encode("utf-8", "surrogatepass")).digest()[:8] for each in ids)
+    return np.array([(int.from_bytes(each, "big") >> 11) * 2.0**-53 for each in hashed], dtype=np.float64)
+
+
+def is_audit(ids: Sequence[str], seed: int, share: float) -> NDArray[np.bool_]:
+    """(N,) whether each item is set aside."""
+    return audit_order(ids, seed) < check_unit("share", share)
+
+
+def fixed_set(ids: Sequence[str], seed: int, share: float) -> NDArray[np.int64]:
+    """Rows on which successive models are compared: the audit items in the order they are asked, at most 5,000.
+
+    Without an audit set, the 5,000 items that would come first.
+    """
+    order = audit_order(ids, seed)
+    rows = np.flatnonzero(order < share) if share else np.arange(len(order))
+    return rows[np.argsort(order[rows], kind="stable")][:FIXED_SET]
+
+
+def audit_due(share: float, asked_so_far: int, audit_asked: int) -> int:
+    """How many audit items are to be asked now, so that floor(share × asked) of all questions are.
+
+    Args:
+        share: as a person wrote it: 0.29 of 100 is 29.
+        asked_so_far: all questions, with those of the batch that is being made.
+        audit_asked: how many of them, before this batch, were audit items.
+    """
+    exact = Fraction(repr(check_unit("share", share)))
+    return max(0, math.floor(exact * asked_so_far) - audit_asked)
+
+
+def clopper_pearson(correct: int, total: int, alpha: float = ALPHA) -> Interval:
+    """The exact 1 − α interval of a share, from `correct` of `total`; 0 to 1 for none."""
+    from scipy.stats import beta
+
+    check_whole("correct", correct, 0, total)
+    low = float(beta.ppf(alpha / 2, correct, total - correct + 1)) if correct else 0.0
+    high = float(beta.isf(alpha / 2, correct + 1, total - correct)) if correct < total else 1.0
+    return Interval(low, high)
+
+
+def look_number(size: int) -> int:
+    """How many of the sizes 10, 15, 22, 33, 50, … have been reached."""
+    number = 0
+    while size >= math.floor(FIRST_LOOK * LOOK_GROWTH**number):
+        number += 1
+    return number
+
+
+def look_size(number: int) -> int:
+    """The size at which the t-th look is due."""
+    return math.floor(FIRST_LOOK * LOOK_GROWTH ** (check_whole("number", number) - 1))
+
+
+def looks(
+    sizes: Sequence[int], correct: Sequence[int], totals: Sequence[int], num_labels: Sequence[int], alpha: float = ALPHA
+) -> list[Look]:
+    """The looks among the rounds of a project: the first round at or above each size that is due.
+
+    What a round between two looks shows is never used: each has another model, and the luckiest would decide. A round
+    that passes several sizes at once is one look, at the level of the last.
+
+    Args:
+        sizes: for each round, what decides whether a look is due, never falling: audit labels at the time; for a
+            test set, which has all its labels from the beginning, training labels.
+        correct: right answers of the round's model at the time.
+        totals: of so many.
+        num_labels: what it was trained on.
+        alpha: the probability that the interval of any look misses.
+    """
+    found: list[Look] = []
+    for size, right, total, trained in zip(sizes, correct, totals, num_labels, strict=True):
+        number = look_number(size)
+        if total and number > (found[-1].number if found else 0):
+            interval = clopper_pearson(right, total, alpha / (number * (number + 1)))
+            found.append(Look(number, total, right, interval, trained))
+    return found
+
+
+def validation_error(correct: int, total: int, cross_validated: float | None) -> tuple[float | None, str]:
+    """The ε that anneals the threshold, and where it is from.
+
+    From 20 audit labels on it is their error; before that, that of cross-validation, if there is one.
+    """
+    if total >= LEAST_FOR_ERROR:
+        return 1 - correct / total, f"the error on {total} audit labels"
+    if cross_validated is None:
+        return None, "not known yet: too few labels for cross-validation"
+    return cross_validated, f"cross-validated, as there are fewer than {LEAST_FOR_ERROR} audit labels"
+
+
+def calibration(confidence: NDArray[Any], is_right: NDArray[Any], seed: int = 0) -> Calibration | None:
+    """How well the probability of the predicted class is what it says; None without labels.
+
+    Bins have about equally many items, at least 10 each: few labels allow few bins. The error of a perfect model is
+    not 0 in a small sample; `by_chance` is its 95th percentile, from 1,000 sets of answers drawn from `confidence`.
+
+    Args:
+        confidence: (n,) probability of the predicted class.
+        is_right: (n,) whether the prediction is right.
+        seed: of the draws.
+    """
+    if not len(confidence):
+        return None
+    order = np.argsort(confidence, kind="stable")
+    sure, right = np.asarray(confidence, dtype=np.float64)[order], np.asarray(is_right, dtype=np.float64)[order]
+    perfect = np.random.default_rng(seed).random((NUM_SIMULATED, len(sure))) < sure
+    return Calibration(
+        float(sure.mean()),
+        float(right.mean()),
+        float(_binned_gap(sure, right[None])[0]),
+        float(np.quantile(_binned_gap(sure, perfect.astype(np.float64)), 1 - ALPHA)),
+    )
+
+
+def _binned_gap(confidence: NDArray[Any], is_right: NDArray[Any]) -> NDArray[Any]:
+    """(K,) mean over items of the gap in their bin, for K sets of answers (K, n); confidence rises."""
+    num_bins = max(1, min(MAX_BINS, len(confidence) // LEAST_IN_BIN))
+    starts = np.arange(num_bins) * len(confidence) // num_bins
+    gaps: NDArray[Any] = np.abs(np.add.reduceat(confidence - is_right, starts, axis=1)).sum(axis=1)
+    return gaps / len(confidence)

@@ -1,0 +1,75 @@
+"""A batch of questions: what to label next."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchbalance.project.settings import SourceKind
+from batchbalance.project.sheets import ID, LABEL, write_sheet
+from batchbalance.selection import Selection
+
+COLUMNS: dict[SourceKind, str] = {"images": "file", "texts": "text"}
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Questions for one person.
+
+    Attributes:
+        ids: of the items, in the order they are to be answered.
+        contents: the text of each, the path of its file, its row as JSON, or None for a bare embedding.
+        kind: what the items are.
+        classes: the labels to choose from.
+        annotator: whom they are asked; None if nobody gave a name.
+        root: the folder that files are in.
+        notes: what is worth knowing about how they were chosen.
+        selection: what is known about the part that a strategy chose just now, or None.
+    """
+
+    ids: tuple[str, ...]
+    contents: tuple[str | None, ...]
+    kind: SourceKind
+    classes: tuple[str, ...]
+    annotator: str | None = None
+    root: Path | None = None
+    notes: tuple[str, ...] = ()
+    selection: Selection | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self.ids[:3])) + (", …" if len(self.ids) > 3 else "")
+        return f"Batch({len(self.ids)} {self.kind}: {shown})"
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write id, an empty label to fill in, and what the item is."""
+        columns = self.columns
+        write_sheet(path, (ID, LABEL, *columns), ((name, "", *self.cells(i)) for i, name in enumerate(self.ids)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What stands beside id and label: the text, the file, or the columns of a table."""
+        if self.kind in COLUMNS:
+            return (COLUMNS[self.kind],)
+        if self.kind == "embeddings":
+            return ()
+        rows = [json.loads(content or "{}") for content in self.contents]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return tuple(f"{name}_" if name.lower() in (ID, LABEL) else name for name in names)
+
+    def cells(self, i: int) -> list[str]:
+        """The i-th item in these columns."""
+        content = self.contents[i] or ""
+        if self.kind == "images" and self.root is not None:
+            return [(self.root / content).as_posix()]
+        if self.kind != "table":
+            return [content] if self.columns else []
+        row = json.loads(content)
+        plain = {f"{name}_" if name.lower() in (ID, LABEL) else name: value for name, value in row.items()}
+        return ["" if plain.get(name) is None else str(plain[name]) for name in self.columns]

@@ -1,0 +1,186 @@
+"""Training on a project's labels: once for the same labels, in this process or in another."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from batchbalance.errors import BatchBalanceError
+from batchbalance.posteriors import Fitted, load_posterior
+from batchbalance.project import rounds
+from batchbalance.project.audit import FIXED_SET, audit_order
+from batchbalance.project.audit import validation_error as audited_error
+from batchbalance.project.label_errors import cross_validated, cross_validated_error
+from batchbalance.project.model import Trained, class_probs, class_votes, model_fit, trained
+from batchbalance.project.settings import Settings
+from batchbalance.project.state import AUDIT, State
+from batchbalance.project.stopping import Round
+from batchbalance.project.store import ProjectStore
+from batchbalance.seeds import derived_seed
+
+FOLDER = "model"
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What the model says about an item.
+
+    Attributes:
+        id: of the item.
+        label: the most probable class.
+        probabilities: of each class.
+        votes: the share of draws that vote for each class.
+    """
+
+    id: str
+    label: str
+    probabilities: dict[str, float]
+    votes: dict[str, float]
+
+
+class Learning:
+    """The model of a project, trained when it is asked for.
+
+    Args:
+        folder: of the project; the last model and what every model said are kept in it.
+        store: items.
+        settings: of the project.
+    """
+
+    def __init__(self, folder: Path, store: ProjectStore, settings: Settings) -> None:
+        self._folder, self._store, self._settings = folder, store, settings
+        self._last: tuple[str, Trained] | None = None
+
+    def training_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and classes to train on: all labels but those of the audit set and of the test set."""
+        found = {row: label for row, label in state.labels().items() if not self._store.is_audit[row]}
+        return np.array(list(found), dtype=np.int64), np.array(list(found.values()), dtype=np.int64)
+
+    def trained(self, state: State, vectors: np.ndarray) -> Trained | None:
+        """The model of all labels so far; None before two classes have labels."""
+        rows, labels = self.training_labels(state)
+        if len(set(labels.tolist())) < 2:
+            return None
+        key = self._key(rows, labels, len(state.classes))
+        if self._last is None or self._last[0] != key:
+            found = self._loaded(key, rows, labels)
+            if found is None:
+                found = self.train(state, vectors, rows, labels)
+                self._save(key, found)
+            self._last = key, found
+        self._record(state, vectors, self._last[1])
+        return self._last[1]
+
+    def train(self, state: State, vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> Trained:
+        """A model of some labels."""
+        seed = derived_seed(self._settings.seed, "fit", len(rows))
+        return trained(model_fit(self._settings.model, len(state.classes)), vectors, rows, labels, seed)
+
+    def fixed_rows(self) -> np.ndarray:
+        """Rows on which successive models are compared: the audit set in the order it is asked, or a part of all."""
+        is_audit = self._store.is_audit
+        rows = np.flatnonzero(is_audit) if is_audit.any() else np.arange(self._store.num_items)
+        order = audit_order(self._store.ids(rows.tolist()), self._settings.seed)
+        return rows[np.argsort(order, kind="stable")][:FIXED_SET]
+
+    def audit_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and classes of audit items that were asked in their turn and have a label."""
+        labels = state.labels()
+        rows = [row for row in state.asked_for(AUDIT) if row in labels]
+        return np.array(rows, dtype=np.int64), np.array([labels[row] for row in rows], dtype=np.int64)
+
+    def validation_error(self, state: State, vectors: np.ndarray, model: Trained) -> float | None:
+        """ε: of the audit labels if there are 20, else cross-validated."""
+        rows, labels = self.audit_labels(state)
+        correct = int((class_probs(model.posterior, vectors[rows]).argmax(axis=1) == labels).sum()) if len(rows) else 0
+        error, _ = audited_error(correct, len(rows), None)
+        return self.cross_validated_error(state, vectors, model) if error is None else error
+
+    def cross_validated_error(self, state: State, vectors: np.ndarray, model: Trained) -> float | None:
+        """The error on the training labels of models that have not seen them; None if there are too few."""
+        probs, judged = self.cross_validated(state, vectors, model)
+        return cross_validated_error(probs, model.labels, judged)
+
+    def cross_validated(self, state: State, vectors: np.ndarray, model: Trained) -> tuple[np.ndarray, np.ndarray]:
+        """Class probabilities of the training labels by models that have not seen them, and which of them count."""
+
+        def train_and_predict(train: np.ndarray, test: np.ndarray) -> np.ndarray:
+            part = self.train(state, vectors, model.rows[train], model.labels[train])
+            return class_probs(part.posterior, vectors[model.rows[test]])
+
+        return cross_validated(model.labels, train_and_predict, seed=self._settings.seed)
+
+    def guesses(self, state: State, vectors: np.ndarray, rows: Sequence[int]) -> list[Guess] | None:
+        """What the model says about some rows; None before there is one."""
+        model = self.trained(state, vectors)
+        if model is None:
+            return None
+        chosen = vectors[np.asarray(rows, dtype=np.int64)]
+        return guesses_of(model, chosen, self._store.ids(rows), state.classes)
+
+    def _record(self, state: State, vectors: np.ndarray, model: Trained) -> None:
+        """Keep what a new model says about the fixed set."""
+        if rounds.has_round(self._folder, state.last_answer):
+            return
+        rows = self.fixed_rows()
+        predicted = class_probs(model.posterior, vectors[rows]).argmax(axis=1)
+        audit, truth = self.audit_labels(state)
+        said = dict(zip(rows.tolist(), predicted.tolist(), strict=True))
+        missing = [row for row in audit.tolist() if row not in said]
+        if missing:
+            more = class_probs(model.posterior, vectors[missing]).argmax(axis=1)
+            said |= dict(zip(missing, more.tolist(), strict=True))
+        correct = sum(said[row] == label for row, label in zip(audit.tolist(), truth.tolist(), strict=True))
+        found = Round(len(model.rows), rounds.now(), predicted, correct, len(audit))
+        rounds.save_round(self._folder, state.last_answer, found, rows)
+
+    def _key(self, rows: np.ndarray, labels: np.ndarray, num_classes: int) -> str:
+        """Another text as soon as the model may be another one."""
+        digest = hashlib.sha256(rows.tobytes() + labels.tobytes())
+        record = self._folder / "embeddings.json"
+        made = record.read_text(encoding="utf-8") if record.is_file() else ""
+        digest.update(json.dumps([num_classes, self._settings.model, self._settings.seed, made]).encode())
+        return digest.hexdigest()[:20]
+
+    def _loaded(self, key: str, rows: np.ndarray, labels: np.ndarray) -> Trained | None:
+        """The model that another process trained on the same labels."""
+        folder = self._folder / FOLDER / key
+        if not folder.is_dir():
+            return None
+        with suppress(BatchBalanceError, ValueError, OSError):  # damaged: trained anew
+            return Trained(Fitted(load_posterior(folder, self._settings.model.get("network"))), rows, labels)
+        return None
+
+    def _save(self, key: str, found: Trained) -> None:
+        """Keep the model for other processes, and no earlier one."""
+        folder = self._folder / FOLDER
+        part = folder / f"{key}.part"
+        folder.mkdir(exist_ok=True)
+        try:
+            found.posterior.save(part)
+            if not (folder / key).exists():
+                part.replace(folder / key)
+        except (NotImplementedError, BatchBalanceError, ValueError, TypeError, OSError):  # some cannot be saved
+            pass
+        for other in folder.iterdir():
+            if other.name != key:
+                shutil.rmtree(other, ignore_errors=True)
+
+
+def guesses_of(model: Trained, vectors: np.ndarray, names: Sequence[str], classes: Sequence[str]) -> list[Guess]:
+    """What a model says about some embeddings."""
+    probs, votes = class_probs(model.posterior, vectors), class_votes(model.posterior, vectors)
+    return [
+        Guess(
+            name,
+            classes[int(p.argmax())],
+            dict(zip(classes, map(float, p), strict=True)),
+            dict(zip(classes, map(float, v), strict=True)),
+        )
+        for name, p, v in zip(names, probs, votes, strict=True)
+    ]

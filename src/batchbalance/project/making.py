@@ -1,0 +1,106 @@
+"""Making a project: its folder, its items, its embeddings; and adding to them."""
+
+from pathlib import Path
+
+import numpy as np
+
+from batchbalance.encoders import Encoder, embed
+from batchbalance.errors import FileFormatError
+from batchbalance.project import items as sources
+from batchbalance.project.audit import is_audit
+from batchbalance.project.items import KINDS, Kept, source_path
+from batchbalance.project.settings import Data, Settings
+from batchbalance.project.store import NewItem, ProjectStore
+
+BLOCK = 10_000  # items hashed at a time
+
+
+class Maker:
+    """Fills a store with items and a folder with embeddings.
+
+    Args:
+        folder: of the project.
+        store: its database.
+        settings: of the project.
+        progress: show how far it is.
+    """
+
+    def __init__(self, folder: Path, store: ProjectStore, settings: Settings, *, progress: bool) -> None:
+        self._folder, self._store, self._settings, self._progress = folder, store, settings, progress
+        self.notes: list[str] = []
+
+    def add(self, data: Data) -> int:
+        """Embed and add the items of a source; how many there were. An interrupted call goes on where it ended."""
+        if data.kind == "embeddings":
+            vectors, names = sources.given_vectors(data, self._folder)
+            new = self._folder / sources.NEW
+            sources.copy_vectors([vectors], new)
+            costs = sources.read_costs(self._folder / data.cost) if data.cost is not None else {}
+            made = [
+                NewItem(each.id, None, each.digest, costs.get(each.id, 1.0))
+                for each in sources.vector_items(vectors, names)
+            ]
+            using = None
+        else:
+            found = sources.open_source(data, self._folder)
+            self.notes += found.notes
+            using = self.encoder()
+            names = self._embedded(found, using, data.skip_bad)
+            made = list(sources.new_items(data, self._folder, names, found))
+        self._check_new(made)
+        sources.install(self._folder, self._store.num_items, using)
+        return self._store.add_items(self._with_audit(made), data.path)
+
+    def embed_anew(self, using: Encoder) -> None:
+        """Embed all items again, with another encoder."""
+        embed(self.kept(), using, output=self._folder / sources.NEW, progress=self._progress)
+        sources.install(self._folder, 0, using)
+
+    def encoder(self) -> Encoder:
+        """The project's encoder; one that learns from items has learned from those that the project began with."""
+        using = sources.project_encoder(self._settings)
+        if self._store.num_items:
+            sources.fit_to(using, self.kept(first=True))
+        return using
+
+    def encoded(self, data: Data) -> tuple[list[str], np.ndarray]:
+        """The ids and embeddings of items that are not added."""
+        if data.kind == "embeddings":
+            vectors, names = sources.given_vectors(data, self._folder)
+            return names, np.asarray(vectors, dtype=np.float32)
+        found = sources.open_source(data, self._folder)
+        made = embed(found, self.encoder(), skip_bad=data.skip_bad, progress=self._progress)
+        return made.ids, made.vectors
+
+    def kept(self, *, first: bool = False) -> Kept:
+        """The items as the project keeps them; `first` only those that it began with."""
+        events = [event for event in self._store.events() if event.kind == "items added"]
+        count = events[0].value["count"] if first else self._store.num_items
+        rows = range(count)
+        data = self._settings.data
+        if data.kind == "embeddings":
+            raise ValueError("bare embeddings have nothing to embed; leave `encoder` out of project.toml")
+        root = source_path(data, self._folder)
+        return Kept(KINDS[data.kind], self._store.ids(rows), self._store.contents(rows), root)
+
+    def _embedded(self, found: sources.Items, using: Encoder, skip_bad: bool) -> list[str]:
+        made = embed(found, using, output=self._folder / sources.NEW, skip_bad=skip_bad, progress=self._progress)
+        self.notes += [f"left out: {reason}" for _, reason in made.skipped]
+        return made.ids
+
+    def _check_new(self, made: list[NewItem]) -> None:
+        """Refuse ids that come twice or are there already, before anything is written."""
+        seen: set[str] = set()
+        for item in made:
+            if item.id in seen:
+                raise FileFormatError(f"items must have distinct ids, got {item.id!r} more than once")
+            if self._store.num_items and self._store.row_of(item.id) is not None:
+                raise ValueError(f"new items must have ids of their own, got {item.id!r}, which is there already")
+            seen.add(item.id)
+
+    def _with_audit(self, made: list[NewItem]) -> list[NewItem]:
+        aside = is_audit([item.id for item in made], self._settings.seed, self._settings.audit)
+        return [
+            NewItem(item.id, item.content, item.digest, item.cost, bool(audit))
+            for item, audit in zip(made, aside, strict=True)
+        ]

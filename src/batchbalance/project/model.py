@@ -1,0 +1,86 @@
+"""The model of a project: what is trained on its labels, and what it says."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from batchbalance.posteriors import Fitted, Posterior, PosteriorFit, posterior_options
+from batchbalance.predictions import OnDemand, Predictions, Rows
+from batchbalance.predictions.draws import Draws
+
+BLOCK = 4096  # embeddings predicted at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A model and what it was trained on.
+
+    Attributes:
+        fitted: its draws.
+        rows: (L,) rows that it was trained on.
+        labels: (L,) their classes.
+    """
+
+    fitted: Fitted
+    rows: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def posterior(self) -> Posterior:
+        """Its draws."""
+        return self.fitted.posterior
+
+
+def model_fit(table: dict[str, Any], num_classes: int) -> PosteriorFit:
+    """What trains the model that a table of settings names."""
+    options = dict(table)
+    kind = options.pop("kind", None)
+    network = options.pop("network", None)
+    if kind is None:
+        kind = "mc-dropout" if network is not None else "bayesian-head"
+    return PosteriorFit(posterior_options(kind, **options), num_classes, network)
+
+
+def trained(
+    fit: Callable[[Tensor, Tensor, int], Any], vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, seed: int
+) -> Trained:
+    """Train on some rows."""
+    result = fit(as_inputs(vectors[rows]), torch.from_numpy(np.asarray(labels, dtype=np.int64)), seed)
+    return Trained(result if isinstance(result, Fitted) else Fitted(result), rows, labels)
+
+
+def as_inputs(vectors: np.ndarray) -> Tensor:
+    """Embeddings as a tensor of their own."""
+    return torch.from_numpy(np.array(vectors, dtype=np.float32))
+
+
+def pool_predictions(posterior: Posterior, vectors: np.ndarray) -> Predictions:
+    """Predictions of all items, made where they are read."""
+    shown = posterior.predict(as_inputs(vectors[:1]))
+
+    def make(rows: Rows) -> Tensor:
+        index: Any = rows if isinstance(rows, slice) else torch.as_tensor(rows, dtype=torch.long).numpy()
+        return posterior.predict(as_inputs(vectors[index]), batch_size=BLOCK).log_probs()
+
+    shape = (len(vectors), shown.num_draws, shown.num_classes)
+    return Predictions(OnDemand(shape, shown.dtype, make), Draws(shown.num_draws, shown.draw_ids, shown.weights))
+
+
+def class_probs(posterior: Posterior, vectors: np.ndarray) -> np.ndarray:
+    """(n, C) mean class probabilities, block by block."""
+    parts = [
+        posterior.predict(as_inputs(vectors[start : start + BLOCK])).mean_probs().numpy()
+        for start in range(0, len(vectors), BLOCK)
+    ]
+    return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+
+
+def class_votes(posterior: Posterior, vectors: np.ndarray) -> np.ndarray:
+    """(n, C) the share of draws that vote for each class."""
+    predictions = posterior.predict(as_inputs(vectors))
+    votes = torch.nn.functional.one_hot(predictions.hard_labels(), predictions.num_classes)
+    return torch.einsum("s,nsc->nc", predictions.draw_weights, votes.double()).numpy()

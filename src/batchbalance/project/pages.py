@@ -1,0 +1,205 @@
+"""What a project shows as HTML: `status.html`, the contact sheet `batch.html`, and cells of a notebook.
+
+Every text that a person typed, and every id, is escaped.
+"""
+
+import base64
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+
+from batchbalance.errors import FileFormatError, MissingExtraError
+from batchbalance.markup import page, table
+from batchbalance.project.charts import curve_chart, steps_chart
+from batchbalance.project.status import ONE_LOOK, Accuracy, Shown, Status
+
+THUMBNAIL, QUALITY = 240, 80  # pixels of the longer side; of a JPEG
+SHOWN_TEXT = 600  # characters of a text on a contact sheet
+
+STYLE = """
+:root { --accent: #3273c4; } @media (prefers-color-scheme: dark) { :root { --accent: #7db4f5; } }
+.large { font-size: 1.6rem; font-weight: 600; margin: .6rem 0 0; }
+.bars { max-width: 36rem; display: grid; grid-template-columns: minmax(0, max-content) auto 1fr; gap: .1rem .6rem;
+  font-size: .9rem; align-items: center; }
+.bars div { overflow-wrap: anywhere; } .bars .count { text-align: right; }
+.bars i { display: block; height: .7rem; background: var(--accent); border-radius: .15rem; min-width: 1px; }
+dl.advice { margin: .3rem 0; } dl.advice dt { font-weight: 600; margin-top: .5rem; } dl.advice dd { margin: 0; }
+dl.advice .stop { color: var(--accent); }
+.more td { overflow-wrap: break-word; }
+"""
+
+SHEET = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,11rem),1fr));gap:.8rem;padding:0"
+CARD = "border:1px solid color-mix(in srgb,currentColor 25%,transparent);border-radius:.4rem;padding:.5rem;min-width:0"
+WRAPPED = "overflow-wrap:anywhere;white-space:pre-wrap"
+
+
+def status_page(status: Status) -> str:
+    """`status.html`: one file, nothing from elsewhere."""
+    facts, counts = status.facts, status.facts.counts
+    title = f"{facts.name}: {counts.labelled:,} labels"
+    above = {"accuracy", "classes", "likely label error", "cannot be known", "note"}
+    above |= {each.rule for each in status.advice}
+    parts = [f"<h1>{escape(title)}</h1>", *_headline(status), *_warned(status), *_charts(status)]
+    parts += ["<h2>Whether to stop</h2>", _advice(status), *_classes(status), *_items(status)]
+    told = [row for row in status.rows() if row[0].partition(":")[0] not in above]
+    parts += ["<h2>More</h2>", f'<div class="more">{table(["", ""], told, is_text=True)}</div>']
+    return page(title, parts, STYLE)
+
+
+def status_fragment(status: Status) -> str:
+    """A status in a notebook: the curve above the table."""
+    return f"<div>{_accuracy_chart(status.curve)}{table(['', ''], status.rows(), is_text=True)}</div>"
+
+
+def project_fragment(name: str, rows: Sequence[tuple[str, str]]) -> str:
+    """A project in a notebook: its name and what it is made of."""
+    return f"<div><strong>{escape(name)}</strong>{table(['', ''], rows, is_text=True)}</div>"
+
+
+def batch_page(project: str, items: Sequence[Shown], classes: Sequence[str], answers: str = "batch.csv") -> str:
+    """`batch.html`: the items to label, with their images inside."""
+    title = f"{project}: {len(items):,} items to label"
+    told = (
+        f"Fill in the column <code>label</code> of <code>{escape(answers)}</code> with one of: "
+        + ", ".join(f"<code>{escape(each)}</code>" for each in classes)
+        + ". Leave it empty for items that you cannot tell."
+    )
+    return page(title, [f"<h1>{escape(title)}</h1>", f"<p>{told}</p>", batch_fragment(items)], STYLE)
+
+
+def batch_fragment(items: Sequence[Shown]) -> str:
+    """A batch in a notebook: thumbnails or texts."""
+    return _sheet(items, (f"{number}." for number in range(1, len(items) + 1)))
+
+
+def thumbnail(path: Path) -> str | None:
+    """An image as a small JPEG in a data address; None if it cannot be read, or Pillow is not installed."""
+    from batchbalance.encoders.images import read_image
+
+    try:
+        image = read_image(path)
+    except (FileFormatError, MissingExtraError, OSError):
+        return None
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=QUALITY)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _sheet(items: Sequence[Shown], told: Iterable[str]) -> str:
+    """Cards side by side, each with something told about it."""
+    cards = "".join(_card(each, text) for each, text in zip(items, told, strict=True))
+    return f'<ol style="{SHEET};list-style:none">{cards}</ol>'
+
+
+def _card(item: Shown, told: str) -> str:
+    parts = []
+    if item.image is not None:
+        small = thumbnail(item.image)
+        size = "width:100%;height:10rem;object-fit:contain"
+        parts.append(
+            f'<img alt="{escape(item.id)}" src="{small}" style="{size}">'
+            if small
+            else f'<div style="{WRAPPED}">{escape(item.image.name)} cannot be shown</div>'
+        )
+    if item.text:
+        text = item.text if len(item.text) <= SHOWN_TEXT else f"{item.text[:SHOWN_TEXT]}…"
+        parts.append(f'<div style="{WRAPPED}">{escape(text)}</div>')
+    if item.fields:
+        lines = "".join(f"<div><small>{escape(name)}</small> {escape(value)}</div>" for name, value in item.fields)
+        parts.append(f'<div style="{WRAPPED}">{lines}</div>')
+    named = f'<small style="{WRAPPED};opacity:.7">{escape(item.id)}</small>'
+    return f'<li style="{CARD}">{"".join(parts)}<div style="{WRAPPED}">{escape(told)} {named}</div></li>'
+
+
+def _headline(status: Status) -> Iterator[str]:
+    found = status.accuracy
+    if found is None:
+        yield "<p>The accuracy is not known yet.</p>"
+        return
+    percent = [f"{100 * each:.0f} %" for each in (found.value, found.interval.low, found.interval.high)]
+    yield f'<p class="large">{percent[0]} accuracy</p>'
+    yield (
+        f'<p class="text">between {percent[1]} and {percent[2]} with 95 % confidence, {ONE_LOOK}: '
+        f"{found.correct} of {found.total} {found.source} labels are predicted right by the model of "
+        f"{found.num_labels:,} labels. Whoever looks often sees a lucky interval sooner or later; the advice below "
+        "allows for that.</p>"
+    )
+
+
+def _warned(status: Status) -> Iterator[str]:
+    told = (*status.unknown, *status.facts.notes)
+    if told:
+        yield f'<ul class="notes">{"".join(f"<li>{escape(each)}</li>" for each in told)}</ul>'
+
+
+def _charts(status: Status) -> Iterator[str]:
+    drawn = _accuracy_chart(status.curve)
+    if drawn:
+        yield f"<h2>Accuracy</h2>{drawn}"
+        yield (
+            f'<p class="text">Each model on the {status.curve[-1].source} labels there are today; band: 95 %, '
+            f"{ONE_LOOK} each.</p>"
+        )
+    times = status.facts.label_times
+    if len(times) > 1:
+        scale, unit = (86400, "days") if times[-1] - times[0] >= 2 * 86400 else (3600, "hours")
+        if times[-1] - times[0] < 2 * 3600:
+            scale, unit = 60, "minutes"
+        first = datetime.fromtimestamp(times[0], UTC).strftime("%Y-%m-%d %H:%M UTC")
+        name = f"{unit} since {first}"
+        yield "<h2>Labels over time</h2>" + steps_chart(
+            "Labels over time", name, [(each - times[0]) / scale for each in times]
+        )
+
+
+def _accuracy_chart(curve: Sequence[Accuracy]) -> str:
+    if not curve:
+        return ""
+    points = [(float(each.num_labels), 100 * each.value) for each in curve]
+    band = [(100 * each.interval.low, 100 * each.interval.high) for each in curve]
+    least = 10 * int(min(low for low, _ in band) // 10)
+    return curve_chart("Accuracy", "training labels", points, band, y=(float(least), 100.0), y_unit=" %")
+
+
+def _advice(status: Status) -> str:
+    told = "".join(
+        f'<dt class="{"stop" if each.verdict == "stop" else "other"}">{escape(each.rule)}: {escape(each.verdict)}</dt>'
+        f"<dd>{escape(each.sentence)}</dd>"
+        for each in status.advice
+    )
+    return f'<dl class="advice">{told}</dl><p class="text">Advice only: nothing stops by itself.</p>'
+
+
+def _classes(status: Status) -> Iterator[str]:
+    counts = status.facts.class_counts
+    if any(counts):
+        bars = "".join(
+            f'<div>{escape(name)}</div><div class="count">{count:,}</div>'
+            f'<div><i style="width:{100 * count / max(counts):.1f}%"></i></div>'
+            for name, count in zip(status.facts.classes, counts, strict=True)
+        )
+        yield f'<h2>Labels of each class</h2><div class="bars">{bars}</div>'
+
+
+def _items(status: Status) -> Iterator[str]:
+    facts = status.facts
+    if facts.suspects:
+        yield "<h2>Likely label errors</h2>"
+        yield '<p class="text">Labels that a model which has not seen them finds least likely. Look at them again.</p>'
+        told = (f"{s.label}: {_percent(s.probability)}. Rather {s.suggested}?" for s in facts.suspects)
+        yield _sheet([s.item for s in facts.suspects], told)
+    if facts.hardest:
+        yield "<h2>Hardest items</h2>"
+        yield '<p class="text">Unlabelled items that the model is least sure about.</p>'
+        yield _sheet([each.item for each in facts.hardest], (_guesses(each.guesses) for each in facts.hardest))
+
+
+def _guesses(guesses: Sequence[tuple[str, float]]) -> str:
+    return " or ".join(f"{name} {_percent(probability)}" for name, probability in guesses)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

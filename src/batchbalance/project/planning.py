@@ -1,0 +1,228 @@
+"""Which items to ask next, and why. Slow where a model chooses; nothing is written here."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from batchbalance.project.audit import audit_due, audit_order
+from batchbalance.project.model import Trained, as_inputs, pool_predictions
+from batchbalance.project.state import AUDIT, RANDOM, State, Who
+from batchbalance.project.store import ProjectStore
+from batchbalance.seeds import derived_seed
+from batchbalance.selection import Selection, select
+from batchbalance.strategies import AUTO, Strategy, strategy_named
+
+AGAIN, DISPUTED, OVERLAP = "again", "disputed", "overlap"  # other reasons to ask
+
+
+@dataclass(frozen=True)
+class Question:
+    """An item to ask, and why: "audit", "random", the name of a strategy, or another word of this module."""
+
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What to ask next.
+
+    Attributes:
+        questions: in the order they are to be asked.
+        drawn: items whose turn in the audit or in the random arm came, and whose labels are known or asked already.
+        selection: what is known about the part that a strategy chose, or None.
+        notes: what is worth knowing.
+    """
+
+    questions: tuple[Question, ...]
+    drawn: tuple[Question, ...] = ()
+    selection: Selection | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides, beside the model, which items are asked."""
+
+    seed: int
+    audit: float
+    random_arm: float
+    wanted: int  # answers per item
+
+
+def waiting(state: State, rules: Rules, who: Who, count: int, again: bool) -> list[Question]:
+    """Items under way that can be asked of this person: skipped ones, ties, and those that want more answers."""
+    found: list[Question] = []
+    if again:
+        found += [Question(row, AGAIN) for row in state.skipped(who, rules.wanted)]
+    taken = {question.row for question in found}
+    for row in sorted(state.items):
+        view = state.items[row]
+        if row in taken or who in view.open or who in view.skipped:
+            continue
+        if view.is_disputed and len(view.answers) >= rules.wanted:
+            if view.last != who and not view.open:
+                found.append(Question(row, DISPUTED))
+        elif who not in view.answers and 0 < len(set(view.answers) | set(view.open)) < rules.wanted:
+            found.append(Question(row, OVERLAP))
+    return found[:count]
+
+
+def is_free(state: State, row: int, who: Who) -> bool:
+    """Whether an item can be asked of this person as a new one."""
+    view = state.items.get(row)
+    return view is None or not (view.answers or view.open or who in view.skipped)
+
+
+def free_rows(state: State, num_items: int, who: Who) -> np.ndarray:
+    """(N,) which items can be asked of this person as new ones."""
+    free = np.ones(num_items, dtype=bool)
+    free[[row for row in state.items if not is_free(state, row, who)]] = False
+    return free
+
+
+def next_in_order(
+    state: State, order: Sequence[int], reason: str, free: np.ndarray, count: int
+) -> tuple[list[Question], list[Question]]:
+    """The next `count` items in an order fixed beforehand, and those before them that need no question.
+
+    An item whose label is known, or that is asked already, has its turn like any other: leaving such items out would
+    leave the sample to what others did not choose.
+    """
+    questions: list[Question] = []
+    drawn: list[Question] = []
+    for row in order:
+        view = state.items.get(row)
+        if view is not None and reason in view.reasons:
+            continue
+        if len(questions) == count:
+            break
+        if free[row]:
+            questions.append(Question(row, reason))
+        elif view is not None and (view.answers or view.open):
+            drawn.append(Question(row, reason))
+    return questions, drawn if questions else []
+
+
+def arm_order(ids: Sequence[str], seed: int) -> np.ndarray:
+    """(N,) numbers by a hash of seed and id; the random arm goes through the items in their order."""
+    digests = (hashlib.sha256(f"{seed}/arm/{name}".encode()).digest()[:8] for name in ids)
+    return np.array([int.from_bytes(each, "big") >> 1 for each in digests], dtype=np.int64)
+
+
+class Planner:
+    """Plans questions for the items of a store."""
+
+    def __init__(self, store: ProjectStore, rules: Rules, strategy: dict[str, Any]) -> None:
+        self._store, self._rules = store, rules
+        self._strategy = strategy
+        self._orders: dict[str, list[int]] = {}
+        self._orders_of = -1
+
+    def new(
+        self,
+        state: State,
+        who: Who,
+        count: int,
+        vectors: np.ndarray,
+        model: Callable[[], Trained | None],
+        validation_error: Callable[[Trained], float | None],
+        *,
+        memory_budget: int | str | None = None,
+        progress: bool = False,
+    ) -> Plan:
+        """Items that were never asked: audit, random arm, and the strategy's, in their shares."""
+        store, rules = self._store, self._rules
+        free = free_rows(state, store.num_items, who)
+        count = min(count, int(free.sum()))
+        others = int((free & ~store.is_audit).sum())
+        asked, audit_asked = state.num_asked(), len(state.asked_for(AUDIT))
+        num_audit = min(audit_due(rules.audit, asked + count, audit_asked), count) if rules.audit else 0
+        num_audit = max(num_audit, count - others)
+        audit, drawn = next_in_order(state, self._order(AUDIT), AUDIT, free, num_audit) if num_audit else ([], [])
+        uniform: list[Question] = []
+        left = count - len(audit)
+        if rules.random_arm and left:
+            random_asked = len(state.asked_for(RANDOM))
+            due = audit_due(rules.random_arm, asked - audit_asked + left, random_asked)
+            uniform, more = next_in_order(state, self._order(RANDOM), RANDOM, free & ~store.is_audit, min(due, left))
+            drawn += more
+        left -= len(uniform)
+        free[[question.row for question in uniform]] = False
+        chosen: list[Question] = []
+        selection = None
+        if left:
+            trained = model()
+            selection = self._selected(
+                state, left, free & ~store.is_audit, vectors, trained, validation_error, memory_budget, progress
+            )
+            chosen = [Question(int(row), selection.strategy.name) for row in selection.indices]
+        notes = () if selection is None else (*([selection.note] if selection.note else []), *selection.warnings)
+        return Plan((*chosen, *uniform, *audit), tuple(drawn), selection, tuple(notes))
+
+    def _selected(
+        self,
+        state: State,
+        count: int,
+        candidates: np.ndarray,
+        vectors: np.ndarray,
+        trained: Trained | None,
+        validation_error: Callable[[Trained], float | None],
+        memory_budget: int | str | None,
+        progress: bool,
+    ) -> Selection:
+        labelled = np.array([row for row in state.labels() if not self._store.is_audit[row]], dtype=np.int64)
+        candidates = candidates.copy()
+        excluded = ~candidates
+        excluded[labelled] = False
+        strategy = self._chosen_strategy(trained)
+        arguments: dict[str, Any] = {}
+        pool = torch.from_numpy(vectors)
+        if strategy == AUTO:
+            arguments["embeddings"] = pool
+            if trained is not None:
+                arguments["predictions"] = pool_predictions(trained.posterior, vectors)
+        elif isinstance(strategy, Strategy):
+            if trained is not None:
+                arguments["predictions"] = pool_predictions(trained.posterior, vectors)
+                if "validation_error" in strategy.uses:
+                    arguments["validation_error"] = validation_error(trained)
+            if "embeddings" in strategy.uses:
+                arguments["embeddings"] = pool
+                if strategy.embeds_every_draw and trained is not None:
+                    arguments["embeddings"] = trained.posterior.embed(as_inputs(vectors), every_draw=True)
+        return select(
+            batch_size=count,
+            strategy=strategy,
+            labelled=torch.from_numpy(labelled),
+            exclude=torch.from_numpy(np.flatnonzero(excluded)),
+            seed=derived_seed(self._rules.seed, "select", state.num_batches),
+            memory_budget=memory_budget,
+            progress=progress,
+            **arguments,
+        )
+
+    def _chosen_strategy(self, trained: Trained | None) -> str | Strategy:
+        """The strategy of the settings; before there is a model, cold-start coverage for those that need one."""
+        options = dict(self._strategy)
+        name = options.pop("name", AUTO)
+        if name == AUTO:
+            return AUTO
+        strategy = strategy_named(name, options)
+        return AUTO if trained is None and strategy.needs_predictions else strategy
+
+    def _order(self, reason: str) -> list[int]:
+        """Rows in the order in which the audit set, or the random arm, is asked."""
+        store = self._store
+        if self._orders_of != store.num_items:
+            self._orders, self._orders_of = {}, store.num_items
+        if reason not in self._orders:
+            rows = np.flatnonzero(store.is_audit if reason == AUDIT else ~store.is_audit)
+            names = store.ids(rows.tolist())
+            keys = audit_order(names, self._rules.seed) if reason == AUDIT else arm_order(names, self._rules.seed)
+            self._orders[reason] = rows[np.argsort(keys, kind="stable")].tolist()
+        return self._orders[reason]

@@ -1,0 +1,58 @@
+"""The models that a project had: what each said about the fixed set, one file for each.
+
+Everything in them can be computed from the labels of the time; they are kept because each look at the accuracy is a
+look at another model.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from batchbalance.errors import FileFormatError
+from batchbalance.files import replacing
+from batchbalance.project.stopping import UNKNOWN, Round
+
+FOLDER = "rounds"
+
+
+def save_round(folder: Path, key: int, found: Round, rows: np.ndarray) -> None:
+    """Keep what the model trained after event `key` said about some rows."""
+    (folder / FOLDER).mkdir(exist_ok=True)
+    content = {
+        "num_labels": found.num_labels, "when": found.when, "rows": rows.tolist(),
+        "predicted": found.predicted.tolist(), "audit": [found.audit_correct, found.audit_total],
+        "test": [found.test_correct, found.test_total],
+    }  # fmt: skip
+    with replacing(folder / FOLDER / f"{key:09d}.json") as temporary:
+        temporary.write_text(json.dumps(content), encoding="ascii")
+
+
+def has_round(folder: Path, key: int) -> bool:
+    """Whether there is one of the model trained after event `key`."""
+    return (folder / FOLDER / f"{key:09d}.json").is_file()
+
+
+def read_rounds(folder: Path, rows: np.ndarray) -> list[Round]:
+    """All rounds, oldest first, with what each said about these rows; −1 where it said nothing."""
+    place = {int(row): i for i, row in enumerate(rows)}
+    return [_round(path, place) for path in sorted((folder / FOLDER).glob("*.json"))]
+
+
+def _round(path: Path, place: dict[int, int]) -> Round:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="ascii"))
+        predicted = np.full(len(place), UNKNOWN, dtype=np.int64)
+        for row, said in zip(content["rows"], content["predicted"], strict=True):
+            if row in place:
+                predicted[place[row]] = said
+        return Round(int(content["num_labels"]), float(content["when"]), predicted, *content["audit"], *content["test"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileFormatError(f"{path} is damaged; delete it: the model of that time is then not counted") from error
+
+
+def now() -> float:
+    """Seconds since 1970."""
+    return round(time.time(), 3)

@@ -1,0 +1,156 @@
+"""`project.toml`: what a project is, for people to read and to edit."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from batchbalance.errors import FileFormatError
+from batchbalance.files import replacing
+from batchbalance.registry import is_path
+from batchbalance.sections import Flag, Section, Whole, check_keys, parsed
+
+FILE = "project.toml"
+HEADING = """\
+# What this project is. Edit it as you like; the labels are in labels.sqlite.
+# Classes: add new ones at the end; rename one with `batchbalance rename-class`.
+# Another encoder: items are embedded anew by the next command that needs it.
+"""
+
+Share = Annotated[float, Field(ge=0, le=1, strict=True, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, strict=True)]
+SourceKind = Literal["images", "texts", "table", "embeddings"]
+
+
+class Data(Section):
+    """Where the items are from.
+
+    Attributes:
+        kind: what they are.
+        path: the folder or file, as seen from the project's folder unless it is absolute.
+        column: of the texts, or those of a table to take.
+        id: the column of the ids.
+        drop: columns of a table not to take.
+        cost: the column of costs, or a CSV file of ids and costs.
+        ids: a file of ids, one a line, for embeddings.
+        skip_bad: leave out damaged files and empty texts.
+    """
+
+    table = "[data]"
+
+    kind: SourceKind
+    path: Name
+    column: tuple[Name, ...] = ()
+    id: Name | None = None
+    drop: tuple[Name, ...] = ()
+    cost: Name | None = None
+    ids: Name | None = None
+    skip_bad: Flag = False
+
+
+class Settings(Section):
+    """A project's settings.
+
+    Attributes:
+        classes: the labels.
+        encoder: what turns items into embeddings; None for bare embeddings, or for the encoder of the kind of items.
+        image_size: pixels of the square that an encoder of images looks at.
+        batch_size: questions of a batch, if the person who asks does not say.
+        audit: the share of items that is set aside, and of questions that are about them.
+        random_arm: the share of other questions that are uniform.
+        annotators_per_item: how many people are asked the same item.
+        target_accuracy: what `status` advises to stop at.
+        budget: labels, or cost, that `status` advises to stop at.
+        seed: same seed, same answers: same questions.
+        instructions: shown to people who label.
+        data: where the items are from.
+        model: the kind of posterior and its options; `network` names a network, `estimator` one of scikit-learn.
+        strategy: its name and options.
+    """
+
+    table = FILE
+
+    classes: Annotated[tuple[Name, ...], Field(min_length=2)]
+    encoder: Name | None = None
+    image_size: Whole | None = None
+    batch_size: Whole = 20
+    audit: Share = 0.1
+    random_arm: Annotated[float, Field(ge=0, lt=1, strict=True, allow_inf_nan=False)] = 0.0
+    annotators_per_item: Whole = 1
+    target_accuracy: Share | None = None
+    budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    instructions: str = ""
+    data: Data
+    model: dict[str, Any] = Field(default_factory=lambda: {"kind": "bayesian-head"})
+    strategy: dict[str, Any] = Field(default_factory=lambda: {"name": "auto"})
+
+    def paths_named(self) -> dict[str, str]:
+        """Names that are paths of code ("package.module:Name"), and what each is."""
+        named = {"encoder": self.encoder, "strategy": self.strategy.get("name")}
+        named |= {f"model's {key}": self.model.get(key) for key in ("kind", "network", "estimator")}
+        families = ("timm:", "sentence-transformers:")
+        return {
+            str(name): kind
+            for kind, name in named.items()
+            if isinstance(name, str) and is_path(name) and not name.startswith(families)
+        }
+
+
+def as_settings(given: dict[str, Any]) -> Settings:
+    """Settings from plain values; a mistake is one sentence."""
+    return parsed(lambda: Settings(**check_keys(FILE, given, Settings.model_fields)))
+
+
+def read_settings(folder: Path) -> Settings:
+    """The settings of the project in a folder.
+
+    Raises:
+        FileFormatError: if the file is damaged, or says something that cannot be.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no project in {folder}: there is no {FILE}; make one with: batchbalance init {folder}"
+        )
+    try:
+        return as_settings(tomllib.loads(path.read_text(encoding="utf-8-sig")))
+    except (ValueError, TypeError) as error:  # UnicodeDecodeError and TOMLDecodeError are ValueErrors
+        raise FileFormatError(f"{path}: {error}") from error
+
+
+def write_settings(folder: Path, settings: Settings) -> None:
+    """Write the settings, whole or not at all."""
+    with replacing(folder / FILE) as temporary:
+        temporary.write_text(HEADING + "\n".join(_lines(settings)) + "\n", encoding="utf-8")
+
+
+def replace_classes(folder: Path, classes: list[str]) -> None:
+    """Put other classes into the file; its comments go, its settings stay."""
+    write_settings(folder, read_settings(folder).model_copy(update={"classes": tuple(classes)}))
+
+
+def _lines(settings: Settings) -> Iterator[str]:
+    values = settings.model_dump(exclude_none=True)
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    for key, value in values.items():
+        if key not in tables:
+            yield f"{key} = {_toml(value)}"
+    for name, table in tables.items():
+        yield ""
+        yield f"[{name}]"
+        for key, value in table.items():
+            if value not in ((), []):
+                yield f"{key if key.isidentifier() else json.dumps(key)} = {_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML, which has JSON's texts, numbers and lists."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(each) for each in value) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

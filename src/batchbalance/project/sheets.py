@@ -1,0 +1,160 @@
+"""CSV files that people fill in with a spreadsheet.
+
+A cell that a spreadsheet would run as a formula is written with an apostrophe before it, and read without it again.
+"""
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchbalance.errors import FileFormatError
+from batchbalance.files import check_is_file, replacing
+
+DELIMITERS = (",", ";", "\t")
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+ID, LABEL, ANNOTATOR, SECONDS = "id", "label", "annotator", "seconds"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A row with a label.
+
+    Attributes:
+        where: the row, for messages.
+        id: the cell of the id, as it stands there.
+        label: the cell of the label, as it stands there.
+        annotator: who gave it, if a column says so.
+        seconds: how long it took, if a column says so.
+    """
+
+    where: str
+    id: str
+    label: str
+    annotator: str | None = None
+    seconds: float | None = None
+
+
+def escaped(cell: str) -> str:
+    """A cell that no spreadsheet runs; numbers stay as they are."""
+    return f"'{cell}" if cell.startswith(FORMULA) and not _is_number(cell) else cell
+
+
+def meanings(cell: str) -> list[str]:
+    """What a cell may stand for: first without the apostrophe that `escaped` put there, then as it is."""
+    return [cell[1:], cell] if cell[:1] == "'" and cell[1:].startswith(FORMULA) else [cell]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return cell.strip() == cell
+
+
+def write_sheet(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a CSV file whole or not at all; spreadsheets read it as UTF-8, by a mark at its start if it needs one."""
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer)
+    writer.writerow(columns)
+    writer.writerows([escaped(cell) for cell in row] for row in rows)
+    text = buffer.getvalue()
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8" if text.isascii() else "utf-8-sig"))
+
+
+def read_answers(
+    path: str | os.PathLike[str], id_column: str | None = None, label_column: str | None = None
+) -> list[Answer]:
+    """The rows of a CSV file whose label is filled in.
+
+    Args:
+        path: the file, separated by commas, semicolons or tabs.
+        id_column: the column of the ids; `id` if left out.
+        label_column: the column of the labels; `label` if left out.
+
+    Raises:
+        FileFormatError: if it is no such file.
+    """
+    path = Path(path)
+    rows = list(_rows(path, id_column or ID))
+    header = [name.strip() for name in rows[0][1]] if rows else []
+    places = _places(path, header, {ID: id_column or ID, LABEL: label_column or LABEL})
+    answers = []
+    for line, row in rows[1:]:
+        cells = row + [""] * (len(header) - len(row))
+        if any(cell.strip() for cell in cells[len(header) :]):
+            raise FileFormatError(
+                f"{path} line {line} must have {len(header)} cells, got {len(row)}; quote cells that hold the separator"
+            )
+        label = cells[places[LABEL]]
+        if not label.strip():
+            continue
+        name = cells[places[ID]]
+        if not name:
+            raise FileFormatError(f"{path} line {line} must have an id, got a label without one")
+        who = cells[places[ANNOTATOR]].strip() or None if ANNOTATOR in places else None
+        took = _seconds(cells[places[SECONDS]], f"{path} line {line}") if SECONDS in places else None
+        answers.append(Answer(f"{path} line {line}", name, label, who, took))
+    return answers
+
+
+def _places(path: Path, header: Sequence[str], wanted: dict[str, str]) -> dict[str, int]:
+    """Where the columns are; names match in any case."""
+    lower = [name.lower() for name in header]
+    found = {}
+    for role, name in wanted.items():
+        if name.lower() not in lower:
+            raise FileFormatError(f"{path} must have a column {name!r}, got columns {', '.join(header) or 'none'}")
+        found[role] = header.index(name) if name in header else lower.index(name.lower())
+    return found | {role: lower.index(role) for role in (ANNOTATOR, SECONDS) if role in lower and role not in found}
+
+
+def _rows(path: Path, id_column: str) -> Iterable[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the number of its line."""
+    text = _decoded(path)
+    limit = csv.field_size_limit(2**31 - 1)  # texts may be longer than its default
+    try:
+        delimiter = _delimiter(text, id_column)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise FileFormatError(f"{path} must be a CSV file, got damage: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _delimiter(text: str, id_column: str) -> str:
+    """What separates the cells: what gives a column of ids, and the most columns."""
+    best, most = DELIMITERS[0], (False, 0)
+    for delimiter in DELIMITERS:
+        header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
+        found = (id_column.lower() in [name.strip().lower() for name in header], len(header))
+        if found > most:
+            best, most = delimiter, found
+    return best
+
+
+def _decoded(path: Path) -> str:
+    check_is_file(path)
+    content = path.read_bytes()
+    is_wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    try:
+        return content.decode("utf-16" if is_wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} must be a text file in UTF-8, got other bytes; save it as CSV UTF-8") from error
+
+
+def _seconds(cell: str, where: str) -> float | None:
+    if not cell.strip():
+        return None
+    try:
+        seconds = float(cell)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise FileFormatError(f"{where}: seconds must be a number of at least 0, got {cell!r}")
+    return seconds

@@ -1,0 +1,185 @@
+"""What a project knows: the view of its events."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from batchbalance.labels import Event
+
+Who = str | None
+
+ANSWERS = ("labelled", "corrected")
+UNDOABLE = (*ANSWERS, "skipped", "flagged", "commented")
+AUDIT, RANDOM = "audit", "random"  # why an item was asked, if it was not a strategy
+
+
+@dataclass(frozen=True)
+class Note:
+    """What somebody wrote about an item."""
+
+    who: Who
+    time: float
+    text: str
+
+
+@dataclass
+class ItemView:
+    """What is known of one item.
+
+    Attributes:
+        answers: the latest answer of each person, the number of a class.
+        answered: when each of them was given.
+        last: who answered last.
+        open: whom it was asked and who has neither answered, skipped nor given it back; with the number of the event.
+        skipped: who skipped it, and was not asked again.
+        reasons: why it was asked: "audit", "random", or the name of a strategy; empty if it never was.
+        first_asked: the number of the event that asked it first.
+        flags: notes of those who flagged it.
+        comments: other notes.
+        seconds: how long answers took, all together.
+    """
+
+    answers: dict[Who, int] = field(default_factory=dict)
+    answered: dict[Who, float] = field(default_factory=dict)
+    last: Who = None
+    open: dict[Who, int] = field(default_factory=dict)
+    skipped: dict[Who, int] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    first_asked: int | None = None
+    flags: list[Note] = field(default_factory=list)
+    comments: list[Note] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def label(self) -> int | None:
+        """The majority of the latest answers; None if there is none, or a tie."""
+        ranked = Counter(self.answers.values()).most_common(2)
+        if not ranked or (len(ranked) == 2 and ranked[0][1] == ranked[1][1]):
+            return None
+        return ranked[0][0]
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether there are answers, and a tie."""
+        return bool(self.answers) and self.label is None
+
+    def is_complete(self, wanted: int) -> bool:
+        """Whether it has the answers that are wanted, and no tie."""
+        return len(self.answers) >= wanted and not self.is_disputed
+
+    def take(self, event: Event) -> None:
+        """Count an event in."""
+        who = event.who
+        if event.kind == "asked":
+            self.reasons.append(str(event.value))
+            if self.first_asked is None:
+                self.first_asked = event.number
+            if who not in self.answers or self.is_disputed:
+                self.open[who] = event.number
+            self.skipped.pop(who, None)
+        elif event.kind in ANSWERS:
+            self.answers[who] = event.value
+            self.answered[who] = event.time
+            self.last = who
+            self.seconds += event.seconds or 0.0
+            self.open.pop(who, None)
+            self.skipped.pop(who, None)
+        elif event.kind == "skipped":
+            self.skipped[who] = event.number
+            self.open.pop(who, None)
+        elif event.kind == "returned":
+            self.open.pop(who, None)
+        elif event.kind == "flagged":
+            self.flags.append(Note(who, event.time, str(event.value)))
+        elif event.kind == "commented":
+            self.comments.append(Note(who, event.time, str(event.value)))
+
+
+class State:
+    """The view of all events so far. Call `update` with the whole log to take in what is new.
+
+    Attributes:
+        classes: the names of the classes; the number of a class is its place here, and stays.
+        items: what is known of each row that anything happened to.
+        num_events: how many events were taken in.
+        num_batches: how often new questions were chosen.
+        label_batches: how often they had been when the last answer came.
+        last_answer: the number of the last event that changed an answer.
+    """
+
+    def __init__(self) -> None:
+        self.classes: list[str] = []
+        self.items: dict[int, ItemView] = {}
+        self.num_events = self.num_batches = self.label_batches = self.last_answer = 0
+        self._events: list[Event] = []
+        self._by_item: dict[int, list[Event]] = {}
+        self._undone: set[int] = set()
+
+    def update(self, events: Sequence[Event]) -> None:
+        """Take in the events after those that were taken in before."""
+        for event in events[self.num_events :]:
+            self._events.append(event)
+            self.num_events = event.number
+            if event.kind == "begun":
+                self.classes = list(event.value["classes"])
+            elif event.kind == "class added":
+                self.classes.append(event.value)
+            elif event.kind == "class renamed":
+                self.classes[event.value["class"]] = event.value["name"]
+            elif event.kind == "undone":
+                self._undo(events[event.value - 1])
+            elif event.item is not None:
+                self._by_item.setdefault(event.item, []).append(event)
+                self.items.setdefault(event.item, ItemView()).take(event)
+            if event.batch is not None:
+                self.num_batches = max(self.num_batches, event.batch + 1)
+            if event.kind in (*ANSWERS, "undone"):
+                self.label_batches, self.last_answer = self.num_batches, event.number
+
+    def _undo(self, event: Event) -> None:
+        self._undone.add(event.number)
+        if event.item is None:
+            return
+        kept = [each for each in self._by_item[event.item] if each.number != event.number]
+        view = ItemView()
+        for each in kept:
+            view.take(each)
+        self._by_item[event.item], self.items[event.item] = kept, view
+
+    def labels(self) -> dict[int, int]:
+        """The class of each labelled row, in the order of rows."""
+        found = {row: view.label for row, view in self.items.items()}
+        return {row: found[row] for row in sorted(found) if found[row] is not None}  # type: ignore[misc]
+
+    def open_questions(self, who: Who, wanted: int) -> list[int]:
+        """Rows that a person was asked and that still want an answer, oldest question first."""
+        mine = [(view.open[who], row) for row, view in self.items.items() if who in view.open]
+        return [row for _, row in sorted(mine) if not self.items[row].is_complete(wanted)]
+
+    def skipped(self, who: Who, wanted: int) -> list[int]:
+        """Rows that a person skipped and that still want an answer, in the order they were skipped."""
+        mine = [(view.skipped[who], row) for row, view in self.items.items() if who in view.skipped]
+        return [row for _, row in sorted(mine) if not self.items[row].is_complete(wanted)]
+
+    def asked_for(self, reason: str) -> list[int]:
+        """Rows that were asked for a reason, in the order they were first asked."""
+        found = [(view.first_asked or 0, row) for row, view in self.items.items() if reason in view.reasons]
+        return [row for _, row in sorted(found)]
+
+    def undoable(self, who: Who, *, anyone: bool = False) -> Iterator[Event]:
+        """Events that can be undone, the latest first."""
+        for event in reversed(self._events):
+            if event.kind in UNDOABLE and event.number not in self._undone and (anyone or event.who == who):
+                yield event
+
+    def history(self) -> list[Event]:
+        """Events that were not undone, and are not undoings."""
+        return [each for each in self._events if each.number not in self._undone and each.kind != "undone"]
+
+    def num_asked(self) -> int:
+        """Items that were ever asked."""
+        return sum(view.first_asked is not None for view in self.items.values())
+
+    def annotators(self) -> list[Who]:
+        """Everybody who answered, in the order of their first answers."""
+        return list(dict.fromkeys(each.who for each in self.history() if each.kind in ANSWERS))

@@ -1,0 +1,217 @@
+"""Advice on when to stop: rules that each say in one sentence what they see. Nothing ever stops by itself.
+
+Agreement of successive models is Bloodgood and Vijay-Shanker's (2009). The label change and the forecast look at
+spans of labels, not at batches, so that small batches do not look like a model that has settled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchbalance.project.audit import ALPHA, LEAST_FOR_ERROR, Interval, Look
+
+UNKNOWN = -1  # the class predicted for an item that was not there yet, and the label of one that has none
+
+SPAN, NUM_STEPS, LEAST_KAPPA = 20, 3, 0.99  # labels between two models, steps looked at, mean κ that is enough
+MOST_CHANGED = 0.05  # share of labels that may change while the labels double
+MORE, LEAST_GAIN = 50, 0.01  # labels to forecast, accuracy that they should bring
+LEAST_ROUNDS = 4  # that a curve is fitted to
+NUM_RESAMPLES = 1000
+
+Verdict = Literal["stop", "go on", "cannot tell"]
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One trained model of a project, as it was then.
+
+    Attributes:
+        num_labels: what it was trained on.
+        when: seconds since 1970.
+        predicted: (F,) its classes for the items of the fixed set; −1 for items that were added later.
+        audit_correct: how many audit labels of that time it got right.
+        audit_total: of so many.
+        test_correct: the same on the user's own test set, if there is one.
+        test_total: of so many.
+    """
+
+    num_labels: int
+    when: float
+    predicted: NDArray[Any]
+    audit_correct: int = 0
+    audit_total: int = 0
+    test_correct: int = 0
+    test_total: int = 0
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What one rule says.
+
+    Attributes:
+        rule: its name.
+        verdict: "stop", "go on" or "cannot tell".
+        sentence: what it sees.
+    """
+
+    rule: str
+    verdict: Verdict
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What more labels would bring.
+
+    Attributes:
+        more: so many labels.
+        gain: expected gain in accuracy.
+        interval: of the gain, 95 %.
+    """
+
+    more: int
+    gain: float
+    interval: Interval
+
+
+def cohen_kappa(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Agreement beyond chance of two lists of classes; 1 if both are one and the same class throughout."""
+    first, second = np.asarray(first), np.asarray(second)
+    classes, codes = np.unique(np.concatenate([first, second]), return_inverse=True)
+    left, right = codes[: len(first)], codes[len(first) :]
+    shares = [np.bincount(each, minlength=len(classes)) / len(each) for each in (left, right)]
+    by_chance = float(shares[0] @ shares[1])
+    agreed = float((left == right).mean())
+    return 1.0 if by_chance == 1 else (agreed - by_chance) / (1 - by_chance)
+
+
+def agreement(rounds: Sequence[Round]) -> Advice:
+    """Whether successive models, at least 20 labels apart, agree on the fixed set."""
+    models = _apart(rounds, SPAN)[-NUM_STEPS - 1 :]
+    if len(models) <= NUM_STEPS:
+        return Advice("agreement", "cannot tell", f"There are not yet {NUM_STEPS + 1} models {SPAN} labels apart.")
+    pairs = [_both_known(a, b) for a, b in pairwise(models)]
+    kappa = sum(cohen_kappa(a, b) for a, b in pairs) / len(pairs)
+    return Advice(
+        "agreement",
+        "stop" if kappa >= LEAST_KAPPA else "go on",
+        f"The last {len(models)} models, at least {SPAN} labels apart, agree by κ = {kappa:.3f} on "
+        f"{len(pairs[-1][0]):,} items; {LEAST_KAPPA} or more says that they have settled.",
+    )
+
+
+def label_change(rounds: Sequence[Round]) -> Advice:
+    """Whether predicted labels still change: against the model with half as many labels, or fewer."""
+    before = [each for each in rounds if 0 < 2 * each.num_labels <= rounds[-1].num_labels]
+    if not before:
+        return Advice("label change", "cannot tell", "There is no model yet with half as many labels as now.")
+    first, last = _both_known(before[-1], rounds[-1])
+    changed = float((first != last).mean())
+    return Advice(
+        "label change",
+        "stop" if changed <= MOST_CHANGED else "go on",
+        f"From {before[-1].num_labels} to {rounds[-1].num_labels} labels {100 * changed:.1f} % of predicted labels "
+        f"changed, so accuracy changed by at most as much; {100 * MOST_CHANGED:.0f} % or less says that it settled.",
+    )
+
+
+def target_reached(target: float | None, looks: Sequence[Look]) -> Advice:
+    """Whether the accuracy asked for is reached, by the lower end of the last look's interval."""
+    if target is None:
+        return Advice("target", "cannot tell", "No target accuracy is set.")
+    if not looks:
+        return Advice(
+            "target", "cannot tell", f"The target is {target:.2f}; there are too few audit labels for a look."
+        )
+    last = looks[-1]
+    reached = last.interval.low >= target
+    return Advice(
+        "target",
+        "stop" if reached else "go on",
+        f"Look {last.number}, at {last.num_labels} labels, had {last.correct} of {last.total} right: accuracy at least "
+        f"{last.interval.low:.3f}, allowing for all looks, which {'reaches' if reached else 'is below'} the target of "
+        f"{target:.2f}.",
+    )
+
+
+def budget_spent(budget: float | None, spent: float, unit: str = "labels") -> Advice:
+    """Whether as much was asked as was planned."""
+    if budget is None:
+        return Advice("budget", "cannot tell", "No budget is set.")
+    return Advice("budget", "stop" if spent >= budget else "go on", f"{spent:,g} of {budget:,g} {unit} are used.")
+
+
+def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE, *, seed: int = 0) -> Forecast | None:
+    """What `more` labels would bring, if the error goes on to fall as a power of the number of labels.
+
+    The power is fitted to the models of the last three quarters of the labels, on the same audit items. The interval
+    is from 1,000 resamples of these items, each with the scatter of the models around the curve for two models (now
+    and then). That the curve is a power is assumed, not tested. None with fewer than 4 models or 20 audit labels.
+
+    Args:
+        num_labels: (R,) what each model was trained on, not falling.
+        is_right: (R, n) whether it gets each audit item right.
+        more: labels to come.
+        seed: of the resamples.
+    """
+    counts = np.asarray(num_labels, dtype=np.float64)
+    recent = 4 * counts >= counts[-1] if len(counts) else np.zeros(0, dtype=bool)
+    if len(np.unique(counts[recent])) < LEAST_ROUNDS or np.shape(is_right)[1] < LEAST_FOR_ERROR:
+        return None
+    wrong = ~np.asarray(is_right, dtype=bool)[recent]
+    num_items = wrong.shape[1]
+    random = np.random.default_rng(seed)
+    weights = random.multinomial(num_items, np.full(num_items, 1 / num_items), size=NUM_RESAMPLES)
+    weights = np.concatenate(
+        [np.ones((1, num_items), dtype=weights.dtype), weights]
+    )  # the items as they are come first
+    errors = (wrong @ weights.T + 0.5) / (num_items + 1)  # (R, 1 + resamples), never 0
+    log_counts = np.log(counts[recent])
+    centred = log_counts - log_counts.mean()
+    logs = np.log(errors)
+    powers = np.minimum(centred @ logs / (centred @ centred), 0.0)  # more labels do not make the curve rise
+    fitted = np.exp(logs.mean(axis=0) + powers * centred[:, None])
+    gains = fitted[-1] * (1 - (1 + more / counts[-1]) ** powers)
+    scatter = np.sqrt(2 * ((errors[:, 0] - fitted[:, 0]) ** 2).sum() / max(1, len(centred) - 2))
+    spread = gains[1:] + scatter * random.standard_normal(NUM_RESAMPLES)
+    low, high = np.quantile(spread, [ALPHA / 2, 1 - ALPHA / 2])
+    return Forecast(more, float(gains[0]), Interval(float(low), float(high)))
+
+
+def worth_it(found: Forecast | None) -> Advice:
+    """Whether more labels would bring at least a point of accuracy."""
+    if found is None:
+        needed = f"A forecast needs {LEAST_FOR_ERROR} audit labels and {LEAST_ROUNDS} models of different sizes."
+        return Advice("forecast", "cannot tell", needed)
+    if found.interval.high < LEAST_GAIN:
+        verdict: Verdict = "stop"
+    else:
+        verdict = "go on" if found.gain >= LEAST_GAIN else "cannot tell"
+    return Advice(
+        "forecast",
+        verdict,
+        f"{found.more} more labels would bring {100 * found.gain:+.1f} points of accuracy, "
+        f"[{100 * found.interval.low:+.1f}, {100 * found.interval.high:+.1f}], if the curve goes on as it does; below "
+        f"{100 * LEAST_GAIN:.0f} they are hardly worth it.",
+    )
+
+
+def _apart(rounds: Sequence[Round], span: int) -> list[Round]:
+    """Rounds at least `span` labels apart, counted back from the last; oldest first."""
+    found: list[Round] = []
+    for each in reversed(rounds):
+        if not found or found[-1].num_labels - each.num_labels >= span:
+            found.append(each)
+    return found[::-1]
+
+
+def _both_known(first: Round, second: Round) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What two models predict for the items that both knew."""
+    both = (first.predicted != UNKNOWN) & (second.predicted != UNKNOWN)
+    if not both.any():
+        raise ValueError("`rounds` must share items of the fixed set, got two that share none")
+    return first.predicted[both], second.predicted[both]
