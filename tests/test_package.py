@@ -29,7 +29,7 @@ PUBLIC = {
     "ClusterMargin", "CoreSet", "Cover", "CoverBalance", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy",
     "EnumeratedBalance", "Epig", "FileFormatError", "GreedyBalance", "HypothesisTable", "Learner", "LeastConfidence",
     "Margin", "MaxHerding", "MeanStd", "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald",
-    "PowerSampling", "Predictions", "ProbCover", "Random", "STRATEGIES", "SampledBalance", "Selection",
+    "PowerSampling", "Predictions", "ProbCover", "Project", "Random", "STRATEGIES", "SampledBalance", "Selection",
     "StochasticBalance", "Strategy", "TypiClust", "UHerding", "UnknownNameError", "VariationRatio",
     "annealed_threshold", "balance_scores",
     "connect", "evaluate_batch", "hamming_distances", "information", "joint_balance", "select",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from batchbalance.learner import Learner
     from batchbalance.predictions import Predictions
+    from batchbalance.project import Project
     from batchbalance.selection import Selection, select
     from batchbalance.strategies import (
         STRATEGIES,
@@ -94,6 +95,7 @@ __all__ = [
     "PowerSampling",
     "Predictions",
     "ProbCover",
+    "Project",
     "Random",
     "SampledBalance",
     "Selection",
@@ -128,6 +130,7 @@ _HOMES = {  # where a name is from; those of __all__ that are not here are strat
     ],
     "learner": ["Learner"],
     "predictions": ["Predictions"],
+    "project": ["Project"],
     "selection": ["Selection", "select"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -2,10 +2,10 @@
 
 import gc
 
-from batchbalance.cli import embed, experiments, report, run, select
+from batchbalance.cli import embed, experiments, project, project_changes, report, run, select
 from batchbalance.cli.app import app
 
-__all__ = ["app", "embed", "experiments", "main", "report", "run", "select"]
+__all__ = ["app", "embed", "experiments", "main", "project", "project_changes", "report", "run", "select"]
 
 
 def main() -> None:

@@ -81,7 +81,6 @@ class EventLog:
 
     Args:
         path: the file, made if it is not there; its folder must exist. None keeps the log in memory.
-        make: False refuses a file that is not there.
 
     Attributes:
         notes: what a user should know about how it is kept.
@@ -91,15 +90,13 @@ class EventLog:
         OSError: if it cannot be opened or written to.
     """
 
-    def __init__(self, path: Path | None, *, make: bool = True) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self.notes: tuple[str, ...] = ()
         self._lock = threading.RLock()
         self._hash, self._number = START, 0
         self._events: list[Event] = []
         self._is_writing = False
-        if path is not None and not make and not path.is_file():
-            raise FileNotFoundError(f"no such file: {path}")
         with self._told_plainly():
             self._connection = self._opened()
             self._finalizer = weakref.finalize(self, self._connection.close)

@@ -6,11 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from batchbalance.files import replacing
+from batchbalance.project.pages import batch_fragment, batch_page
 from batchbalance.project.settings import SourceKind
 from batchbalance.project.sheets import ID, LABEL, write_sheet
+from batchbalance.project.status import Shown
 from batchbalance.selection import Selection
 
 COLUMNS: dict[SourceKind, str] = {"images": "file", "texts": "text"}
+
+
+def shown(kind: SourceKind, name: str, content: str | None, root: Path | None) -> Shown:
+    """An item as a person sees it."""
+    if kind == "images" and root is not None and content is not None:
+        return Shown(name, image=root / content)
+    if kind == "table" and content is not None:
+        row = json.loads(content)
+        return Shown(name, fields=tuple((key, "" if value is None else str(value)) for key, value in row.items()))
+    return Shown(name, content or "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +59,24 @@ class Batch:
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self.ids[:3])) + (", …" if len(self.ids) > 3 else "")
         return f"Batch({len(self.ids)} {self.kind}: {shown})"
+
+    def shown(self) -> list[Shown]:
+        """The items as a person sees them."""
+        return [shown(self.kind, name, each, self.root) for name, each in zip(self.ids, self.contents, strict=True)]
+
+    def _repr_html_(self) -> str:
+        return batch_fragment(self.shown())
+
+    def to_html(self, path: str | os.PathLike[str], project: str, answers: str = "batch.csv") -> None:
+        """Write a contact sheet.
+
+        Args:
+            path: the file.
+            project: its name.
+            answers: the CSV file to fill in.
+        """
+        with replacing(path) as temporary:
+            temporary.write_text(batch_page(project, self.shown(), self.classes, answers), encoding="utf-8")
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write id, an empty label to fill in, and what the item is."""

@@ -17,6 +17,7 @@ from batchbalance.project.audit import FIXED_SET, audit_order
 from batchbalance.project.audit import validation_error as audited_error
 from batchbalance.project.label_errors import cross_validated, cross_validated_error
 from batchbalance.project.model import Trained, class_probs, class_votes, model_fit, trained
+from batchbalance.project.planning import training_rows
 from batchbalance.project.settings import Settings
 from batchbalance.project.state import AUDIT, State
 from batchbalance.project.stopping import Round
@@ -58,8 +59,8 @@ class Learning:
 
     def training_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """Rows and classes to train on: all labels but those of the audit set and of the test set."""
-        found = {row: label for row, label in state.labels().items() if not self._store.is_audit[row]}
-        return np.array(list(found), dtype=np.int64), np.array(list(found.values()), dtype=np.int64)
+        rows, labels = training_rows(state, self._store), state.labels()
+        return rows, np.array([labels[row] for row in rows.tolist()], dtype=np.int64)
 
     def trained(self, state: State, vectors: np.ndarray) -> Trained | None:
         """The model of all labels so far; None before two classes have labels."""
@@ -136,7 +137,10 @@ class Learning:
             more = class_probs(model.posterior, vectors[missing]).argmax(axis=1)
             said |= dict(zip(missing, more.tolist(), strict=True))
         correct = sum(said[row] == label for row, label in zip(audit.tolist(), truth.tolist(), strict=True))
-        found = Round(len(model.rows), rounds.now(), predicted, correct, len(audit))
+        tests = list(state.tests)
+        tested = class_probs(model.posterior, vectors[tests]).argmax(axis=1) if tests else np.zeros(0, dtype=np.int64)
+        right = int((tested == np.array(list(state.tests.values()))).sum()) if tests else 0
+        found = Round(len(model.rows), rounds.now(), predicted, correct, len(audit), right, len(tests))
         rounds.save_round(self._folder, state.last_answer, found, rows)
 
     def _key(self, rows: np.ndarray, labels: np.ndarray, num_classes: int) -> str:

@@ -75,13 +75,19 @@ def waiting(state: State, rules: Rules, who: Who, count: int, again: bool) -> li
 def is_free(state: State, row: int, who: Who) -> bool:
     """Whether an item can be asked of this person as a new one."""
     view = state.items.get(row)
-    return view is None or not (view.answers or view.open or who in view.skipped)
+    return row not in state.tests and (view is None or not (view.answers or view.open or who in view.skipped))
+
+
+def training_rows(state: State, store: ProjectStore) -> np.ndarray:
+    """(L,) rows to train on: all that have a label, but for the audit set and the test set."""
+    found = [row for row in state.labels() if not store.is_audit[row] and row not in state.tests]
+    return np.array(found, dtype=np.int64)
 
 
 def free_rows(state: State, num_items: int, who: Who) -> np.ndarray:
     """(N,) which items can be asked of this person as new ones."""
     free = np.ones(num_items, dtype=bool)
-    free[[row for row in state.items if not is_free(state, row, who)]] = False
+    free[[row for row in {*state.items, *state.tests} if not is_free(state, row, who)]] = False
     return free
 
 
@@ -175,7 +181,7 @@ class Planner:
         memory_budget: int | str | None,
         progress: bool,
     ) -> Selection:
-        labelled = np.array([row for row in state.labels() if not self._store.is_audit[row]], dtype=np.int64)
+        labelled = training_rows(state, self._store)
         candidates = candidates.copy()
         excluded = ~candidates
         excluded[labelled] = False

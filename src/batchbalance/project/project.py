@@ -1,68 +1,38 @@
 """A project: items, people who label them, and a model that says which to label next; all in one folder."""
 
 import os
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
 
 from batchbalance.checks import check_whole
-from batchbalance.errors import FileFormatError, UnknownNameError
-from batchbalance.labels import Event, NewEvent
-from batchbalance.project import items as sources
+from batchbalance.errors import UnknownNameError
+from batchbalance.labels import NewEvent
 from batchbalance.project import sheets
-from batchbalance.project.agreement import Agreement, agreements
-from batchbalance.project.answers import Told, Undone, answer_events, as_answers, check_name, named_class
+from batchbalance.project.answers import Told, Undone, answer_events, as_answers, check_name, class_number, named_class
 from batchbalance.project.batch import Batch
-from batchbalance.project.exporting import COLUMNS, MORE_COLUMNS, Exported, exported
-from batchbalance.project.items import Vectors, source_path, vectors_of
-from batchbalance.project.learning import Guess, Learning, guesses_of
-from batchbalance.project.making import Maker
-from batchbalance.project.model import class_probs
-from batchbalance.project.planning import Plan, Planner, Question, Rules, is_free, waiting
+from batchbalance.project.planning import Plan, Question, is_free, waiting
+from batchbalance.project.reading import ReadableProject, seen_from
 from batchbalance.project.settings import (
-    Data,
-    Settings,
     SourceKind,
     as_settings,
-    read_settings,
-    replace_classes,
     write_settings,
 )
-from batchbalance.project.state import ItemView, State, Who
-from batchbalance.project.store import ProjectStore
-from batchbalance.registry import check_paths
+from batchbalance.project.state import State, Who
 
 SOURCES: tuple[SourceKind, ...] = ("images", "texts", "table", "embeddings")
 
 
-class Project:
+class Project(ReadableProject):
     """A project in a folder. Make one with ``Project.create``, go on with ``Project.open``.
 
     Everything told is on disk when a call returns. Several processes and threads may use one project at a time.
 
     Attributes:
         folder: where it is.
+        settings: those of `project.toml`.
         notes: what is worth knowing about how it was opened.
     """
-
-    def __init__(self, folder: Path, *, allow_imports: bool, progress: bool, make: bool = False) -> None:
-        self.folder = folder
-        self.settings: Settings = read_settings(folder)
-        if not allow_imports:
-            check_paths(self.settings.paths_named(), str(folder / "project.toml"))
-        self.notes: tuple[str, ...] = ()
-        self._progress, self._lock = progress, threading.RLock()
-        self._store = ProjectStore(folder, make=make)
-        self._state = State()
-        self._begin()
-        settings = self.settings
-        rules = Rules(settings.seed, settings.audit, settings.random_arm, settings.annotators_per_item)
-        self._rules = rules
-        self._planner = Planner(self._store, rules, settings.strategy)
-        self._learning = Learning(folder, self._store, settings)
-        self.notes += self._store.log.notes
 
     @classmethod
     def create(
@@ -79,6 +49,7 @@ class Project:
         drop: Sequence[str] = (),
         cost: str | None = None,
         ids: str | os.PathLike[str] | None = None,
+        test: str | os.PathLike[str] | None = None,
         skip_bad: bool = False,
         progress: bool = False,
         **settings: Any,
@@ -97,6 +68,7 @@ class Project:
             drop: columns of a table not to take, such as a label.
             cost: the column of what a label costs, or a CSV file of ids and costs.
             ids: a file of ids, one a line, for embeddings.
+            test: a CSV file of ids and labels to measure by. Its items are never asked nor trained on.
             skip_bad: leave out damaged files and empty texts.
             progress: show how far it is.
             settings: others, by their names in `project.toml`: `encoder`, `model`, `strategy`, `batch_size`,
@@ -118,9 +90,9 @@ class Project:
             raise FileNotFoundError(f"no such data: {path} is neither a file nor a folder")
         target = Path(folder)
         data = {
-            "kind": kind, "path": _seen_from(target, path), "column": _as_list(column), "id": id, "drop": list(drop),
-            "cost": _seen_from(target, cost) if cost is not None and Path(cost).is_file() else cost,
-            "ids": None if ids is None else _seen_from(target, ids), "skip_bad": skip_bad,
+            "kind": kind, "path": seen_from(target, path), "column": _as_list(column), "id": id, "drop": list(drop),
+            "cost": seen_from(target, cost) if cost is not None and Path(cost).is_file() else cost,
+            "ids": None if ids is None else seen_from(target, ids), "skip_bad": skip_bad,
         }  # fmt: skip
         for key, name in (("model", "kind"), ("strategy", "name")):
             if isinstance(settings.get(key), str):
@@ -132,8 +104,13 @@ class Project:
         if (target / "project.toml").exists():
             raise FileExistsError(f"there is a project in {target} already; go on with it, or name another folder")
         target.mkdir(parents=True, exist_ok=True)
+        if test is not None:
+            sheets.read_answers(test)  # a mistake is found before the work begins
         write_settings(target, made)
-        return cls(target, allow_imports=True, progress=progress, make=True)
+        project = cls(target, allow_imports=True, progress=progress)
+        if test is not None:
+            project.set_test(test)
+        return project
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, allow_imports: bool = False, progress: bool = False) -> "Project":
@@ -148,83 +125,7 @@ class Project:
             FileNotFoundError: if there is no project.
             FileFormatError: if something in it is damaged.
         """
-        return cls(Path(folder), allow_imports=allow_imports, progress=progress, make=True)
-
-    # What is known.
-
-    def __len__(self) -> int:
-        return self._store.num_items
-
-    def __repr__(self) -> str:
-        labels = self.labels
-        return f"Project({str(self.folder)!r}: {len(self):,} {self.settings.data.kind}, {len(labels):,} labels)"
-
-    @property
-    def classes(self) -> list[str]:
-        """The labels."""
-        return list(self._now().classes)
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The label of each id that has one: the majority of the latest answers. Ties have none."""
-        with self._lock:
-            state = self._now()
-            found = state.labels()
-            names = self._store.ids(list(found))
-            return {name: state.classes[label] for name, label in zip(names, found.values(), strict=True)}
-
-    def open_questions(self, annotator: str | None = None) -> list[str]:
-        """What was asked of a person and has no answer yet, oldest first."""
-        with self._lock:
-            return self._store.ids(self._now().open_questions(check_name(annotator), self._rules.wanted))
-
-    def view(self, name: Any) -> ItemView:
-        """All that is known of one item."""
-        with self._lock:
-            return self._now().items.get(self.row_of(name), ItemView())
-
-    def events(self) -> list[Event]:
-        """Everything that ever happened, oldest first; `item` is a row, see `ids`."""
-        with self._lock:
-            return list(self._store.events())
-
-    def history(self, annotator: str | None = None, *, anyone: bool = False) -> list[Event]:
-        """What a person did and did not undo, the latest first."""
-        with self._lock:
-            return list(self._now().undoable(check_name(annotator), anyone=anyone))
-
-    def agreements(self) -> list[Agreement]:
-        """Cohen's κ of every two people who answered the same items."""
-        with self._lock:
-            return agreements(self._now())
-
-    def ids(self, rows: Sequence[int] | None = None) -> list[str]:
-        """The ids of some rows, or of all items."""
-        return self._store.ids(rows)
-
-    def row_of(self, name: Any) -> int:
-        """The row of an id. Whole numbers stand for their text."""
-        for meaning in sheets.meanings(str(name)):
-            row = self._store.row_of(sources.normal_id(meaning))
-            if row is not None:
-                return row
-        raise ValueError(f"ids must be those of items in this project, got {str(name)!r}")
-
-    def contents(self, ids: Iterable[Any]) -> list[str | None]:
-        """The text of each item, the path of its file within `root`, its row as JSON; None for a bare embedding."""
-        return self._store.contents([self.row_of(name) for name in ids])
-
-    @property
-    def root(self) -> Path | None:
-        """The folder that files are in; None if items are no files."""
-        if self.settings.data.kind != "images":
-            return None
-        path = source_path(self.settings.data, self.folder)
-        return path if path.is_dir() else path.parent
-
-    def is_audit(self, ids: Iterable[Any]) -> list[bool]:
-        """Which items are set aside to measure by: to be asked without a guess."""
-        return [bool(self._store.is_audit[self.row_of(name)]) for name in ids]
+        return cls(Path(folder), allow_imports=allow_imports, progress=progress)
 
     # Questions.
 
@@ -362,6 +263,18 @@ class Project:
         self.notes += tuple(maker.notes)
         return count
 
+    def set_test(self, path: str | os.PathLike[str]) -> int:
+        """Set items aside as a test set: a CSV file of ids and labels; how many there are.
+
+        They are never asked nor trained on from now on.
+        """
+        given = as_answers(path, None, None, None, None)
+        rows = [self._row_at(each.where, each.id) for each in given]
+        with self._writing() as state:
+            labels = [class_number(state.classes, each.label, each.where) for each in given]
+            self._store.log.append([NewEvent("tested", row, label) for row, label in zip(rows, labels, strict=True)])
+        return len(rows)
+
     def add_class(self, name: Any) -> None:
         """Add a class at the end; earlier labels stay."""
         new = named_class(name)
@@ -383,123 +296,9 @@ class Project:
             self._store.log.append([NewEvent("class renamed", value={"class": index, "name": after})])
         self._rewrite_classes()
 
-    # The model.
-
-    def guess(self, ids: Iterable[Any]) -> list[Guess] | None:
-        """What the model says about items, and how its draws vote; None before there is a model."""
-        rows = [self.row_of(name) for name in ids]
-        return self._learning.guesses(self._snapshot(), self._embeddings().array, rows)
-
-    def predict(
-        self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, skip_bad: bool = False
-    ) -> list[Guess]:
-        """What the model says about new data like those of the project: a file or a folder.
-
-        Raises:
-            ValueError: if there is no model yet.
-        """
-        data = self._like_ours(source, ids, None).model_copy(update={"skip_bad": skip_bad})
-        state, vectors = self._snapshot(), self._embeddings().array
-        model = self._learning.trained(state, vectors)
-        if model is None:
-            raise ValueError("there is no model yet: labels of at least two classes are needed; tell some first")
-        names, new = self._maker().encoded(data)
-        if new.shape[1:] != vectors.shape[1:]:
-            raise ValueError(f"new data must have {vectors.shape[1]} numbers each, got {new.shape[1]}")
-        return guesses_of(model, new, names, state.classes)
-
-    def exported(self, *, predictions: bool = False) -> list[Exported]:
-        """What is known of items: of those that anything happened to, or of all with the model's predictions."""
-        state = self._snapshot()
-        rows = list(range(len(self))) if predictions else sorted(state.items)
-        probs = None
-        if predictions:
-            vectors = self._embeddings().array
-            model = self._learning.trained(state, vectors)
-            if model is None:
-                raise ValueError("there is no model yet: labels of at least two classes are needed; tell some first")
-            probs = class_probs(model.posterior, vectors)
-        return list(exported(state, rows, self._store.ids(rows), probs))
-
-    def export(self, path: str | os.PathLike[str], *, predictions: bool = False) -> int:
-        """Write labels to a CSV file: id, label, state, annotators, flags, comments; the number of rows.
-
-        Args:
-            path: the file.
-            predictions: all items, with the columns prediction and probability too.
-        """
-        found = self.exported(predictions=predictions)
-        columns = (*COLUMNS, *(MORE_COLUMNS if predictions else ()))
-        sheets.write_sheet(path, columns, (each.cells(predictions=predictions) for each in found))
-        return len(found)
-
     def close(self) -> None:
         """Let go of the database; it is also done when the object goes."""
         self._store.log.close()
-
-    def _begin(self) -> None:
-        """Write what a new project is about; notice what was edited; fetch what an interrupted start left undone."""
-        settings = self.settings
-        fixed = {"seed": settings.seed, "audit": settings.audit, "kind": settings.data.kind}
-        with self._store.log.writing():
-            if not self._store.events():
-                self._store.log.append([NewEvent("begun", value={"classes": list(settings.classes), **fixed})])
-        begun = self._store.events()[0].value
-        for key, value in fixed.items():
-            if begun.get(key) != value:
-                raise FileFormatError(
-                    f"{self.folder / 'project.toml'}: `{key}` must stay {begun.get(key)!r} for as long as a project "
-                    f"lives, got {value!r}; put it back, or make another project"
-                )
-        self._notice_classes()
-        if not self._store.num_items:
-            maker = self._maker()
-            maker.add(settings.data)
-            self.notes += tuple(maker.notes)
-
-    def _notice_classes(self) -> None:
-        """Take in classes that were added to the file; refuse other changes."""
-        known = self._now().classes
-        wanted = list(self.settings.classes)
-        if wanted == known:
-            return
-        if wanted[: len(known)] == known:
-            added = [named_class(name) for name in wanted[len(known) :]]
-            with self._store.log.writing():
-                self._store.log.append([NewEvent("class added", value=name) for name in added])
-            self.notes += (f"classes added by project.toml: {', '.join(wanted[len(known) :])}",)
-        elif wanted in _class_lists(self._store.events()):  # a change was interrupted between log and file
-            self._rewrite_classes()
-        else:
-            raise FileFormatError(
-                f"{self.folder / 'project.toml'}: `classes` must begin with {', '.join(known)}, those of the labels "
-                f"so far, got {', '.join(wanted)}; put them back, and use rename-class or add-class"
-            )
-
-    def _rewrite_classes(self) -> None:
-        replace_classes(self.folder, self._now().classes)
-        self.settings = read_settings(self.folder)
-
-    def _now(self) -> State:
-        """The state by now. Hold the lock while reading it."""
-        with self._lock:
-            self._state.update(self._store.events())
-            return self._state
-
-    def _snapshot(self) -> State:
-        """The state by now, in a copy of its own."""
-        state = State()
-        with self._lock:
-            state.update(list(self._store.events()))
-        return state
-
-    @contextmanager
-    def _writing(self) -> Iterator[State]:
-        """A transaction, and the state in it."""
-        with self._lock:
-            with self._store.log.writing():
-                yield self._snapshot()
-            self._now()
 
     def _plan(self, state: State, who: Who, count: int, again: bool, memory_budget: int | str | None) -> Plan:
         under_way = waiting(state, self._rules, who, count, again)
@@ -556,44 +355,6 @@ class Project:
         with self._writing():
             self._store.log.append([NewEvent(kind, row, value, who) for row in rows])
 
-    def _maker(self) -> Maker:
-        return Maker(self.folder, self._store, self.settings, progress=self._progress)
-
-    def _embeddings(self) -> Vectors:
-        """The embeddings; made anew if `project.toml` names another encoder than they were made with."""
-        with self._lock:
-            recorded = sources.recorded_encoder(self.folder)
-            wanted = self.settings.encoder
-            if self.settings.data.kind != "embeddings":
-                if recorded is None or (wanted is not None and wanted != recorded["encoder"]):
-                    maker = self._maker()
-                    using = maker.encoder()
-                    if recorded is not None:
-                        self.notes += (f"the encoder was {recorded['encoder']} and is {using.name}: embedded anew",)
-                    maker.embed_anew(using)
-            elif wanted is not None:
-                raise ValueError("bare embeddings have no encoder; leave `encoder` out of project.toml")
-            return vectors_of(self.folder, self._store.num_items)
-
-    def _like_ours(self, source: str | os.PathLike[str], ids: Any, cost: str | None) -> Data:
-        """A source of items like those of the project."""
-        if not Path(source).exists():
-            raise FileNotFoundError(f"no such data: {source} is neither a file nor a folder")
-        changed = {
-            "path": _seen_from(self.folder, source),
-            "ids": None if ids is None else _seen_from(self.folder, ids),
-            "cost": self.settings.data.cost if cost is None else cost,
-        }
-        return self.settings.data.model_copy(update=changed)
-
-
-def _seen_from(folder: Path, path: str | os.PathLike[str]) -> str:
-    """A path as seen from a folder, with `/`; absolute if it is on another drive."""
-    try:
-        return Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
-    except ValueError:
-        return Path(path).resolve().as_posix()
-
 
 def _as_list(column: str | Sequence[str] | None) -> list[str]:
     return [] if column is None else [column] if isinstance(column, str) else list(column)
@@ -602,13 +363,3 @@ def _as_list(column: str | Sequence[str] | None) -> list[str]:
 def _as_ids(ids: Any) -> list[Any]:
     """One id, or some."""
     return [ids] if isinstance(ids, str | int) else list(ids)
-
-
-def _class_lists(events: Sequence[Event]) -> list[list[str]]:
-    """All lists of classes that there were."""
-    state, found = State(), []
-    for end, event in enumerate(events, start=1):
-        if event.kind in ("begun", "class added", "class renamed"):
-            state.update(events[:end])
-            found.append(list(state.classes))
-    return found

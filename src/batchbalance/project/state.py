@@ -100,6 +100,7 @@ class State:
 
     Attributes:
         classes: the names of the classes; the number of a class is its place here, and stays.
+        tests: the class of each row of the test set.
         items: what is known of each row that anything happened to.
         num_events: how many events were taken in.
         num_batches: how often new questions were chosen.
@@ -109,6 +110,7 @@ class State:
 
     def __init__(self) -> None:
         self.classes: list[str] = []
+        self.tests: dict[int, int] = {}
         self.items: dict[int, ItemView] = {}
         self.num_events = self.num_batches = self.label_batches = self.last_answer = 0
         self._events: list[Event] = []
@@ -126,6 +128,8 @@ class State:
                 self.classes.append(event.value)
             elif event.kind == "class renamed":
                 self.classes[event.value["class"]] = event.value["name"]
+            elif event.kind == "tested" and event.item is not None:
+                self.tests[event.item] = event.value
             elif event.kind == "undone":
                 self._undo(events[event.value - 1])
             elif event.item is not None:

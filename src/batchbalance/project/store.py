@@ -45,12 +45,11 @@ class ProjectStore:
     """Items and events.
 
     Args:
-        folder: where the database is.
-        make: make it if it is not there.
+        folder: where the database is; it is made if it is not there.
     """
 
-    def __init__(self, folder: Path, *, make: bool = False) -> None:
-        self.log = EventLog(folder / FILE, make=make)
+    def __init__(self, folder: Path) -> None:
+        self.log = EventLog(folder / FILE)
         self._num_items = 0
         self._costs = np.ones(0)
         self._is_audit = np.zeros(0, dtype=bool)

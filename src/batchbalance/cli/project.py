@@ -1,0 +1,302 @@
+"""`batchbalance init`, `ask`, `tell`, `status`, `export` and `predict`: a project in a folder."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from batchbalance.cli.app import app, complain, imports_done, out, reported_errors
+from batchbalance.errors import FileFormatError
+
+if TYPE_CHECKING:
+    from batchbalance.project import Batch, Project
+
+CELL = 80  # characters of a text on the screen
+
+Folder = Annotated[Path, typer.Argument(metavar="PROJECT", help="The project's folder.")]
+As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who labels; leave it out if you work alone.")]
+Imports = Annotated[
+    bool, typer.Option("--allow-imports", help="Import code that project.toml names as package.module:Name.")
+]
+
+
+def opened(folder: Path, *, allow_imports: bool = False) -> "Project":
+    """The project in a folder; what is worth knowing is told."""
+    from batchbalance.project import Project
+
+    imports_done()
+    project = Project.open(folder, allow_imports=allow_imports, progress=True)
+    tell_notes(project.notes)
+    return project
+
+
+def tell_notes(notes: Sequence[str]) -> None:
+    """Notes on standard error, one a line."""
+    for note in notes:
+        complain("note", note)
+
+
+def say(text: str) -> None:
+    """One line on standard output, as it is."""
+    out.print(Text(text), soft_wrap=True)
+
+
+@app.command("init")
+def init_command(
+    folder: Annotated[Path, typer.Argument(metavar="PROJECT", help="The folder to make.")],
+    classes: Annotated[str, typer.Option(help="The labels, as cat,dog,neither.")],
+    images: Annotated[Path | None, typer.Option(help="A folder of images.")] = None,
+    texts: Annotated[
+        Path | None, typer.Option(help="Texts: a CSV, TSV, JSONL, Parquet or .txt file, or a folder of .txt files.")
+    ] = None,
+    table: Annotated[Path | None, typer.Option(help="A table, one item a row: CSV, TSV, JSONL or Parquet.")] = None,
+    embeddings: Annotated[
+        Path | None, typer.Option(help="Embeddings, one item a row: .npy; ids from e.ids.txt beside e.npy.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="The column of the texts, default 'text'; of a table one to take.")
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="The column of the ids; default 'id', else the row number from 0.")
+    ] = None,
+    ids: Annotated[Path | None, typer.Option(help="With --embeddings: a file of ids, one a line.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column of a table not to take, as the label.")] = None,
+    cost: Annotated[
+        str | None, typer.Option(help="The column of what a label costs, or a CSV file of ids and costs.")
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="A CSV file of ids and labels to measure by; never asked nor trained on.")
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="What makes embeddings; names as in 'batchbalance embed'.")
+    ] = None,
+    image_size: Annotated[int | None, typer.Option(help="Pixels of the square an image is scaled to.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="What is trained: bayesian-head (default), or another posterior's name.")
+    ] = None,
+    strategy: Annotated[str | None, typer.Option(help="See 'batchbalance strategies'; default auto.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Questions of a batch; default 20.")] = None,
+    audit: Annotated[
+        float | None, typer.Option(help="Share of items set aside to measure by, default 0.1; 0 for none.")
+    ] = None,
+    random_arm: Annotated[
+        float | None, typer.Option(help="Share of labels chosen at random, to compare with, as 0.2; default 0.")
+    ] = None,
+    annotators_per_item: Annotated[int | None, typer.Option(help="How many people label each item; default 1.")] = None,
+    target_accuracy: Annotated[float | None, typer.Option(help="Advise to stop from this accuracy on, as 0.9.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Advise to stop after so many labels, or so much cost.")] = None,
+    instructions: Annotated[str | None, typer.Option(help="What people who label should know.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same answers: same questions.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged files and empty texts.")] = False,
+) -> None:
+    """Make a project: say where your items are and what the labels can be."""
+    with reported_errors(init_command):
+        from batchbalance.project import Project
+
+        imports_done()
+        try:
+            project = Project.create(
+                folder,
+                images=images,
+                texts=texts,
+                table=table,
+                embeddings=embeddings,
+                column=column,
+                id=id_column,
+                ids=ids,
+                drop=drop or [],
+                cost=cost,
+                test=test,
+                skip_bad=skip_bad,
+                classes=[name for name in classes.split(",") if name.strip()],
+                progress=True,
+                encoder=encoder,
+                image_size=image_size,
+                model=model,
+                strategy=strategy,
+                batch_size=batch_size,
+                audit=audit,
+                random_arm=random_arm,
+                annotators_per_item=annotators_per_item,
+                target_accuracy=target_accuracy,
+                budget=budget,
+                instructions=instructions,
+                seed=seed,
+            )
+        except KeyboardInterrupt:
+            complain("stopped", f"what is done is kept; 'batchbalance ask {folder}' goes on from there")
+            raise typer.Exit(130) from None
+        tell_notes(project.notes)
+        say(f"{folder}: {len(project):,} {project.settings.data.kind}, classes {', '.join(project.classes)}")
+        say(f"next: batchbalance ask {folder}")
+
+
+@app.command("ask")
+def ask_command(
+    folder: Folder,
+    n: Annotated[int | None, typer.Option("-n", help="How many items; default the project's batch size.")] = None,
+    annotator: As = None,
+    again: Annotated[bool, typer.Option("--again", help="Bring back items that were skipped.")] = False,
+    memory_budget: Annotated[
+        str | None, typer.Option(help="Memory to take beside the embeddings, as 2GiB; default half of what is free.")
+    ] = None,
+    allow_imports: Imports = False,
+) -> None:
+    """Choose the items to label next; write them to batch.csv, to be filled in, and to batch.html, to look at."""
+    with reported_errors(ask_command):
+        project = opened(folder, allow_imports=allow_imports)
+        sheet, page = batch_paths(folder, annotator)
+        check_told(project, sheet, annotator)
+        before = len(project.notes)
+        batch = project.ask(n, annotator, again, memory_budget=memory_budget)
+        tell_notes((*project.notes[before:], *batch.notes))
+        batch.to_csv(sheet)
+        batch.to_html(page, folder.resolve().name, sheet.name)
+        show_batch(batch)
+        name = "" if annotator is None else f" --as {annotator}"
+        say(f"fill in the column label of {sheet}, then: batchbalance tell {folder} {sheet}{name}")
+        say(f"to look at them: {page}")
+
+
+def batch_paths(folder: Path, annotator: str | None) -> tuple[Path, Path]:
+    """Where the questions of a person are written: batch.csv and batch.html, for each name its own."""
+    if annotator is None:
+        return folder / "batch.csv", folder / "batch.html"
+    safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in annotator)
+    return folder / f"batch-{safe}.csv", folder / f"batch-{safe}.html"
+
+
+def check_told(project: "Project", sheet: Path, annotator: str | None) -> None:
+    """Refuse to overwrite answers that were filled in and not told."""
+    from batchbalance.project.sheets import read_answers
+
+    if not sheet.exists():
+        return
+    advice = f"tell it first, with: batchbalance tell {project.folder} {sheet}; or move it away"
+    try:
+        answers = read_answers(sheet)
+        untold = [each for each in answers if not project.is_told(each.id, each.label, each.annotator or annotator)]
+    except (FileFormatError, ValueError) as error:
+        raise FileExistsError(f"{sheet} is there and cannot be read as answers ({error}); {advice}") from error
+    if untold:
+        raise FileExistsError(f"{sheet} has {len(untold)} labels that have not been told; {advice}")
+
+
+def show_batch(batch: "Batch") -> None:
+    """The items on the screen."""
+    table = Table(show_edge=False, box=None, pad_edge=False)
+    for name in ("id", *batch.columns):
+        table.add_column(name, overflow="fold")
+    for i, name in enumerate(batch.ids):
+        table.add_row(*(Text(_short(cell)) for cell in (name, *batch.cells(i))))
+    out.print(table)
+
+
+def _short(cell: str) -> str:
+    line = " ".join(cell.split())
+    return line if len(line) <= CELL else f"{line[: CELL - 1]}…"
+
+
+@app.command("tell")
+def tell_command(
+    folder: Folder,
+    answers: Annotated[Path, typer.Argument(metavar="CSV", help="A CSV file with columns id and label.")],
+    annotator: As = None,
+    id_column: Annotated[str | None, typer.Option("--id", help="The column of the ids; default 'id'.")] = None,
+    label_column: Annotated[
+        str | None, typer.Option("--label", help="The column of the labels; default 'label'.")
+    ] = None,
+    allow_imports: Imports = False,
+) -> None:
+    """Take in labels: batch.csv with its label column filled in, any part of it; or any CSV with ids and labels."""
+    with reported_errors(tell_command):
+        project = opened(folder, allow_imports=allow_imports)
+        told = project.tell(answers, annotator, id_column=id_column, label_column=label_column)
+        say(f"{told.labelled:,} labelled, {told.corrected:,} corrected, {told.unchanged:,} known already")
+        left = len(project.open_questions(annotator))
+        say(
+            f"{len(project.labels):,} labels in all, {left:,} open questions"
+            + (f" for {annotator}" if annotator else "")
+        )
+
+
+@app.command("status")
+def status_command(
+    folder: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the database for damage, and nothing else.")] = False,
+    allow_imports: Imports = False,
+) -> None:
+    """Show labels, accuracy with its interval, what is open, and whether to stop; write status.html."""
+    with reported_errors(status_command):
+        project = opened(folder, allow_imports=allow_imports)
+        if check:
+            found = project.check()
+            if found:
+                raise FileFormatError(f"{folder} is damaged: {found[0]}; restore it from a copy")
+            say(f"{folder}: {len(project.events()):,} events match their hashes, and SQLite finds no damage")
+            return
+        from batchbalance.files import replacing
+        from batchbalance.project.pages import status_page
+
+        status = project.status()
+        page = folder / "status.html"
+        with replacing(page) as temporary:
+            temporary.write_text(status_page(status), encoding="utf-8")
+        if as_json:
+            typer.echo(json.dumps(status.as_dict(), indent=2))
+            return
+        table = Table(show_header=False, box=None, pad_edge=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, text in status.rows():
+            table.add_row(Text(name), Text(text))
+        out.print(table)
+        say(f"with charts: {page}")
+
+
+@app.command("export")
+def export_command(
+    folder: Folder,
+    output: Annotated[Path, typer.Option(help="The CSV file to write.")],
+    predictions: Annotated[
+        bool, typer.Option("--predictions", help="All items, with what the model predicts and how sure it is.")
+    ] = False,
+    allow_imports: Imports = False,
+) -> None:
+    """Write the labels to a CSV file."""
+    with reported_errors(export_command):
+        project = opened(folder, allow_imports=allow_imports)
+        count = project.export(output, predictions=predictions)
+        say(f"{count:,} items written to {output}")
+
+
+@app.command("predict")
+def predict_command(
+    folder: Folder,
+    source: Annotated[Path, typer.Argument(metavar="NEW", help="New data like those of the project.")],
+    output: Annotated[Path | None, typer.Option(help="The CSV file to write; else they are shown.")] = None,
+    ids: Annotated[Path | None, typer.Option(help="For embeddings: a file of ids, one a line.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged files and empty texts.")] = False,
+    allow_imports: Imports = False,
+) -> None:
+    """Predict the labels of new data."""
+    with reported_errors(predict_command):
+        project = opened(folder, allow_imports=allow_imports)
+        guesses = project.predict(source, ids=ids, skip_bad=skip_bad)
+        rows = [(each.id, each.label, f"{each.probabilities[each.label]:.4f}") for each in guesses]
+        columns = ("id", "prediction", "probability")
+        if output is not None:
+            from batchbalance.project.sheets import write_sheet
+
+            write_sheet(output, columns, rows)
+            say(f"{len(rows):,} predictions written to {output}")
+            return
+        table: Any = Table(*columns, box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        out.print(table)

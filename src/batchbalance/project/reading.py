@@ -1,0 +1,190 @@
+"""What a project can be asked without changing it: labels, questions, the model's guesses, exports, its status."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from batchbalance.errors import UnknownNameError
+from batchbalance.labels import Event
+from batchbalance.project import sheets
+from batchbalance.project.agreement import Agreement, agreements
+from batchbalance.project.answers import check_name, class_number
+from batchbalance.project.batch import shown
+from batchbalance.project.exporting import COLUMNS, MORE_COLUMNS, Exported, exported
+from batchbalance.project.gathering import Gathering
+from batchbalance.project.learning import Guess, guesses_of
+from batchbalance.project.model import class_probs
+from batchbalance.project.opened import OpenProject
+from batchbalance.project.pages import project_fragment
+from batchbalance.project.settings import Data
+from batchbalance.project.state import ItemView
+from batchbalance.project.status import Shown, Status, status_of
+
+
+class ReadableProject(OpenProject):
+    """A project and all that it can tell."""
+
+    def __len__(self) -> int:
+        return self._store.num_items
+
+    def __repr__(self) -> str:
+        labels = self.labels
+        return f"Project({str(self.folder)!r}: {len(self):,} {self.settings.data.kind}, {len(labels):,} labels)"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, ", ".join(value) if isinstance(value, list) else str(value)) for name, value in self._facts()]
+        return project_fragment(self.folder.resolve().name, rows)
+
+    def _facts(self) -> list[tuple[str, Any]]:
+        """What a notebook shows."""
+        settings = self.settings
+        return [
+            ("items", f"{len(self):,} {settings.data.kind} from {settings.data.path}"),
+            ("classes", self.classes),
+            ("labels", f"{len(self.labels):,}"),
+            ("open questions", f"{len(self.open_questions()):,}"),
+            ("model", settings.model.get("kind", "")),
+            ("strategy", settings.strategy.get("name", "")),
+        ]
+
+    @property
+    def classes(self) -> list[str]:
+        """The labels."""
+        return list(self._now().classes)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The label of each id that has one: the majority of the latest answers. Ties have none."""
+        with self._lock:
+            state = self._now()
+            found = state.labels()
+            names = self._store.ids(list(found))
+            return {name: state.classes[label] for name, label in zip(names, found.values(), strict=True)}
+
+    def open_questions(self, annotator: str | None = None) -> list[str]:
+        """What was asked of a person and has no answer yet, oldest first."""
+        with self._lock:
+            return self._store.ids(self._now().open_questions(check_name(annotator), self._rules.wanted))
+
+    def view(self, name: Any) -> ItemView:
+        """All that is known of one item."""
+        with self._lock:
+            return self._now().items.get(self.row_of(name), ItemView())
+
+    def events(self) -> list[Event]:
+        """Everything that ever happened, oldest first; `item` is a row, see `ids`."""
+        with self._lock:
+            return list(self._store.events())
+
+    def history(self, annotator: str | None = None, *, anyone: bool = False) -> list[Event]:
+        """What a person did and did not undo, the latest first."""
+        with self._lock:
+            return list(self._now().undoable(check_name(annotator), anyone=anyone))
+
+    def agreements(self) -> list[Agreement]:
+        """Cohen's κ of every two people who answered the same items."""
+        with self._lock:
+            return agreements(self._now())
+
+    def ids(self, rows: Sequence[int] | None = None) -> list[str]:
+        """The ids of some rows, or of all items."""
+        return self._store.ids(rows)
+
+    def contents(self, ids: Iterable[Any]) -> list[str | None]:
+        """The text of each item, the path of its file within `root`, its row as JSON; None for a bare embedding."""
+        return self._store.contents([self.row_of(name) for name in ids])
+
+    def shown(self, ids: Iterable[Any]) -> list[Shown]:
+        """Items as a person sees them."""
+        rows = [self.row_of(name) for name in ids]
+        pairs = zip(self._store.ids(rows), self._store.contents(rows), strict=True)
+        return [shown(self.settings.data.kind, name, content, self.root) for name, content in pairs]
+
+    def is_audit(self, ids: Iterable[Any]) -> list[bool]:
+        """Which items are set aside to measure by: to be asked without a guess."""
+        return [bool(self._store.is_audit[self.row_of(name)]) for name in ids]
+
+    def is_told(self, name: Any, label: Any, annotator: str | None = None) -> bool:
+        """Whether this is a person's latest answer."""
+        try:
+            number = class_number(self.classes, str(label))
+        except UnknownNameError:
+            return False
+        return self.view(name).answers.get(check_name(annotator)) == number
+
+    def guess(self, ids: Iterable[Any]) -> list[Guess] | None:
+        """What the model says about items, and how its draws vote; None before there is a model."""
+        rows = [self.row_of(name) for name in ids]
+        return self._learning.guesses(self._snapshot(), self._embeddings().array, rows)
+
+    def status(self) -> Status:
+        """How good the model is by now, what is open, and whether to stop."""
+        gathering = Gathering(self.folder, self._store, self.settings, self._learning, self.root)
+        return status_of(gathering.facts(self._snapshot(), self._embeddings().array, self.notes))
+
+    def check(self) -> list[str]:
+        """What SQLite's integrity check finds beside the hashes, which are checked on opening; empty if all is well."""
+        return self._store.log.check()
+
+    def predict(
+        self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, skip_bad: bool = False
+    ) -> list[Guess]:
+        """What the model says about new data like those of the project: a file or a folder.
+
+        Raises:
+            ValueError: if there is no model yet.
+        """
+        data = self._like_ours(source, ids, None).model_copy(update={"skip_bad": skip_bad})
+        state, vectors = self._snapshot(), self._embeddings().array
+        model = self._learning.trained(state, vectors)
+        if model is None:
+            raise ValueError("there is no model yet: labels of at least two classes are needed; tell some first")
+        names, new = self._maker().encoded(data)
+        if new.shape[1:] != vectors.shape[1:]:
+            raise ValueError(f"new data must have {vectors.shape[1]} numbers each, got {new.shape[1]}")
+        return guesses_of(model, new, names, state.classes)
+
+    def exported(self, *, predictions: bool = False) -> list[Exported]:
+        """What is known of items: of those that anything happened to, or of all with the model's predictions."""
+        state = self._snapshot()
+        rows = list(range(len(self))) if predictions else sorted(state.items)
+        probs = None
+        if predictions:
+            vectors = self._embeddings().array
+            model = self._learning.trained(state, vectors)
+            if model is None:
+                raise ValueError("there is no model yet: labels of at least two classes are needed; tell some first")
+            probs = class_probs(model.posterior, vectors)
+        return list(exported(state, rows, self._store.ids(rows), probs))
+
+    def export(self, path: str | os.PathLike[str], *, predictions: bool = False) -> int:
+        """Write labels to a CSV file: id, label, state, annotators, flags, comments; the number of rows.
+
+        Args:
+            path: the file.
+            predictions: all items, with the columns prediction and probability too.
+        """
+        found = self.exported(predictions=predictions)
+        columns = (*COLUMNS, *(MORE_COLUMNS if predictions else ()))
+        sheets.write_sheet(path, columns, (each.cells(predictions=predictions) for each in found))
+        return len(found)
+
+    def _like_ours(self, source: str | os.PathLike[str], ids: Any, cost: str | None) -> Data:
+        """A source of items like those of the project."""
+        if not Path(source).exists():
+            raise FileNotFoundError(f"no such data: {source} is neither a file nor a folder")
+        changed = {
+            "path": seen_from(self.folder, source),
+            "ids": None if ids is None else seen_from(self.folder, ids),
+            "cost": self.settings.data.cost if cost is None else cost,
+        }
+        return self.settings.data.model_copy(update=changed)
+
+
+def seen_from(folder: Path, path: str | os.PathLike[str]) -> str:
+    """A path as seen from a folder, with `/`; absolute if it is on another drive."""
+    try:
+        return Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
+    except ValueError:
+        return Path(path).resolve().as_posix()
