@@ -213,7 +213,9 @@ def _skip_deleted(project: Project, link: Link, there: Container[str | None]) ->
     if not gone:
         return []
     project.skip(gone, ASKER)
-    return [f"{len(gone)} tasks were deleted there; their items count as skipped, and their labels stay"]
+    if len(gone) == 1:
+        return ["1 task was deleted there; its item counts as skipped, and labels stay"]
+    return [f"{len(gone)} tasks were deleted there; their items count as skipped, and labels stay"]
 
 
 def _create(
