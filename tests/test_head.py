@@ -1,12 +1,14 @@
-"""Bayesian heads: the Laplace approximation by hand, both methods end to end."""
+"""Bayesian heads end to end: what they are fitted on, what they choose, what they take and refuse."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from batchbalance.posteriors import BayesianHead, head
-from batchbalance.posteriors.head import laplace_draws
+from batchbalance.posteriors import BayesianHead, FitContext, HeadOptions, load_posterior
+from batchbalance.posteriors import tuning as tuning_module
+from batchbalance.posteriors.tuning import LEAST_HELD_OUT, Tuned, held_out, others_of_folds, resamples, tuned
 from batchbalance.training import Recipe
 
 pytestmark = pytest.mark.typed
@@ -19,80 +21,162 @@ def data(num=40, num_features=2, seed=0):
     return x, y
 
 
-def energy(weights, x, y, precision):
-    """The negative log posterior density, by loops over points and classes."""
-    total = precision / 2 * (weights**2).sum()
-    for n in range(len(x)):
-        row = torch.cat([x[n], torch.ones(1, dtype=x.dtype)])
-        logits = [row @ weights[:, c] for c in range(weights.shape[1])]
-        total = total - logits[int(y[n])] + torch.stack(logits).exp().sum().log()
-    return total
+def blobs(num=120, num_features=48, num_classes=4, seed=0, spread=1.0):
+    """Embeddings around one centre for each class, far from the origin."""
+    g = torch.Generator().manual_seed(seed)
+    centres = 0.5 * torch.randn(num_classes, num_features, generator=torch.Generator().manual_seed(7)) + 3
+    y = torch.randint(num_classes, (num,), generator=g)
+    return centres[y] + spread * torch.randn(num, num_features, generator=g), y
 
 
-def test_laplace_has_the_right_mean_and_covariance():
-    x, y = data(15)
-    draws = laplace_draws(x, y, 3, 20_000, 0.7, generator=torch.Generator().manual_seed(1)).flatten(1)
-    mean = draws.mean(dim=0)
-    # The maximum of the density, by Newton's method on the loop above.
-    best = torch.zeros(9, dtype=torch.float64)
-
-    def flat(w):
-        return energy(w.reshape(3, 3), x, y, 0.7)
-
-    for _ in range(8):
-        gradient = torch.autograd.functional.jacobian(flat, best)
-        hessian = torch.autograd.functional.hessian(flat, best)
-        best = best - torch.linalg.solve(hessian, gradient)
-    covariance = torch.linalg.inv(hessian)
-    got = (draws - best).T @ (draws - best) / len(draws)
-    for i in range(9):
-        assert abs(float(mean[i] - best[i])) < 4 * math.sqrt(float(covariance[i, i]) / len(draws))
-        for j in range(9):
-            variance = float(covariance[i, i] * covariance[j, j] + covariance[i, j] ** 2) / len(draws)
-            assert abs(float(got[i, j] - covariance[i, j])) < 4 * math.sqrt(variance)
+def accuracy(posterior, x, y):
+    return float((posterior.predict(x).mean_probs().argmax(dim=1) == y).float().mean())
 
 
-def test_the_kronecker_curvature_is_exact_without_data_spread(monkeypatch):
-    # All points alike: the Hessian is one outer product, and so a Kronecker product.
-    x = torch.ones(6, 2, dtype=torch.float64) * torch.tensor([1.0, -0.5], dtype=torch.float64)
-    y = torch.tensor([0, 0, 0, 1, 1, 2])
-
-    def covariance():
-        draws = laplace_draws(x, y, 3, 20_000, 0.7, generator=torch.Generator().manual_seed(1)).flatten(1)
-        return torch.cov(draws.T)
-
-    full = covariance()
-    monkeypatch.setattr(head, "FULL_CURVATURE", 0)
-    kronecker = covariance()
-    for i in range(9):
-        for j in range(9):
-            variance = float(full[i, i] * full[j, j] + full[i, j] ** 2) / 20_000
-            assert abs(float(full[i, j] - kronecker[i, j])) < 4 * math.sqrt(2 * variance)
+def of_draws(posterior, x, y):
+    """(accuracy of one draw, share of points on which two draws differ), both averaged."""
+    predicted = posterior.predict(x).log_probs().argmax(dim=2)
+    half = predicted.shape[1] // 2
+    differ = (predicted[:, :half] != predicted[:, half : 2 * half]).float().mean()
+    return float((predicted == y[:, None]).float().mean()), float(differ)
 
 
-@pytest.mark.parametrize("method", ["laplace", "dropout"])
-def test_heads_learn_and_are_less_sure_far_away(method):
+def mean_nll(posterior, x, y):
+    return float(-posterior.predict(x).mean_probs()[torch.arange(len(y)), y].log().mean())
+
+
+@pytest.mark.parametrize("method", ["laplace", "bootstrap"])
+def test_draws_are_close_to_the_most_probable_weights_and_differ(method):
+    x, y = blobs()
+    pool, truth = blobs(400, seed=1)
+    head = BayesianHead(method, 40).fit(x, y, unlabelled=pool)
+    best = head.most_probable
+    one, differ = of_draws(head, pool, truth)
+    assert best.num_draws == 1
+    assert accuracy(best, pool, truth) > 0.8
+    assert one > accuracy(best, pool, truth) - 0.1
+    assert mean_nll(head, pool, truth) < 1.1 * mean_nll(best, pool, truth)
+    assert differ > 0.02
+
+
+@pytest.mark.slow
+def test_the_mlp_learns():
     x, y = data(200)
     x = (x * torch.tensor([100.0, 0.01]) + 5).float()
-    recipe = Recipe(learning_rate=0.01, max_epochs=30)
-    posterior = BayesianHead(method, 50, recipe=recipe).fit(x, y, num_classes=3)
-    mean = posterior.predict(x).mean_probs()
-    assert float((mean.argmax(dim=1) == y).float().mean()) > 0.7
-    assert posterior.predict(x).num_draws == 50
+    posterior = BayesianHead("dropout", 50, recipe=Recipe(learning_rate=0.01, max_epochs=30)).fit(x, y)
+    assert accuracy(posterior, x, y) > 0.7
+    assert posterior.most_probable is posterior
+    assert posterior.tuned is None
 
 
-def test_constant_features_and_a_class_without_examples():
-    x, y = data(30)
-    x = torch.cat([x, torch.ones(30, 1, dtype=torch.float64)], dim=1)
-    predictions = BayesianHead("laplace", 5).fit(x, y, num_classes=5).predict(x)
-    assert predictions.num_classes == 5
+def test_rows_are_centred_with_the_pool_and_scaled_to_unit_length():
+    x, y = blobs(20)
+    pool, _ = blobs(50, seed=1)
+    head = BayesianHead("laplace", 2).fit(x, y, unlabelled=pool.numpy())
+    inputs, _ = blobs(3, seed=2)
+    best = head._tensors["best"]
+    centre = [math.fsum(float(row[d]) for row in [*x, *pool]) / 70 for d in range(48)]
+    for n, got in enumerate(head.most_probable.predict(inputs).log_probs()[:, 0]):
+        row = [float(inputs[n, d]) - centre[d] for d in range(48)]
+        length = math.sqrt(math.fsum(value**2 for value in row))
+        logits = [math.fsum(row[d] / length * float(best[d, c]) for d in range(48)) for c in range(4)]
+        total = math.log(math.fsum(map(math.exp, logits)))
+        for c in range(4):
+            assert float(got[c]) == pytest.approx(logits[c] - total, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_numpy_and_texts_in_and_classes_worked_out(tmp_path):
+    x, y = blobs(40)
+    names = np.array(["zebra", "ant", "bee", "cow"])[y.numpy()]
+    head = BayesianHead("laplace", 3).fit(x.double().numpy(), names.tolist())
+    assert head.classes == ["ant", "bee", "cow", "zebra"]
+    known = BayesianHead("laplace", 3).fit(x, names, classes=["zebra", "ant", "bee", "cow", "dog"])
+    assert known.predict(x.numpy()).num_classes == 5
+    assert accuracy(known, x, y) == accuracy(BayesianHead("laplace", 3).fit(x, y, num_classes=5), x, y)
+    assert BayesianHead("laplace", 3).fit(x.half(), y.tolist()).classes is None
+    head.save(tmp_path)
+    again = load_posterior(tmp_path)
+    assert (again.classes, again.tuned, again.covariance) == (head.classes, head.tuned, "exact")
+    assert repr(again) == repr(head)
+
+
+def test_constant_features_a_row_at_the_centre_and_a_class_without_examples():
+    x = torch.tensor([[1.0, 0.0, 1.0], [-1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    predictions = BayesianHead("laplace", 5).fit(x, [0, 1, 0], num_classes=5).predict(x)
     assert torch.isfinite(predictions.log_probs()).all()
+    torch.testing.assert_close(predictions.probs()[2], torch.full((5, 5), 0.2))
 
 
-def test_wide_embeddings_take_the_kronecker_form():
-    x, y = data(50, num_features=800)
-    predictions = BayesianHead("laplace", 4).fit(x.float(), y, num_classes=3).predict(x.float())
-    assert torch.isfinite(predictions.log_probs()).all()
+class Table:
+    """Trials whose NLL is a table of precisions and temperatures."""
+
+    def __init__(self, nll, num_held_out=100):
+        self.nll, self.num_held_out, self.asked = nll, num_held_out, []
+
+    def evaluate(self, precision, temperatures):
+        self.asked.append(precision)
+        return torch.tensor(self.nll[precision][: len(temperatures)], dtype=torch.float64), 0.25
+
+
+def test_the_best_precision_and_the_warmest_temperature_about_as_good(monkeypatch):
+    monkeypatch.setattr(tuning_module, "PRECISIONS", (1.0, 0.25, 0.1, 0.01))
+    monkeypatch.setattr(tuning_module, "TEMPERATURES", (1.0, 0.5, 0.1))
+    table = Table({1.0: [2.0, 1.9, 1.8], 0.25: [1.2, 1.02, 1.0], 0.1: [9.0, 9.0, 1.2], 0.01: [0.1, 0.1, 0.1]})
+    assert tuned(table, None, None) == Tuned(0.25, 0.5, 100, 1.02, 0.25)
+    assert table.asked == [1.0, 0.25, 0.1]  # worse by more than a tenth: no need to look further
+    assert tuned(table, 1.0, None).precision == 1.0
+    assert tuned(table, None, 0.3).temperature == 0.3
+    few = tuned(Table({}, LEAST_HELD_OUT - 1), None, None)
+    assert (few.precision, few.temperature, few.nll, few.error) == (1 / 64, 0.01, None, None)
+    assert "29 rows can be left out and 30 are needed" in str(few)
+
+
+def test_folds_and_resamples():
+    labels = torch.tensor([0] * 11 + [1] * 3 + [2])
+    g = torch.Generator().manual_seed(0)
+    counts = others_of_folds(labels, g)
+    assert (counts == 0).sum(dim=1).tolist() == [1] * 15  # every row is left out once
+    per_fold = (counts[:11] == 0).sum(dim=0)
+    assert int(per_fold.max() - per_fold.min()) <= 1
+    assert int((counts[11:14] == 0).sum(dim=0).max()) == 1
+    out = held_out(labels, counts)
+    assert out.sum(dim=1).tolist() == [1] * 14 + [0]  # the only row of its class cannot be predicted
+    drawn = resamples(labels, 50, g)
+    for label in range(3):
+        assert (drawn[labels == label].sum(dim=0) == (labels == label).sum()).all()
+    assert int((drawn == 0).sum()) > 0
+
+
+def test_a_few_labels_take_the_usual_values_and_say_so():
+    x, y = blobs(20)
+    head = BayesianHead("laplace", 4).fit(x, y)
+    assert (head.tuned.precision, head.tuned.temperature) == (1 / 64, 0.01)
+    assert "20 rows can be left out and 30 are needed" in repr(head)
+    fitted = HeadOptions(num_draws=4).fit(x, y, FitContext(4))
+    assert fitted.error is None
+
+
+@pytest.mark.parametrize("method", ["laplace", "bootstrap"])
+def test_cross_validation_tells_the_error(method):
+    x, y = blobs(150, spread=2.0)
+    options = HeadOptions(method=method, num_draws=4, prior_precision=0.1)
+    fitted = options.fit(x, y, FitContext(4))
+    test, truth = blobs(1000, seed=1, spread=2.0)
+    error = 1 - accuracy(options.for_metrics(fitted.posterior), test, truth)
+    assert fitted.validation_error is None
+    assert abs(fitted.error - error) < 4 * math.sqrt(0.25 / 150)
+    validated = options.fit(x, y, FitContext(4, validation=(test, truth)))
+    assert validated.error == pytest.approx(error)
+
+
+@pytest.mark.slow
+def test_wide_heads_take_the_kronecker_form_and_say_so():
+    x, y = blobs(90, num_features=800, num_classes=30)
+    head = BayesianHead("laplace", 4).fit(x, y)
+    assert head.covariance == "kronecker"
+    assert "kronecker covariance" in repr(head)
+    assert accuracy(head.most_probable, x, y) > 0.9
 
 
 def test_validation_stops_early():
@@ -110,9 +194,23 @@ def test_refusals():
         BayesianHead(num_draws=0)
     with pytest.raises(ValueError, match="prior_precision"):
         BayesianHead(prior_precision=0.0)
+    with pytest.raises(ValueError, match="`temperature` is not used by method 'bootstrap'"):
+        BayesianHead("bootstrap", temperature=0.1)
     with pytest.raises(ValueError, match="must be fitted first"):
         BayesianHead().predict(x)
     with pytest.raises(ValueError, match=r"\(N, D\) floats"):
         BayesianHead().fit(x[:, :, None], y, num_classes=3)
     with pytest.raises(ValueError, match="finite"):
         BayesianHead().fit(x * float("nan"), y, num_classes=3)
+    with pytest.raises(ValueError, match="`unlabelled` must be finite"):
+        BayesianHead().fit(x, y, unlabelled=x * float("nan"))
+    with pytest.raises(ValueError, match=r"`unlabelled` must be \(N, 2\)"):
+        BayesianHead().fit(x, y, unlabelled=x[:, :1])
+    with pytest.raises(ValueError, match="at least two classes, got only 'a'"):
+        BayesianHead().fit(x, ["a"] * len(x))
+    with pytest.raises(ValueError, match="among `classes`, got 'b'"):
+        BayesianHead().fit(x, ["a", "b"] * (len(x) // 2), classes=["a", "c"])
+    with pytest.raises(ValueError, match="`classes` must be distinct"):
+        BayesianHead().fit(x, ["a", "b"] * (len(x) // 2), classes=["a", "b", "a"])
+    with pytest.raises(ValueError, match="whole numbers or texts"):
+        BayesianHead().fit(x, y.double())

@@ -7,6 +7,7 @@ silent.
 import re
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -107,19 +108,24 @@ ALL = [setting for name in experiment_names() for setting in settings_of(name)]
 PAPER = [setting for setting in ALL if setting.preset == "paper"]
 
 
-def holds_for(statement, setting):
-    """Whether a statement speaks about the experiment of a setting."""
-    found = experiment(setting.experiment)
-    names = list(found.parts)
-    of_part = names if setting.part is None else [names[setting.part]]
-    settings = [found.settings("paper", part) for part in of_part]
-    if "parts" in statement and not set(of_part) <= set(statement["parts"]):
-        return False
-    limits = {
-        "experiments": {setting.experiment},
+@cache
+def subject(name, part):
+    """Parts, experiment, data and posteriors of an experiment, or of one of its parts."""
+    found = experiment(name)
+    parts = list(found.parts) if part is None else [list(found.parts)[part]]
+    settings = [found.settings("paper", each) for each in parts]
+    return set(parts), {
+        "experiments": {name},
         "data": {each["data"]["name"] for each in settings if "data" in each},
         "kinds": {each["posterior"]["kind"] for each in settings if "posterior" in each},
     }
+
+
+def holds_for(statement, setting):
+    """Whether a statement speaks about the experiment of a setting."""
+    parts, limits = subject(setting.experiment, setting.part)
+    if "parts" in statement and not parts <= set(statement["parts"]):
+        return False
     return all(limits[key] & set(statement[key]) for key in limits if key in statement)
 
 

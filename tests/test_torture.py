@@ -1,4 +1,4 @@
-"""A sample of `make torture`: every campaign but the kills, a few attempts each; and the counting itself."""
+"""A sample of `make torture`: a few attempts of what takes no process or project; and the counting itself."""
 
 from random import Random
 
@@ -10,7 +10,7 @@ from torture.__main__ import run, table
 from torture.campaign import FAILURES, Campaign
 from torture.damage import damaged, judged
 
-SAMPLED = [each for each in CAMPAIGNS if not each.name.startswith("kill")]
+SAMPLED = [each for each in CAMPAIGNS if not each.name.startswith(("kill", "looks"))]
 
 
 @pytest.mark.parametrize("campaign", SAMPLED, ids=lambda each: each.name)

@@ -1,7 +1,7 @@
 """`select`: predictions or embeddings in, the batch to label out. Its steps: prepare, connect, choose, evaluate."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +21,7 @@ from batchbalance.checks import (
     check_unit,
     check_whole,
 )
+from batchbalance.errors import MissingExtraError
 from batchbalance.machine import free_memory
 from batchbalance.memory import FREE_SHARE, check_budget, streaming_bytes
 from batchbalance.predictions import Predictions
@@ -36,8 +37,11 @@ from batchbalance.strategies import (
     strategy_named,
 )
 
+if TYPE_CHECKING:
+    import pandas
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Selection:
     """A chosen batch, and what is known about it.
 
@@ -157,6 +161,32 @@ class Selection:
             "warnings": list(self.warnings),
             "note": self.note,
         }
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """The batch as a table of pandas: a row for each point, a column for each number that is known of it."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtraError("a selection as a DataFrame", "pandas") from error
+        columns: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
+        if self.cover is not None:
+            columns |= {"cover_gain": self.cover.gains, "cover": self.cover.coverage}
+        known = {COLUMNS.get(name, name): _plain(each) for name, each in columns.items() if each is not None}
+        return pandas.DataFrame(known)
+
+    def __repr__(self) -> str:
+        first = ", ".join(map(str, self.indices[:3].tolist())) + (", …" if len(self.indices) > 3 else "")
+        found = next((each for each in (self.value, self.cover) if each is not None), None)
+        certified = "" if found is None or found.certificate is None else f", certificate {found.certificate:.2f}"
+        warned = f", {len(self.warnings)} warnings" if self.warnings else ""
+        return f"Selection({len(self.indices)} points by {self.strategy.name!r}: {first}{certified}{warned})"
+
+
+# What there is of each point, and the column of ``to_frame`` that holds it.
+COLUMNS = {
+    "indices": "index", "scores": "score", "gains": "gain", "gain_errors": "gain_error", "coverage": "coverage",
+    "null_coverage": "null_coverage",
+}  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

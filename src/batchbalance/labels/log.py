@@ -252,6 +252,8 @@ class EventLog:
         """Errors of SQLite as ours, each a sentence."""
         try:
             yield
+        except sqlite3.ProgrammingError as error:  # closed
+            raise ValueError(f"the log {self.path} is closed; open it again") from error
         except sqlite3.Error as error:
             raise self._error(error) from error
 

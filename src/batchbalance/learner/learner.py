@@ -26,6 +26,7 @@ from batchbalance.strategies import Random, Strategy, strategy_named
 from batchbalance.training import Recipe
 
 BLOCK = 4096  # inputs read at a time
+MAX_UNLABELLED = 10_000  # inputs without labels that a fit is given
 
 
 @runtime_checkable
@@ -109,6 +110,11 @@ class Learner:
         """What was asked and not told yet, oldest first."""
         return [self._store.ids[row] for row in self._store.known().asked]
 
+    def __repr__(self) -> str:
+        known = self._store.known()
+        counts = f"{len(self._inputs):,} points, {len(known.labels):,} labels, {len(known.asked):,} open questions"
+        return f"Learner({counts}, {self._strategy.name!r})"
+
     def ask(self, n: SupportsIndex) -> list[Id]:
         """The ids of n points to label next.
 
@@ -187,7 +193,7 @@ class Learner:
         if "threshold" in uses and edges.threshold is not None:
             arguments["threshold"] = edges.threshold
         elif "validation_error" in uses:
-            arguments |= {"ratio": edges.ratio, "validation_error": fitted.validation_error}
+            arguments |= {"ratio": edges.ratio, "validation_error": fitted.error}
         if "embeddings" in uses:
             arguments["embeddings"] = embed(posterior, self._inputs, rows, every_draw=strategy.embeds_every_draw)
         if "labelled_embeddings" in uses:
@@ -206,11 +212,23 @@ class Learner:
         if self._cached is None or self._cached[0] != key:
             self.seconds = {}
             with self._timed("train"):
-                result = self._fit(self._inputs[torch.tensor(rows)], torch.tensor(key[2]), seed)
+                result = self._fit(
+                    self._inputs[torch.tensor(rows)], torch.tensor(key[2]), seed, **self._unlabelled(rows)
+                )
             if not isinstance(result, Posterior | Fitted):
                 raise TypeError(f"`model` must give a Posterior or a Fitted, got {type(result).__name__}")
             self._cached = key, result if isinstance(result, Fitted) else Fitted(result)
         return self._cached[1]
+
+    def _unlabelled(self, labelled: list[int]) -> dict[str, Tensor]:
+        """A sample of the inputs without labels, for a fit that looks at them."""
+        others = torch.ones(len(self._inputs), dtype=torch.bool)
+        others[labelled] = False
+        if not getattr(self._fit, "uses_unlabelled", False) or not bool(others.any()):
+            return {}
+        rows = others.nonzero()[:, 0]
+        order = torch.randperm(len(rows), generator=generator(self._seed, "unlabelled"))[:MAX_UNLABELLED]
+        return {"unlabelled": self._inputs[rows[order.sort().values]]}
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -75,6 +75,13 @@ class Posterior(ABC):
         """S."""
         return len(self.draw_ids)
 
+    def __repr__(self) -> str:
+        try:
+            draws = f"{self.num_draws} draws"
+        except ValueError:
+            draws = "not fitted"
+        return f"{type(self).__name__}({draws})"
+
     def predict(
         self,
         inputs: Inputs,

@@ -1,48 +1,61 @@
 """A Bayesian head on frozen embeddings: the cheap posterior for features of a foundation model.
 
-"laplace" is a softmax regression with a Gaussian prior and a Gaussian around its maximum (MacKay 1992); the curvature
-is exact up to `FULL_CURVATURE` weights and a Kronecker product (Ritter et al. 2018) above. "dropout" is a small MLP
-with MC dropout. Embeddings are standardised first.
+"laplace" is a softmax regression without bias on rows that are centred with the pool and scaled to unit length, and a
+Gaussian around its maximum, shrunk by a temperature: at embedding size few directions have labels, and in all others
+the prior's variance alone would drown every prediction. "bootstrap" is the same regression on resampled labels.
+"dropout" is a small MLP with MC dropout. Precision and temperature are chosen on the labels, see ``tuning``.
 
 laplace-torch and posteriors do more than this and bring their own dependencies; for a linear head the Hessian is known
 in closed form, and draws have to be tied to our seeds and saved without pickle, so neither is used.
 """
 
+import copy
 import os
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from batchbalance.checks import check_whole
-from batchbalance.errors import UnknownNameError
+from batchbalance.checks import as_tensor, check_real, check_whole, compute_dtype
+from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors.contract import Posterior, fingerprint, load_weights, read_saved
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
 from batchbalance.posteriors.mc_dropout import MCDropout
+from batchbalance.posteriors.softmax import most_probable
+from batchbalance.posteriors.tuning import Tuned
 from batchbalance.sections import NumDraws, Whole
-from batchbalance.seeds import generator
+from batchbalance.threads import for_work
 from batchbalance.training import Labelled, Recipe, check_labelled, fit
 
-METHODS = ("laplace", "dropout")
-
-FULL_CURVATURE = 2048  # weights; the exact Hessian of so many takes 32 MiB
+METHODS = ("laplace", "bootstrap", "dropout")
+BLOCK = 4096  # rows of the pool read at a time
+STEPS = 2000  # times that a fit goes through its rows, folds and precisions together, about
 
 
 class BayesianHead(Posterior):
     """Draws of a classifier on embeddings.
 
     Args:
-        method: "laplace", or "dropout" for an MLP.
+        method: "laplace", "bootstrap", or "dropout" for an MLP.
         num_draws: S.
-        prior_precision: of the Gaussian prior on the weights (laplace).
+        prior_precision: of the Gaussian prior on the weights (laplace, bootstrap); chosen on the labels if left out.
+        temperature: what the covariance is multiplied by (laplace); chosen on the labels if left out.
         hidden: units of the MLP's hidden layers (dropout).
         dropout: rate of the MLP (dropout).
         recipe: how the MLP is trained (dropout).
-        seed: for the draws, and for training the MLP.
+        seed: for the draws, for cross-validation, and for training the MLP.
+
+    Attributes:
+        classes: the labels in the order of the class axis, if they were not numbers; else None.
+        tuned: precision, temperature and what cross-validation says about them; None for an MLP.
+        covariance: "exact", or "kronecker" for large heads (laplace); else None.
     """
 
     kind: ClassVar[str] = "bayesian-head"
@@ -52,7 +65,8 @@ class BayesianHead(Posterior):
         method: str = "laplace",
         num_draws: int = 100,
         *,
-        prior_precision: float = 1.0,
+        prior_precision: float | None = None,
+        temperature: float | None = None,
         hidden: tuple[int, ...] = (128,),
         dropout: float = 0.5,
         recipe: Recipe | None = None,
@@ -60,64 +74,107 @@ class BayesianHead(Posterior):
     ) -> None:
         if method not in METHODS:
             raise UnknownNameError("head", method, METHODS)
-        check_whole("num_draws", num_draws)
-        if not 0 < prior_precision < float("inf"):
-            raise ValueError(f"`prior_precision` must be above 0, got {prior_precision}")
+        if temperature is not None and method != "laplace":
+            raise ValueError(f"`temperature` is not used by method {method!r}; leave it out")
         self._options: dict[str, Any] = {
             "method": method,
-            "num_draws": num_draws,
-            "prior_precision": prior_precision,
+            "num_draws": check_whole("num_draws", num_draws),
+            "prior_precision": _positive("prior_precision", prior_precision),
+            "temperature": _positive("temperature", temperature),
             "hidden": list(hidden),
             "dropout": dropout,
             "seed": seed,
         }
         self._recipe = recipe
-        self._standard: tuple[Tensor, Tensor] | None = None  # mean and standard deviation, (D,) each
-        self._heads: Tensor | MCDropout | None = None  # (S, D + 1, C), the last row is the bias; or the MLP
+        self._tensors: dict[str, Tensor] = {}  # `mean` (D,), and `best` (D, C) and `draws` (D, S, C), or `std` (D,)
+        self._mlp: MCDropout | None = None
+        self._ids: tuple[str, ...] = ()
+        self.classes: list[Any] | None = None
+        self.tuned: Tuned | None = None
+        self.covariance: str | None = None
+
+    def __repr__(self) -> str:
+        draws = f"{type(self).__name__}({self._options['method']!r}, {self._options['num_draws']} draws"
+        covariance = "" if self.covariance is None else f"; {self.covariance} covariance"
+        return f"{draws})" if self.tuned is None else f"{draws}; {self.tuned}{covariance})"
 
     @property
     def draw_ids(self) -> tuple[str, ...]:
         """Names made of the weights and the number of the draw."""
-        _, _, heads = self._fitted()
-        if isinstance(heads, MCDropout):
-            return heads.draw_ids
-        digest = fingerprint({"heads": heads}, self.kind)
-        return tuple(f"{digest}-{draw}" for draw in range(len(heads)))
+        self._check_fitted()
+        return self._ids
+
+    @property
+    def most_probable(self) -> "BayesianHead":
+        """The one draw at the most probable weights, whose predictions are those to report; an MLP stays as it is."""
+        self._check_fitted()
+        if self._mlp is not None:
+            return self
+        single = copy.copy(self)
+        single._options = {**self._options, "num_draws": 1}
+        single._hold({**self._tensors, "draws": self._tensors["best"][:, None]})
+        return single
 
     def fit(
-        self, embeddings: Tensor, labels: Tensor, *, num_classes: int, validation: Labelled | None = None
+        self,
+        embeddings: Any,
+        labels: Any,
+        *,
+        num_classes: int | None = None,
+        classes: Sequence[Any] | None = None,
+        validation: Labelled | None = None,
+        unlabelled: Any = None,
     ) -> "BayesianHead":
         """Fit the head.
 
         Args:
-            embeddings: (N, D) features, float32 or float64.
-            labels: (N,) classes, int64.
-            num_classes: C.
+            embeddings: (N, D) features, a tensor or an array.
+            labels: (N,) classes: whole numbers from 0, or texts.
+            num_classes: C, if labels are numbers; one more than the largest if left out.
+            classes: all labels there are, in the order of the class axis; the sorted distinct ones if they are texts
+                and this is left out.
             validation: embeddings and labels for early stopping (dropout only).
+            unlabelled: (U, D) features of the pool. They and the labelled ones tell where the centre is.
         """
-        check_labelled("embeddings", "labels", embeddings, labels, num_classes)
-        if embeddings.ndim != 2 or not embeddings.is_floating_point():
-            raise ValueError(f"`embeddings` must be (N, D) floats, got {tuple(embeddings.shape)} {embeddings.dtype}")
-        mean, std = embeddings.mean(dim=0), embeddings.std(dim=0, correction=0)
-        std = torch.where(std > 0, std, 1.0)
-        x = (embeddings - mean) / std
+        x = as_embeddings("embeddings", embeddings)
+        codes, self.classes, num_classes = _encoded(labels, num_classes, classes)
+        codes = codes.to(x.device)
+        check_labelled("embeddings", "labels", x, codes, num_classes)
+        pool = [x] if unlabelled is None else [x, as_embeddings("unlabelled", unlabelled, x)]
+        if self._options["method"] == "dropout":
+            return self._fit_mlp(x, codes, num_classes, validation, pool[-1])
+        mean = mean_of(pool)
+        rows = unit_rows(x, mean)
         options = self._options
-        if options["method"] == "laplace":
-            random = generator(options["seed"], "laplace")
-            precision = options["prior_precision"]
-            heads: Tensor | MCDropout = laplace_draws(
-                x.double(), labels, num_classes, options["num_draws"], precision, generator=random
-            ).to(embeddings.dtype)
-        else:
-            if validation is not None:
-                validation = ((validation[0] - mean) / std, validation[1])
-            build = self._mlp(x.shape[1], num_classes, x.dtype)
-            trained = fit(
-                build, x, labels, self._recipe, num_classes=num_classes, validation=validation, seed=options["seed"]
-            )
-            heads = MCDropout(trained.model, options["num_draws"], options["seed"])
-        self._standard, self._heads = (mean, std), heads
+        given = {"seed": options["seed"], "precision": options["prior_precision"]}
+        with for_work(STEPS * len(x) * min(x.shape) * num_classes):
+            if options["method"] == "laplace":
+                temperature = options["temperature"]
+                found = laplace_draws(rows, codes, num_classes, options["num_draws"], temperature=temperature, **given)
+            else:
+                found = bootstrap_draws(rows, codes, num_classes, options["num_draws"], **given)
+        self.tuned, self.covariance = found.tuned, found.covariance
+        self._hold({"mean": mean, "best": found.best, "draws": found.draws})
         return self
+
+    def refitted(self, embeddings: Any, labels: Any) -> "BayesianHead":
+        """One draw at the most probable weights given other labels, with the centre and the precision of this head.
+
+        Args:
+            embeddings: (N, D) features.
+            labels: (N,) classes as whole numbers, among those of this head.
+        """
+        self._check_fitted()
+        if self.tuned is None:
+            raise ValueError("`refitted` is for heads of softmax regressions, got an MLP; fit a new one")
+        x = self._rows(as_embeddings("embeddings", embeddings))
+        codes = as_tensor(labels, "`labels`").to(x.device)
+        once, precision = x.new_ones(len(x), 1), x.new_full((1,), self.tuned.precision)
+        weights = most_probable(x, codes, self._tensors["best"].shape[1], once, precision)
+        single = copy.copy(self)
+        single._options = {**self._options, "num_draws": 1}
+        single._hold({**self._tensors, "best": weights[:, 0], "draws": weights})
+        return single
 
     @classmethod
     def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
@@ -130,57 +187,87 @@ class BayesianHead(Posterior):
     def load(cls, directory: str | os.PathLike[str]) -> "BayesianHead":
         """Read what ``save`` wrote."""
         tensors, options = read_saved(directory, cls.kind)
-        num_classes = options.pop("num_classes")
+        facts = options.pop("fitted", None)
+        if facts is None:
+            raise FileFormatError(f"{directory} must hold a head of this version, got an older one; fit and save again")
         loaded = cls(**{**options, "hidden": tuple(options["hidden"])})
-        mean, std = tensors.pop("standard/mean"), tensors.pop("standard/std")
-        loaded._standard = (mean, std)
-        if options["method"] == "laplace":
-            loaded._heads = tensors["heads"]
-        else:
-            model = loaded._mlp(len(mean), num_classes, mean.dtype)()
+        loaded.classes, loaded.covariance = facts["classes"], facts["covariance"]
+        loaded.tuned = None if facts["tuned"] is None else Tuned(**facts["tuned"])
+        if options["method"] == "dropout":
+            held = {name: tensors.pop(f"standard/{name}") for name in ("mean", "std")}
+            model = loaded._network(len(held["mean"]), facts["num_classes"], held["mean"].dtype)()
             load_weights(model, tensors, directory)
-            loaded._heads = MCDropout(model, options["num_draws"], options["seed"])
+            loaded._hold(held, MCDropout(model, options["num_draws"], options["seed"]))
+        else:
+            loaded._hold(tensors)
         return loaded
 
-    def _mlp(self, num_features: int, num_classes: int, dtype: torch.dtype) -> partial[Any]:
+    def _fit_mlp(
+        self, x: Tensor, labels: Tensor, num_classes: int, validation: Labelled | None, pool: Tensor
+    ) -> "BayesianHead":
+        mean, std = pool.mean(dim=0), pool.std(dim=0, correction=0)
+        std = torch.where(std > 0, std, 1.0)
+        if validation is not None:
+            validation = ((validation[0] - mean) / std, validation[1])
+        build, seed = self._network(x.shape[1], num_classes, x.dtype), self._options["seed"]
+        trained = fit(
+            build, (x - mean) / std, labels, self._recipe, num_classes=num_classes, validation=validation, seed=seed
+        )
+        self._hold({"mean": mean, "std": std}, MCDropout(trained.model, self._options["num_draws"], seed))
+        return self
+
+    def _network(self, num_features: int, num_classes: int, dtype: torch.dtype) -> partial[Any]:
         hidden, dropout = self._options["hidden"], self._options["dropout"]
         return partial(_typed_mlp, num_classes, num_features, hidden, dropout, dtype)
 
+    def _hold(self, tensors: dict[str, Tensor], mlp: MCDropout | None = None) -> None:
+        """Take draws in."""
+        self._tensors, self._mlp = tensors, mlp
+        digest = fingerprint(tensors, self.kind)
+        self._ids = mlp.draw_ids if mlp else tuple(f"{digest}-{draw}" for draw in range(tensors["draws"].shape[1]))
+
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        mean, std, heads = self._fitted()
-        if isinstance(heads, MCDropout):
-            tensors, _ = heads._state()
-            num_classes = len(tensors["head.bias"])
-        else:
-            tensors, num_classes = {"heads": heads}, heads.shape[2]
-        return {**tensors, "standard/mean": mean, "standard/std": std}, {**self._options, "num_classes": num_classes}
+        self._check_fitted()
+        facts: dict[str, Any] = {
+            "classes": self.classes,
+            "covariance": self.covariance,
+            "tuned": None if self.tuned is None else asdict(self.tuned),
+        }
+        if self._mlp is None:
+            return self._tensors, {**self._options, "fitted": facts}
+        tensors, _ = self._mlp._state()
+        facts["num_classes"] = len(tensors["head.bias"])
+        tensors |= {f"standard/{name}": value for name, value in self._tensors.items()}
+        return tensors, {**self._options, "fitted": facts}
 
     def _logits(self, batch: Tensor) -> Tensor:
-        mean, std, heads = self._fitted()
-        if batch.dtype != mean.dtype or batch.shape[1:] != mean.shape:
-            raise ValueError(
-                f"`inputs` must be (N, {len(mean)}) {mean.dtype} like the embeddings of the fit, "
-                f"got {tuple(batch.shape)} {batch.dtype}"
-            )
-        x = (batch - mean) / std
-        if isinstance(heads, MCDropout):
-            return heads._logits(x)
-        return torch.einsum("nd,sdc->nsc", x, heads[:, :-1]) + heads[:, -1]
+        rows = self._rows(batch)
+        if self._mlp is not None:
+            return self._mlp._logits(rows)
+        draws = self._tensors["draws"]
+        return (rows @ draws.flatten(1)).reshape(len(rows), *draws.shape[1:])
 
     def _hidden(self, batch: Tensor) -> Tensor:
-        mean, std, heads = self._fitted()
-        return heads._hidden((batch - mean) / std) if isinstance(heads, MCDropout) else batch
+        return batch if self._mlp is None else self._mlp._hidden(self._rows(batch))
 
     def _hidden_of_draws(self, batch: Tensor) -> Tensor:
-        mean, std, heads = self._fitted()
-        if isinstance(heads, MCDropout):
-            return heads._hidden_of_draws((batch - mean) / std)
-        return super()._hidden_of_draws(batch)
+        return super()._hidden_of_draws(batch) if self._mlp is None else self._mlp._hidden_of_draws(self._rows(batch))
 
-    def _fitted(self) -> tuple[Tensor, Tensor, Tensor | MCDropout]:
-        if self._standard is None or self._heads is None:
+    def _rows(self, batch: Tensor) -> Tensor:
+        """What the head is computed on."""
+        self._check_fitted()
+        mean = self._tensors["mean"]
+        if batch.shape[1:] != mean.shape or batch.is_complex():
+            raise ValueError(
+                f"`inputs` must be (N, {len(mean)}) like the embeddings of the fit, "
+                f"got {tuple(batch.shape)} {batch.dtype}"
+            )
+        batch = batch.to(mean)
+        return unit_rows(batch, mean) if self._mlp is None else (batch - mean) / self._tensors["std"]
+
+    def _check_fitted(self) -> None:
+        if not self._tensors:
             raise ValueError("BayesianHead must be fitted first, got one without draws; call `fit`")
-        return *self._standard, self._heads
 
 
 class HeadOptions(PosteriorOptions):
@@ -189,17 +276,20 @@ class HeadOptions(PosteriorOptions):
     Attributes:
         method: as the others, see `BayesianHead`.
         num_draws: S.
-        prior_precision: of the Gaussian prior (laplace).
+        prior_precision: of the Gaussian prior (laplace, bootstrap); chosen on the labels if left out.
+        temperature: of the draws (laplace); chosen on the labels if left out.
         hidden: units of the hidden layers (dropout).
         dropout: rate of the MLP (dropout).
     """
 
     flat_inputs: ClassVar[bool] = True
+    uses_unlabelled: ClassVar[bool] = True
 
     kind: str = "bayesian-head"
-    method: Literal["laplace", "dropout"] = "laplace"
+    method: Literal["laplace", "bootstrap", "dropout"] = "laplace"
     num_draws: NumDraws = 100
-    prior_precision: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] = 1.0
+    prior_precision: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
+    temperature: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
     hidden: tuple[Whole, ...] = (128,)
     dropout: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.5
 
@@ -209,73 +299,83 @@ class HeadOptions(PosteriorOptions):
         return self.method == "dropout"
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
-        """Fit the head; ε is the error of the mean prediction."""
+        """Fit the head; ε is the error of the most probable weights, or of the mean prediction of an MLP."""
         head = BayesianHead(
             self.method,
             self.num_draws,
             prior_precision=self.prior_precision,
+            temperature=self.temperature,
             hidden=self.hidden,
             dropout=self.dropout,
             recipe=context.recipe,
             seed=context.seed,
         )
-        head.fit(inputs, labels, num_classes=context.num_classes, validation=context.validation)
-        return with_error(head, context.validation)
+        validation = context.validation
+        head.fit(inputs, labels, num_classes=context.num_classes, validation=validation, unlabelled=context.unlabelled)
+        error = with_error(head.most_probable, validation).validation_error
+        return Fitted(head, error, None if head.tuned is None else head.tuned.error)
+
+    def for_metrics(self, posterior: Posterior) -> Posterior:
+        """The most probable weights: their predictions are the ones to report."""
+        return posterior.most_probable if isinstance(posterior, BayesianHead) else posterior
 
 
-def laplace_draws(
-    x: Float[Tensor, "N D"],
-    labels: Int[Tensor, " N"],
-    num_classes: int,
-    num_draws: int,
-    prior_precision: float,
-    *,
-    generator: torch.Generator,
-) -> Float[Tensor, "S D1 C"]:
-    """Draws from the Laplace approximation of a softmax regression; the last of the D + 1 rows is the bias."""
-    x = torch.cat([x, x.new_ones(len(x), 1)], dim=1)
-    best = _most_probable(x, labels, num_classes, prior_precision)
-    noise = torch.randn((num_draws, *best.shape), generator=generator, dtype=x.dtype)
-    probs = torch.softmax(x @ best, dim=-1)
-    if best.numel() <= FULL_CURVATURE:
-        precision = _curvature(x, probs) + prior_precision * torch.eye(best.numel(), dtype=x.dtype)
-        factor = torch.linalg.cholesky(precision)
-        steps: Tensor = torch.linalg.solve_triangular(factor.T, noise.flatten(1).T, upper=True).T
-        return best + steps.reshape(noise.shape)
-    inputs_eigen, inputs_basis = torch.linalg.eigh(x.T @ x)
-    spread_eigen, spread_basis = torch.linalg.eigh(probs.mean(dim=0).diag() - probs.T @ probs / len(probs))
-    curvature = inputs_eigen.clamp_min(0)[:, None] * spread_eigen.clamp_min(0)
-    steps = inputs_basis @ (noise / (curvature + prior_precision).sqrt()) @ spread_basis.T
-    return best + steps
+def as_embeddings(name: str, given: Any, like: Tensor | None = None) -> Tensor:
+    """(N, D) features as a float tensor, with as many features as `like`."""
+    tensor = as_tensor(given, f"`{name}`")
+    wanted = "D" if like is None else str(like.shape[1])
+    if tensor.ndim != 2 or (like is not None and tensor.shape[1] != like.shape[1]):
+        raise ValueError(f"`{name}` must be (N, {wanted}) floats, got {tuple(tensor.shape)} {tensor.dtype}")
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(compute_dtype(tensor.dtype))
 
 
-def _curvature(x: Tensor, probs: Tensor) -> Tensor:
-    """The Hessian of the summed loss, a square matrix over the (D + 1)·C weights: Σ_n x xᵀ ⊗ (diag p − p pᵀ)."""
-    num_inputs, num_classes = x.shape[1], probs.shape[1]
-    hessian = x.new_empty(num_inputs, num_classes, num_inputs, num_classes)
-    for c, unit in enumerate(torch.eye(num_classes, dtype=x.dtype)):
-        spread = probs[:, c, None] * (unit - probs)  # (N, C)
-        hessian[:, c] = (x.T @ (x[:, :, None] * spread[:, None, :]).flatten(1)).reshape(num_inputs, num_inputs, -1)
-    return hessian.reshape(num_inputs * num_classes, -1)
+def unit_rows(x: Tensor, mean: Tensor) -> Tensor:
+    """Rows centred and scaled to unit length; a row at the centre stays there."""
+    return torch.nn.functional.normalize(x - mean, dim=1)
 
 
-def _most_probable(x: Tensor, labels: Tensor, num_classes: int, prior_precision: float) -> Tensor:
-    """The (D + 1, C) weights that maximise the posterior density."""
-    weights = torch.zeros(x.shape[1], num_classes, dtype=x.dtype, requires_grad=True)
-    optimizer = torch.optim.LBFGS(
-        [weights], max_iter=500, tolerance_grad=1e-8, tolerance_change=1e-12, line_search_fn="strong_wolfe"
-    )
+def mean_of(parts: Sequence[Tensor]) -> Tensor:
+    """The mean of all rows, (D,), read block by block."""
+    total = torch.zeros(parts[0].shape[1], dtype=torch.float64)
+    for part in parts:
+        for block in torch.split(part, BLOCK):
+            total += block.sum(dim=0, dtype=torch.float64).cpu()
+    mean = (total / sum(map(len, parts))).to(parts[0])
+    if not bool(torch.isfinite(mean).all()):
+        raise ValueError("`unlabelled` must be finite, got NaN or infinity; drop or fill those rows")
+    return mean
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(x @ weights, labels, reduction="sum")
-        loss = loss + prior_precision / 2 * weights.square().sum()
-        loss.backward()
-        return loss
 
-    with torch.enable_grad():
-        optimizer.step(closure)
-    return weights.detach()
+def _encoded(
+    labels: Any, num_classes: int | None, classes: Sequence[Any] | None
+) -> tuple[Tensor, list[Any] | None, int]:
+    """Class numbers of labels, the names of the classes if they have any, and C."""
+    array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.ndim != 1 or array.dtype.kind not in "iuUO":
+        raise ValueError(f"`labels` must be (N,) whole numbers or texts, got shape {array.shape}, {array.dtype}")
+    if classes is None and array.dtype.kind in "iu":
+        largest = int(array.max()) + 1 if len(array) else 0
+        return torch.from_numpy(array.astype(np.int64)), None, _at_least_two(num_classes or largest, array)
+    listed = sorted(set(array.tolist())) if classes is None else list(classes)
+    position = {name: index for index, name in enumerate(listed)}
+    if len(position) < len(listed) or num_classes not in (None, len(listed)):
+        raise ValueError(f"`classes` must be distinct, and as many as `num_classes` if that is given, got {listed}")
+    unknown = next((name for name in array.tolist() if name not in position), None)
+    if unknown is not None:
+        raise ValueError(f"`labels` must be among `classes`, got {unknown!r}")
+    codes = torch.tensor([position[name] for name in array.tolist()], dtype=torch.long)
+    return codes, listed, _at_least_two(len(listed), array)
+
+
+def _at_least_two(num_classes: int, labels: Any) -> int:
+    if num_classes < 2:
+        seen = f"only {labels.tolist()[0]!r}" if len(labels) else "no label"
+        raise ValueError(f"`labels` must be of at least two classes, got {seen}; name the others by `classes`")
+    return num_classes
+
+
+def _positive(name: str, value: float | None) -> float | None:
+    return None if value is None else check_real(name, value, above=True)
 
 
 def _typed_mlp(num_classes: int, num_features: int, hidden: list[int], dropout: float, dtype: torch.dtype) -> Any:

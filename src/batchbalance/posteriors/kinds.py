@@ -22,10 +22,22 @@ from batchbalance.training import Labelled, ModelFactory, Recipe
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A posterior, and the error ε on validation data; None if there are none."""
+    """A posterior, and how often it is wrong.
+
+    Attributes:
+        posterior: the draws.
+        validation_error: the error on validation data; None if there are none.
+        cross_validated_error: the error on training rows that were left out; None for kinds that do not leave any out.
+    """
 
     posterior: Posterior
     validation_error: float | None = None
+    cross_validated_error: float | None = None
+
+    @property
+    def error(self) -> float | None:
+        """ε: the error on validation data if there are any, else the cross-validated one."""
+        return self.cross_validated_error if self.validation_error is None else self.validation_error
 
 
 # Called with inputs, int64 labels and a seed. A method `untrained(inputs, seed)`, if any, serves before any label.
@@ -44,6 +56,7 @@ class FitContext:
         recipe: how networks are trained; the defaults of `Recipe` if left out.
         validation: inputs and labels for early stopping and for ε; None for no validation.
         device: where to train.
+        unlabelled: (U, ...) inputs of the pool, for the kinds that use them.
     """
 
     num_classes: int
@@ -53,6 +66,7 @@ class FitContext:
     recipe: Recipe | None = None
     validation: Labelled | None = None
     device: str = "cpu"
+    unlabelled: Tensor | None = None
 
     def factory(self, inputs: Tensor) -> ModelFactory:
         """Builds the network for inputs like these."""
@@ -72,6 +86,7 @@ class PosteriorOptions(Section, ABC):
     table = "[posterior]"
     has_network: ClassVar[bool] = False  # whether a network is built for it
     flat_inputs: ClassVar[bool] = False  # whether inputs are flattened to one row of features each
+    uses_unlabelled: ClassVar[bool] = False  # whether `FitContext.unlabelled` is looked at
 
     kind: str
 
@@ -126,15 +141,20 @@ class PosteriorFit:
         if self.options.has_network and self.network is None:
             raise ValueError(f"`network` must be given for posterior {self.options.kind!r}, got none")
 
-    def __call__(self, inputs: Tensor, labels: Tensor, seed: int) -> Fitted:
+    @property
+    def uses_unlabelled(self) -> bool:
+        """Whether inputs without labels are of use to a fit."""
+        return self.options.uses_unlabelled
+
+    def __call__(self, inputs: Tensor, labels: Tensor, seed: int, unlabelled: Tensor | None = None) -> Fitted:
         """Draws of a model trained on (N, ...) inputs and (N,) labels."""
-        return self.options.fit(inputs, labels, self._context(len(labels), seed))
+        return self.options.fit(inputs, labels, self._context(len(labels), seed, unlabelled))
 
     def untrained(self, inputs: Tensor, seed: int) -> Fitted | None:
         """Draws before any training; None for kinds without one network."""
         return self.options.untrained(inputs, self._context(0, seed))
 
-    def _context(self, num_labels: int, seed: int) -> FitContext:
+    def _context(self, num_labels: int, seed: int, unlabelled: Tensor | None = None) -> FitContext:
         return FitContext(
             self.num_classes,
             seed,
@@ -143,6 +163,7 @@ class PosteriorFit:
             self.recipe,
             self.validation(num_labels) if callable(self.validation) else self.validation,
             self.device,
+            unlabelled,
         )
 
 

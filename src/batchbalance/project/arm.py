@@ -8,6 +8,7 @@ shares: each kind of disagreement gets one more count.
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,8 @@ class ArmComparison:
 
 def paired_interval(only_first: int, only_second: int, total: int, alpha: float = ALPHA) -> Interval:
     """The interval of p₁ − p₂ for two classifiers on the same items, from the items that just one gets right."""
-    from scipy.stats import norm
-
     first, second = (only_first + 1) / (total + 2), (only_second + 1) / (total + 2)
-    reach = float(norm.isf(alpha / 2)) * math.sqrt((first + second - (first - second) ** 2) / (total + 2))
+    reach = NormalDist().inv_cdf(1 - alpha / 2) * math.sqrt((first + second - (first - second) ** 2) / (total + 2))
     return Interval(max(-1.0, first - second - reach), min(1.0, first - second + reach))
 
 

@@ -81,7 +81,8 @@ class Batch:
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write id, an empty label to fill in, and what the item is."""
         columns = self.columns
-        write_sheet(path, (ID, LABEL, *columns), ((name, "", *self.cells(i)) for i, name in enumerate(self.ids)))
+        rows = ((name, "", *self.cells(i)) for i, name in enumerate(self.ids))
+        write_sheet(path, (ID, LABEL, *columns), rows, mark=True)
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class Gathering:
             budget=settings.budget,
             cost=None if settings.data.cost is None else self._cost(state),
             random_arm=settings.random_arm,
-            arm=self._arm(state, vectors) if settings.random_arm else None,
+            arm=self._arm(state, vectors, model) if settings.random_arm and model is not None else None,
             hardest=() if model is None else self._hardest(state, vectors, model),
             suspects=suspects,
             duplicates=self._duplicates(state),
@@ -98,7 +98,7 @@ class Gathering:
         """Of all answers: an item that several people answered costs as often."""
         return float(sum(len(view.answers) * self._store.costs[row] for row, view in state.items.items()))
 
-    def _arm(self, state: State, vectors: np.ndarray) -> ArmComparison | None:
+    def _arm(self, state: State, vectors: np.ndarray, model: Trained) -> ArmComparison | None:
         labels = state.labels()
         uniform = [row for row in state.asked_for(RANDOM) if row in labels]
         asked = sorted((view.first_asked or 0, row) for row, view in state.items.items() if view.first_asked)
@@ -112,7 +112,7 @@ class Gathering:
         every[list(labels)] = list(labels.values())
 
         def train(rows: np.ndarray, test: np.ndarray) -> np.ndarray:
-            return class_probs(self._learning.train(state, vectors, rows, every[rows]).posterior, vectors[test])
+            return class_probs(self._learning.retrain(state, vectors, model, rows, every[rows]), vectors[test])
 
         return compare_arms(np.array(chosen, dtype=np.int64), np.array(uniform, dtype=np.int64), audit, every, train)
 

@@ -3,20 +3,22 @@
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
-from batchbalance.errors import BatchBalanceError
-from batchbalance.posteriors import Fitted, load_posterior
+from batchbalance.files import replacing
+from batchbalance.posteriors import BayesianHead, Fitted, Posterior, load_posterior
 from batchbalance.project import rounds
 from batchbalance.project.audit import FIXED_SET, audit_order
 from batchbalance.project.audit import validation_error as audited_error
 from batchbalance.project.label_errors import cross_validated, cross_validated_error
-from batchbalance.project.model import Trained, class_probs, class_votes, model_fit, trained
+from batchbalance.project.model import Trained, can_refit, class_probs, class_votes, model_fit, trained
 from batchbalance.project.planning import training_rows
 from batchbalance.project.settings import Settings
 from batchbalance.project.state import AUDIT, State
@@ -25,6 +27,7 @@ from batchbalance.project.store import ProjectStore
 from batchbalance.seeds import derived_seed
 
 FOLDER = "model"
+MAX_UNLABELLED = 10_000  # items without labels that a fit looks at
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,24 @@ class Learning:
     def train(self, state: State, vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> Trained:
         """A model of some labels."""
         seed = derived_seed(self._settings.seed, "fit", len(rows))
-        return trained(model_fit(self._settings.model, len(state.classes)), vectors, rows, labels, seed)
+        fit = model_fit(self._settings.model, len(state.classes))
+        return trained(fit, vectors, rows, labels, self._unlabelled(), seed)
+
+    def retrain(
+        self, state: State, vectors: np.ndarray, like: Trained, rows: np.ndarray, labels: np.ndarray
+    ) -> Posterior:
+        """A model of other labels, with what another one settled of itself where that saves time."""
+        if can_refit(like.posterior):
+            return cast(BayesianHead, like.posterior).refitted(vectors[rows], labels)
+        return self.train(state, vectors, rows, labels).posterior
+
+    def _unlabelled(self) -> np.ndarray:
+        """A sample of rows for models that look at items without labels; never of the audit set."""
+        rows = np.flatnonzero(~self._store.is_audit)
+        if len(rows) <= MAX_UNLABELLED:
+            return rows
+        random = np.random.default_rng(derived_seed(self._settings.seed, "unlabelled"))
+        return np.sort(random.choice(rows, MAX_UNLABELLED, replace=False))
 
     def fixed_rows(self) -> np.ndarray:
         """Rows on which successive models are compared: the audit set in the order it is asked, or a part of all."""
@@ -109,12 +129,18 @@ class Learning:
 
     def cross_validated(self, state: State, vectors: np.ndarray, model: Trained) -> tuple[np.ndarray, np.ndarray]:
         """Class probabilities of the training labels by models that have not seen them, and which of them count."""
+        path = self._folder / FOLDER / f"{self._key(model.rows, model.labels, len(state.classes))}.npz"
+        with suppress(OSError, ValueError, KeyError), np.load(path, allow_pickle=False) as kept:
+            return kept["probs"], kept["judged"]
 
         def train_and_predict(train: np.ndarray, test: np.ndarray) -> np.ndarray:
-            part = self.train(state, vectors, model.rows[train], model.labels[train])
-            return class_probs(part.posterior, vectors[model.rows[test]])
+            part = self.retrain(state, vectors, model, model.rows[train], model.labels[train])
+            return class_probs(part, vectors[model.rows[test]])
 
-        return cross_validated(model.labels, train_and_predict, seed=self._settings.seed)
+        probs, judged = cross_validated(model.labels, train_and_predict, seed=self._settings.seed)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, probs=probs, judged=judged)
+        return probs, judged
 
     def guesses(self, state: State, vectors: np.ndarray, rows: Sequence[int]) -> list[Guess] | None:
         """What the model says about some rows; None before there is one."""
@@ -156,24 +182,22 @@ class Learning:
         folder = self._folder / FOLDER / key
         if not folder.is_dir():
             return None
-        with suppress(BatchBalanceError, ValueError, OSError):  # damaged: trained anew
+        with suppress(Exception):  # whatever is wrong with a copy, the model is trained anew
             return Trained(Fitted(load_posterior(folder, self._settings.model.get("network"))), rows, labels)
         return None
 
     def _save(self, key: str, found: Trained) -> None:
-        """Keep the model for other processes, and no earlier one."""
+        """Keep the model for other processes, and no earlier one. Some kinds cannot be saved, and are trained anew."""
         folder = self._folder / FOLDER
-        part = folder / f"{key}.part"
         folder.mkdir(exist_ok=True)
-        try:
-            found.posterior.save(part)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as part, suppress(Exception):
+            found.posterior.save(Path(part) / key)
             if not (folder / key).exists():
-                part.replace(folder / key)
-        except (NotImplementedError, BatchBalanceError, ValueError, TypeError, OSError):  # some cannot be saved
-            pass
+                (Path(part) / key).replace(folder / key)
         for other in folder.iterdir():
-            if other.name != key:
+            if other.stem != key and not other.name.startswith("."):
                 shutil.rmtree(other, ignore_errors=True)
+                other.unlink(missing_ok=True)
 
 
 def guesses_of(model: Trained, vectors: np.ndarray, names: Sequence[str], classes: Sequence[str]) -> list[Guess]:

@@ -1,6 +1,5 @@
 """The model of a project: what is trained on its labels, and what it says."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchbalance.posteriors import Fitted, Posterior, PosteriorFit, posterior_options
+from batchbalance.posteriors import BayesianHead, Fitted, Posterior, PosteriorFit, posterior_options
 from batchbalance.predictions import OnDemand, Predictions, Rows
 from batchbalance.predictions.draws import Draws
 
@@ -46,11 +45,22 @@ def model_fit(table: dict[str, Any], num_classes: int) -> PosteriorFit:
 
 
 def trained(
-    fit: Callable[[Tensor, Tensor, int], Any], vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, seed: int
+    fit: PosteriorFit, vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, unlabelled: np.ndarray, seed: int
 ) -> Trained:
-    """Train on some rows."""
-    result = fit(as_inputs(vectors[rows]), torch.from_numpy(np.asarray(labels, dtype=np.int64)), seed)
-    return Trained(result if isinstance(result, Fitted) else Fitted(result), rows, labels)
+    """Train on some rows; those of `unlabelled` are looked at without a label by models that can."""
+    others = as_inputs(vectors[unlabelled]) if fit.uses_unlabelled else None
+    classes = torch.from_numpy(np.asarray(labels, dtype=np.int64))
+    return Trained(fit(as_inputs(vectors[rows]), classes, seed, others), rows, labels)
+
+
+def reported(posterior: Posterior) -> Posterior:
+    """What predictions that people see are made with: the most probable weights of a head, else all draws."""
+    return posterior.most_probable if isinstance(posterior, BayesianHead) else posterior
+
+
+def can_refit(posterior: Posterior) -> bool:
+    """Whether `BayesianHead.refitted` gives a model of other labels at once."""
+    return isinstance(posterior, BayesianHead) and posterior.tuned is not None
 
 
 def as_inputs(vectors: np.ndarray) -> Tensor:
@@ -71,9 +81,10 @@ def pool_predictions(posterior: Posterior, vectors: np.ndarray) -> Predictions:
 
 
 def class_probs(posterior: Posterior, vectors: np.ndarray) -> np.ndarray:
-    """(n, C) mean class probabilities, block by block."""
+    """(n, C) class probabilities as they are reported, block by block."""
+    single = reported(posterior)
     parts = [
-        posterior.predict(as_inputs(vectors[start : start + BLOCK])).mean_probs().numpy()
+        single.predict(as_inputs(vectors[start : start + BLOCK])).mean_probs().numpy()
         for start in range(0, len(vectors), BLOCK)
     ]
     return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)

@@ -122,10 +122,8 @@ class OpenProject:
     @contextmanager
     def _writing(self) -> Iterator[State]:
         """A transaction, and the state in it."""
-        with self._lock:
-            with self._store.log.writing():
-                yield self._snapshot()
-            self._now()
+        with self._lock, self._store.log.writing():
+            yield self._now()
 
     def _maker(self) -> Maker:
         return Maker(self.folder, self._store, self.settings, progress=self._progress)

@@ -14,8 +14,10 @@ from batchbalance.project.state import AUDIT, RANDOM, State, Who
 from batchbalance.project.store import ProjectStore
 from batchbalance.seeds import derived_seed
 from batchbalance.selection import Selection, select
-from batchbalance.strategies import AUTO, Strategy, strategy_named
+from batchbalance.strategies import AUTO, Choice, Random, Strategy, strategy_named
+from batchbalance.strategies.baselines import ScoreStrategy
 
+OFFERED = 4  # times as many items as are wanted, to choose from by gain per cost
 AGAIN, DISPUTED, OVERLAP = "again", "disputed", "overlap"  # other reasons to ask
 
 
@@ -60,8 +62,7 @@ def waiting(state: State, rules: Rules, who: Who, count: int, again: bool) -> li
     if again:
         found += [Question(row, AGAIN) for row in state.skipped(who, rules.wanted)]
     taken = {question.row for question in found}
-    for row in sorted(state.items):
-        view = state.items[row]
+    for row, view in sorted(state.items.items(), key=lambda pair: (pair[1].first_asked or 0, pair[0])):
         if row in taken or who in view.open or who in view.skipped:
             continue
         if view.is_disputed and len(view.answers) >= rules.wanted:
@@ -118,6 +119,22 @@ def arm_order(ids: Sequence[str], seed: int) -> np.ndarray:
     """(N,) numbers by a hash of seed and id; the random arm goes through the items in their order."""
     digests = (hashlib.sha256(f"{seed}/arm/{name}".encode()).digest()[:8] for name in ids)
     return np.array([int.from_bytes(each, "big") >> 1 for each in digests], dtype=np.int64)
+
+
+def by_gain_per_cost(selection: Selection, costs: np.ndarray, count: int) -> Selection:
+    """The items of a larger selection that gain the most for what they cost; in the order of gain per cost."""
+    gains = selection.gains if selection.gains is not None else selection.scores
+    if gains is None:
+        order = torch.arange(count)
+    else:
+        paid = torch.from_numpy(costs)[selection.indices]
+        order = torch.argsort(gains.double() / paid, descending=True, stable=True)[:count]
+    scores = None if gains is None else gains[order]
+    kept = Choice(selection.indices[order], scores=scores, notes=selection.choice.notes)
+    note = f"of {len(selection.indices)} items those with the most gain for their cost"
+    return Selection(
+        selection.strategy, selection.seed, kept, warnings=(*selection.warnings, note), note=selection.note
+    )
 
 
 class Planner:
@@ -201,8 +218,9 @@ class Planner:
                 arguments["embeddings"] = pool
                 if strategy.embeds_every_draw and trained is not None:
                     arguments["embeddings"] = trained.posterior.embed(as_inputs(vectors), every_draw=True)
-        return select(
-            batch_size=count,
+        wanted = self._offered(strategy, count, int(candidates.sum()))
+        found = select(
+            batch_size=wanted,
             strategy=strategy,
             labelled=torch.from_numpy(labelled),
             exclude=torch.from_numpy(np.flatnonzero(excluded)),
@@ -211,6 +229,16 @@ class Planner:
             progress=progress,
             **arguments,
         )
+        return found if wanted == count else by_gain_per_cost(found, self._store.costs, count)
+
+    def _offered(self, strategy: str | Strategy, count: int, most: int) -> int:
+        """How many items a strategy offers: more than are wanted where costs differ, to choose by gain per cost."""
+        costs = self._store.costs
+        if not len(costs) or costs.min() == costs.max():
+            return count
+        if isinstance(strategy, Random):
+            return count
+        return most if isinstance(strategy, ScoreStrategy) else min(OFFERED * count, most)
 
     def _chosen_strategy(self, trained: Trained | None) -> str | Strategy:
         """The strategy of the settings; before there is a model, cold-start coverage for those that need one."""

@@ -55,15 +55,20 @@ def _is_number(cell: str) -> bool:
     return cell.strip() == cell
 
 
-def write_sheet(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a CSV file whole or not at all; spreadsheets read it as UTF-8, by a mark at its start if it needs one."""
+def write_sheet(
+    path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[str]], *, mark: bool = False
+) -> None:
+    """Write a CSV file whole or not at all.
+
+    With `mark`, one that is not plain ASCII begins with a byte order mark, by which spreadsheets know UTF-8.
+    """
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer)
     writer.writerow(columns)
     writer.writerows([escaped(cell) for cell in row] for row in rows)
     text = buffer.getvalue()
     with replacing(path) as temporary:
-        temporary.write_bytes(text.encode("utf-8" if text.isascii() else "utf-8-sig"))
+        temporary.write_bytes(text.encode("utf-8-sig" if mark and not text.isascii() else "utf-8"))
 
 
 def read_answers(

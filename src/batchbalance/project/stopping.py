@@ -162,13 +162,11 @@ def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE
     recent = 4 * counts >= counts[-1] if len(counts) else np.zeros(0, dtype=bool)
     if len(np.unique(counts[recent])) < LEAST_ROUNDS or np.shape(is_right)[1] < LEAST_FOR_ERROR:
         return None
-    wrong = ~np.asarray(is_right, dtype=bool)[recent]
+    wrong = 1.0 - np.asarray(is_right, dtype=np.float64)[recent]
     num_items = wrong.shape[1]
     random = np.random.default_rng(seed)
-    weights = random.multinomial(num_items, np.full(num_items, 1 / num_items), size=NUM_RESAMPLES)
-    weights = np.concatenate(
-        [np.ones((1, num_items), dtype=weights.dtype), weights]
-    )  # the items as they are come first
+    resampled = random.multinomial(num_items, np.full(num_items, 1 / num_items), size=NUM_RESAMPLES)
+    weights = np.vstack([np.ones(num_items), resampled])  # the items as they are come first
     errors = (wrong @ weights.T + 0.5) / (num_items + 1)  # (R, 1 + resamples), never 0
     log_counts = np.log(counts[recent])
     centred = log_counts - log_counts.mean()

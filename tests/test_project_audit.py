@@ -1,0 +1,147 @@
+"""The audit set: who belongs to it, when it is asked, and intervals that hold what they say."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchbalance.project.audit import (
+    Interval,
+    audit_due,
+    audit_order,
+    calibration,
+    clopper_pearson,
+    fixed_set,
+    is_audit,
+    look_number,
+    look_size,
+    looks,
+    validation_error,
+)
+
+IDS = [f"item {i}" for i in range(4000)]
+
+
+def binomial_tail(least, total, p):
+    """P(X ≥ least) by adding up."""
+    return math.fsum(math.comb(total, k) * p**k * (1 - p) ** (total - k) for k in range(least, total + 1))
+
+
+def bisected(function, level):
+    """Where a rising function of a share reaches a level."""
+    low, high = 0.0, 1.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) < level else (low, middle)
+    return (low + high) / 2
+
+
+def test_membership_is_a_fixed_function_of_seed_and_id():
+    # By `printf '7/audit/a' | sha256sum`, so that no system and no version can move an item into or out of the set.
+    expected = [0.6342783904784359, 0.257623724230285, 0.7870278800452867, 0.13494680940299453, 0.5788823464306732]
+    assert audit_order(["a", "b", "ü 🐈", "", "\udc80"], 7).tolist() == expected
+
+
+def test_membership_does_not_depend_on_the_other_items_and_grows_with_the_share():
+    tenth, fifth = is_audit(IDS, 3, 0.1), is_audit(IDS, 3, 0.2)
+    assert (is_audit(IDS[::-1], 3, 0.1)[::-1] == tenth).all()
+    assert is_audit(IDS[50:51], 3, 0.1)[0] == tenth[50]
+    assert (fifth | ~tenth).all()
+    assert fifth.sum() > tenth.sum()
+    assert not is_audit(IDS, 3, 0.0).any()
+    assert is_audit(IDS, 3, 1.0).all()
+    assert (is_audit(IDS, 4, 0.1) != tenth).any()
+
+
+def test_a_tenth_is_a_tenth():
+    found = [is_audit(IDS, seed, 0.1).sum() for seed in range(20)]
+    assert np.mean(found) == pytest.approx(400, abs=4 * math.sqrt(4000 * 0.09 / 20))
+
+
+def test_the_fixed_set_is_the_audit_set_in_its_order():
+    rows, order = fixed_set(IDS, 1, 0.1), audit_order(IDS, 1)
+    assert set(rows) == set(np.flatnonzero(is_audit(IDS, 1, 0.1)))
+    assert (np.diff(order[rows]) > 0).all()
+    without = fixed_set([str(i) for i in range(6000)], 1, 0.0)
+    assert len(without) == len(set(without)) == 5000
+
+
+@given(st.integers(1, 99), st.integers(0, 5000))
+def test_the_share_that_is_due_is_exact(percent, asked):
+    due = percent * asked // 100  # whole numbers only
+    assert audit_due(percent / 100, asked, 0) == due
+    assert audit_due(percent / 100, asked, due + 3) == 0
+
+
+def test_asking_in_batches_gives_the_floor_of_the_share():
+    asked = audits = 0
+    for size in (20, 1, 7, 13, 50, 3, 6):
+        asked += size
+        audits += audit_due(0.29, asked, audits)
+        assert audits == 29 * asked // 100
+
+
+@pytest.mark.parametrize("total", [1, 2, 10, 33])
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 12])
+def test_intervals_are_where_the_binomial_tails_say(total, alpha):
+    for correct in range(total + 1):
+        found = clopper_pearson(correct, total, alpha)
+        low = bisected(lambda p, k=correct: binomial_tail(k, total, p), alpha / 2) if correct else 0.0
+        high = bisected(lambda p, k=correct: binomial_tail(k + 1, total, p), 1 - alpha / 2) if correct < total else 1.0
+        assert (found.low, found.high) == pytest.approx((low, high), abs=1e-10)
+
+
+def test_no_labels_say_nothing():
+    assert clopper_pearson(0, 0) == Interval(0.0, 1.0)
+    with pytest.raises(ValueError, match="`correct` must be"):
+        clopper_pearson(3, 2)
+
+
+def test_looks_are_at_10_15_22_33_50():
+    assert [look_size(t) for t in range(1, 9)] == [10, 15, 22, 33, 50, 75, 113, 170]
+    for size in range(200):
+        assert look_number(size) == sum(look_size(t) <= size for t in range(1, 12))
+
+
+def test_only_the_first_round_at_each_size_is_a_look():
+    sizes = [4, 9, 11, 12, 14, 16, 21, 34, 40]
+    correct = [4, 8, 9, 12, 13, 15, 18, 30, 39]
+    found = looks(sizes, correct, sizes, [10 * size for size in sizes])
+    assert [(look.number, look.total, look.correct) for look in found] == [(1, 11, 9), (2, 16, 15), (4, 34, 30)]
+    assert [look.num_labels for look in found] == [110, 160, 340]
+    for look, level in zip(found, (Fraction(5, 200), Fraction(5, 600), Fraction(5, 2000)), strict=True):
+        assert look.interval == clopper_pearson(look.correct, look.total, float(level))
+
+
+def test_levels_of_all_looks_add_up_to_alpha():
+    assert math.fsum(0.05 / (t * (t + 1)) for t in range(1, 100_000)) == pytest.approx(0.05, abs=1e-6)
+
+
+def test_the_error_is_cross_validated_until_there_are_20_audit_labels():
+    assert validation_error(15, 19, 0.3)[0] == 0.3
+    assert validation_error(15, 20, 0.3)[0] == 0.25
+    assert validation_error(3, 4, None)[0] is None
+    assert "20 audit labels" in validation_error(15, 19, 0.3)[1]
+
+
+def test_calibration_by_hand():
+    confidence = np.array([0.9] * 10 + [0.6] * 10)
+    is_right = np.array([1] * 7 + [0] * 3 + [1] * 8 + [0] * 2)
+    found = calibration(confidence, is_right)
+    assert found.confidence == pytest.approx(0.75)
+    assert found.accuracy == pytest.approx(0.75)
+    assert found.error == pytest.approx((10 * abs(0.9 - 0.7) + 10 * abs(0.6 - 0.8)) / 20)
+    assert calibration(np.zeros(0), np.zeros(0)) is None
+
+
+def test_what_chance_allows_is_what_a_perfect_model_shows():
+    rng = np.random.default_rng(5)
+    confidence = rng.uniform(0.4, 1, 60)
+    below = 0
+    for _ in range(200):
+        found = calibration(confidence, rng.random(60) < confidence)
+        below += found.error <= found.by_chance
+    assert below / 200 == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 200) + 0.01)

@@ -1,0 +1,286 @@
+"""What `status` says, as a table, for programs and as pages."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from batchbalance.project.arm import compared
+from batchbalance.project.audit import clopper_pearson
+from batchbalance.project.charts import HEIGHT, WIDTH, curve_chart, steps_chart, ticks
+from batchbalance.project.label_errors import Duplicates
+from batchbalance.project.pages import batch_fragment, batch_page, project_fragment, status_fragment, status_page
+from batchbalance.project.status import Counts, Facts, Hard, Shown, SuspectLabel, status_of
+from batchbalance.project.stopping import Round
+
+NASTY = "<script>alert(1)</script>&\"'"
+
+
+@pytest.fixture(scope="module")
+def facts():
+    """Ten models that get better; 30 of 60 audit items have a label."""
+    rng = np.random.default_rng(0)
+    truth, levels = rng.integers(0, 3, 60), rng.random(60)
+    rounds = []
+    for step in range(1, 11):
+        predicted = np.where(levels < 1 - step**-0.7, truth, (truth + 1) % 3)
+        audited = 3 * step
+        right = int((predicted[:audited] == truth[:audited]).sum())
+        rounds.append(Round(27 * step, 1.8e9 + 600 * step, predicted, right, audited))
+    audit_labels = np.where(np.arange(60) < 30, truth, -1)
+    return Facts(
+        "pets",
+        ("cat", "dog", "neither"),
+        Counts(600, 305, 270, 5, 2, 1, 3, 60, 31, 30, 1),
+        rounds=tuple(rounds),
+        audit_labels=audit_labels,
+        confidence=rng.uniform(0.5, 1, 60),
+        class_counts=(120, 100, 80),
+        label_times=tuple(1.8e9 + 20.0 * np.arange(300)),
+        cross_validated_error=0.2,
+        target=0.7,
+        budget=400,
+        hardest=(Hard(Shown("h1", text="a dog-like cat"), (("cat", 0.5), ("dog", 0.45))),),
+        suspects=(SuspectLabel(Shown("s1", text="a cat"), "dog", "cat", 0.03),),
+        duplicates=Duplicates(4, 3, ((1, 2),), 1),
+        annotators={"ann and bob": 0.8},
+    )
+
+
+def table(status):
+    return dict(status.rows())
+
+
+def test_accuracy_is_of_the_newest_model_on_all_audit_labels(facts):
+    status = status_of(facts)
+    right = int((facts.rounds[-1].predicted[:30] == facts.audit_labels[:30]).sum())
+    low, high = clopper_pearson(right, 30).low, clopper_pearson(right, 30).high
+    assert (status.accuracy.correct, status.accuracy.total) == (right, 30)
+    expected = f"{right / 30:.3f} [{low:.3f}, {high:.3f}] (95 %, for one look; {right} of 30 audit labels)"
+    assert table(status)["accuracy"] == expected
+    assert len(status.curve) == 10
+    first = int((facts.rounds[0].predicted[:30] == facts.audit_labels[:30]).sum())
+    assert (status.curve[0].correct, status.curve[0].total) == (first, 30)  # on today's labels, not on the 3 of then
+
+
+def test_looks_are_at_what_was_known_at_the_time(facts):
+    status = status_of(facts)
+    assert [look.total for look in status.looks] == [12, 15, 24]
+    assert [look.correct for look in status.looks] == [facts.rounds[i].audit_correct for i in (3, 4, 7)]
+
+
+def test_calibration_is_of_items_with_a_label(facts):
+    status = status_of(facts)
+    assert status.calibration.confidence == pytest.approx(facts.confidence[:30].mean())
+    assert status.calibration.accuracy == pytest.approx(status.accuracy.value)
+
+
+def test_items_that_came_later_count_for_the_models_that_saw_them(facts):
+    early = replace(facts.rounds[0], predicted=np.where(np.arange(60) < 20, facts.rounds[0].predicted, -1))
+    status = status_of(replace(facts, rounds=(early, *facts.rounds[1:])))
+    assert [each.total for each in status.curve] == [20] + [30] * 9
+
+
+def test_without_an_audit_set_it_says_what_it_cannot_know(facts):
+    status = status_of(replace(facts, audit_share=0.0, audit_labels=np.full(60, -1)))
+    assert status.accuracy is None
+    assert status.calibration is None
+    assert status.forecast is None
+    assert table(status)["accuracy"] == "not known"
+    assert any("--audit 0" in each and "accuracy cannot be known" in each for each in status.unknown)
+    assert {each.rule: each.verdict for each in status.advice}["agreement"] != "cannot tell"
+    assert "--audit 0" in status_page(status)
+
+
+def test_a_test_set_takes_the_place_of_the_audit(facts):
+    rounds = tuple(replace(each, test_correct=40 + step, test_total=100) for step, each in enumerate(facts.rounds))
+    status = status_of(replace(facts, audit_share=0.0, audit_labels=np.full(60, -1), rounds=rounds))
+    assert (status.accuracy.correct, status.accuracy.total, status.accuracy.source) == (49, 100, "test")
+    assert not any("--audit 0" in each for each in status.unknown)
+    assert [look.num_labels for look in status.looks] == [27, 54, 81, 135, 189, 270]  # past 22, 50, 75, 113, 170, 256
+
+
+def test_better_than_random_cannot_be_known_without_the_arm(facts):
+    assert any("--random-arm 0.2" in each for each in status_of(facts).unknown)
+    too_early = status_of(replace(facts, random_arm=0.2))
+    assert any("cannot be told yet" in each for each in too_early.unknown)
+    found = compared(np.arange(30) % 2 == 0, np.arange(30) % 3 == 0, 25)
+    with_arm = status_of(replace(facts, random_arm=0.2, arm=found))
+    assert with_arm.unknown == ()
+    assert table(with_arm)["random arm"] == found.sentence()
+
+
+def test_the_table_tells_the_rest(facts):
+    told = table(status_of(facts))
+    assert told["labels"] == "270 to train on, 30 of 60 audit items"
+    assert told["not labelled"] == "2 skipped, 1 flagged, 3 disputed"
+    assert told["audit items skipped"].startswith("1; ")
+    assert told["audit items copied"].startswith("1 equal")
+    assert told["exact copies"] == "4, 1 groups with labels that differ"
+    assert told["classes"] == "neither 80, dog 100, cat 120"
+    assert told["likely label error"] == "s1: 'dog' has probability 0.03; 'cat'?"
+    assert told["annotators"] == "ann and bob: κ = 0.80"
+    assert told["budget: go on"] == "305 of 400 labels are used."
+    assert "cost" not in told
+    spent = table(status_of(replace(facts, cost=812.5, budget=800)))
+    assert spent["cost"] == "812.5 so far"
+    assert spent["budget: stop"] == "812.5 of 800 of cost are used."
+
+
+def test_many_classes_are_summed_up(facts):
+    names = tuple(f"c{i}" for i in range(20))
+    counts = (0, 0, *range(5, 23))
+    told = table(status_of(replace(facts, classes=names, class_counts=counts)))["classes"]
+    assert told == "2 without a label; fewest: c2 5, c3 6, c4 7; most: c19 22"
+
+
+def test_an_empty_project_has_a_status():
+    status = status_of(Facts("new", ("a", "b"), Counts(items=10)))
+    assert status.accuracy is None
+    assert {each.verdict for each in status.advice} == {"cannot tell"}
+    assert "not known yet" in status_page(status)
+    assert json.loads(json.dumps(status.as_dict()))["accuracy"] is None
+
+
+def test_json_holds_what_the_table_says(facts):
+    found = json.loads(json.dumps(status_of(facts).as_dict(), allow_nan=False))
+    assert found["name"] == "pets"
+    assert found["accuracy"]["valid"] == "for one look"
+    assert found["accuracy"]["interval"]["low"] == status_of(facts).accuracy.interval.low
+    assert found["counts"]["audit_skipped"] == 1
+    assert [each["rule"] for each in found["advice"]] == ["agreement", "label change", "target", "budget", "forecast"]
+    assert len(found["curve"]) == 10
+    assert found["suspects"][0]["item"]["id"] == "s1"
+
+
+def test_reprs_are_short(facts):
+    status = status_of(facts)
+    assert re.fullmatch(r"Status\('pets', 270 labels, accuracy 0\.\d{3} \[.*\)\)", repr(status))
+    assert len(repr(status)) < 150
+    assert str(status).splitlines()[0].split(None, 1) == ["project", "pets, 600 items, 3 classes"]
+
+
+class Tags(HTMLParser):
+    """Checks that tags nest, and notes tags, texts and addresses."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags, self.text, self.addresses = [], set(), [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "srcset")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, _attrs):
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def parsed(page):
+    parser = Tags()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def test_nothing_typed_becomes_markup(facts, tmp_path):
+    nasty = Shown(NASTY, NASTY, tmp_path / "none.png", ((NASTY, NASTY),))
+    facts = replace(
+        facts,
+        name=NASTY,
+        classes=(NASTY, "dog", "neither"),
+        hardest=(Hard(nasty, ((NASTY, 0.5),)),),
+        suspects=(SuspectLabel(nasty, NASTY, NASTY, 0.1),),
+        annotators={NASTY: 0.5},
+        notes=(NASTY,),
+    )
+    status = status_of(facts)
+    shown = [
+        status_page(status),
+        status_fragment(status),
+        status._repr_html_(),
+        batch_page(NASTY, [nasty], [NASTY], NASTY),
+        batch_fragment([nasty]),
+        project_fragment(NASTY, [(NASTY, NASTY)]),
+    ]
+    for page in shown:
+        found = parsed(page)
+        assert "script" not in found.tags
+        assert NASTY in "".join(found.text)
+
+
+def test_the_page_needs_nothing_else(facts):
+    page = status_page(status_of(facts))
+    found = parsed(page)
+    assert page.startswith("<!doctype html>")
+    assert found.addresses == []
+    assert "url(" not in page
+    assert 'name="viewport"' in page
+    assert "prefers-color-scheme: dark" in page
+    text = "".join(found.text)
+    for heading in ("Accuracy", "Labels over time", "Whether to stop", "Labels of each class", "Likely label errors"):
+        assert heading in text
+    assert "for one look" in text
+    assert "a dog-like cat" in text
+    assert page.count("<svg") == 2
+    assert page.count("<circle") == 10
+
+
+def test_thumbnails_are_inside(tmp_path):
+    Image.new("RGB", (600, 300), "red").save(tmp_path / "red.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    page = batch_page("pets", [Shown("1", image=tmp_path / "red.png"), Shown("2", image=tmp_path / "bad.png")], ["cat"])
+    (address,) = parsed(page).addresses
+    assert address.startswith("data:image/jpeg;base64,")
+    assert len(address) < 4000
+    assert "bad.png cannot be shown" in page
+
+
+def test_long_texts_are_cut():
+    assert "".join(parsed(batch_fragment([Shown("1", "x" * 1000)])).text).count("x") == 600
+
+
+def test_ticks_are_round_and_few():
+    assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
+    assert ticks(40, 100) == [40, 60, 80, 100]
+    assert ticks(27, 270) == [50, 100, 150, 200, 250]
+    assert ticks(0, 0.3) == [0, 0.1, 0.2, 0.3]
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        low = rng.normal() * 10 ** rng.uniform(-3, 4)
+        high = low + 10 ** rng.uniform(-3, 5)
+        found = ticks(low, high)
+        assert 1 < len(found) <= 6
+        gaps = [b - a for a, b in pairwise(found)]
+        assert min(gaps) == pytest.approx(max(gaps), rel=1e-6)
+
+
+def numbers(chart):
+    points = re.search(r'polyline points="([^"]*)"', chart)[1].split()
+    return [tuple(map(float, each.split(","))) for each in points]
+
+
+def test_charts_stay_inside_and_one_point_is_no_mistake():
+    for chart in (
+        curve_chart("a", "b", [(5.0, 50.0)], [(20.0, 80.0)]),
+        curve_chart("a", "b", [(1.0, 1.0), (2.0, 3.0)], [(0.5, 2.0), (2.0, 3.5)]),
+        steps_chart("a", "b", [0.0, 0.0, 1.0]),
+        steps_chart("a", "b", [0.0, 0.0]),
+    ):
+        assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in numbers(chart))
+        parsed(chart)
+    rising = numbers(steps_chart("a", "b", [0.0, 1.0, 4.0]))
+    assert all(a[0] <= b[0] and a[1] >= b[1] for a, b in pairwise(rising))
