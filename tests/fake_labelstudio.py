@@ -19,7 +19,7 @@ REFRESH = "header.person.signature"
 URL = "http://127.0.0.1:8080"
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     def __init__(self, status, detail):
         super().__init__(detail)
         self.status, self.detail = status, detail
@@ -47,7 +47,7 @@ class FakeLabelStudio(BaseAdapter):
 
     def server(self, **options):
         """A client of it that does not really wait."""
-        made = Server(URL, REFRESH, sleep=lambda seconds: None, **options)
+        made = Server(URL, REFRESH, sleep=lambda _: None, **options)
         made._session.mount(URL, self)
         return made
 
@@ -68,7 +68,7 @@ class FakeLabelStudio(BaseAdapter):
             return response
         try:
             response.status_code, content = self.answer(request, path)
-        except Refusal as refusal:
+        except RefusalError as refusal:
             response.status_code = refusal.status
             content = {"status_code": refusal.status, "detail": refusal.detail}
         if what == "after":
@@ -80,18 +80,18 @@ class FakeLabelStudio(BaseAdapter):
         params = dict(parse_qsl(urlsplit(request.url).query))
         if path == "/api/token/refresh/":
             if json.loads(request.body)["refresh"] != REFRESH:
-                raise Refusal(401, "Token is invalid")
+                raise RefusalError(401, "Token is invalid")
             self.access += 1
             return 200, {"access": f"access {self.access}"}
         if request.headers.get("Authorization") != f"Bearer access {self.access}" or not self.access:
-            raise Refusal(401, "Authentication credentials were not provided.")
+            raise RefusalError(401, "Authentication credentials were not provided.")
         is_json = "json" in (request.headers.get("Content-Type") or "")
         sent = json.loads(request.body) if request.body and is_json else request
         for method, pattern, act in ROUTES:
             match = re.fullmatch(pattern, path)
             if match and method == request.method:
                 return act(self, *map(int, match.groups()), sent=sent, params=params)
-        raise Refusal(404, f"no {request.method} {path}")
+        raise RefusalError(404, f"no {request.method} {path}")
 
     def expire(self):
         """Let the access token be too old."""
@@ -99,7 +99,7 @@ class FakeLabelStudio(BaseAdapter):
 
     def of(self, kind, number):
         if number not in kind:
-            raise Refusal(404, "No match")
+            raise RefusalError(404, "No match")
         return kind[number]
 
     def now(self):
@@ -108,15 +108,15 @@ class FakeLabelStudio(BaseAdapter):
 
     # What the routes do.
 
-    def version(self, sent, params):
+    def version(self, **_):
         return 200, {"release": "imitation"}
 
-    def list_users(self, sent, params):
+    def list_users(self, **_):
         return 200, self.users
 
-    def create_project(self, sent, params):
+    def create_project(self, sent, **_):
         if len(sent["title"]) < 3:
-            raise Refusal(400, "title")
+            raise RefusalError(400, "title")
         number = next(self.counters["project"])
         blank = {"label_config": "<View></View>", "model_version": "", "sampling": "Sequential sampling"}
         self.projects[number] = blank | {"maximum_annotations": 1} | sent | {"id": number}
@@ -126,14 +126,14 @@ class FakeLabelStudio(BaseAdapter):
         found = self.of(self.projects, number)
         return found | {"parsed_label_config": parsed(found["label_config"])}
 
-    def show_project(self, number, sent, params):
+    def show_project(self, number, **_):
         return 200, self.shown(number)
 
-    def change_project(self, number, sent, params):
+    def change_project(self, number, sent, **_):
         self.of(self.projects, number).update(sent)
         return 200, self.shown(number)
 
-    def import_tasks(self, project, sent, params):
+    def import_tasks(self, project, sent, **_):
         self.of(self.projects, project)
         if isinstance(sent, requests.PreparedRequest):
             return self.import_files(project, sent)
@@ -151,32 +151,35 @@ class FakeLabelStudio(BaseAdapter):
             )
         return 201, {"task_count": len(self.uploads)}
 
-    def list_uploads(self, project, sent, params):
+    def list_uploads(self, project, params, **_):
         assert params == {"all": "true"}
         return 200, [each for each in self.uploads if each["project"] == project]
 
-    def import_predictions(self, project, sent, params):
+    def import_predictions(self, _project, sent, **_):
         for each in sent:
             if each["task"] not in self.tasks:
-                raise Refusal(400, f"{each} contains invalid task")
+                raise RefusalError(400, f"{each} contains invalid task")
         for each in sent:
             found = {"id": next(self.counters["prediction"]), **each}
             self.tasks[each["task"]]["predictions"].append(found)
         return 201, {"created": len(sent)}
 
-    def list_tasks(self, sent, params):
+    def list_tasks(self, params, **_):
         project, page, size = int(params["project"]), int(params["page"]), int(params["page_size"])
-        found = [self.with_annotations(each) for each in self.tasks.values() if each["project"] == project]
+        names = params["include"].split(",")
+        found = [self.with_annotations(each, names) for each in self.tasks.values() if each["project"] == project]
         part = found[(page - 1) * size : page * size]
         if not part and page > 1:
-            raise Refusal(404, "Invalid page.")
+            raise RefusalError(404, "Invalid page.")
         return 200, {"total": len(found), "tasks": part}
 
-    def with_annotations(self, task):
+    def with_annotations(self, task, names=None):
+        """A task, and those parts of its annotations that are asked for."""
         mine = [each for each in self.annotations.values() if each["task"] == task["id"]]
-        return {**{key: task[key] for key in ("id", "data", "predictions")}, "annotations": mine}
+        parts = [{key: each[key] for key in each if names is None or key in names} for each in mine]
+        return {**{key: task[key] for key in ("id", "data", "predictions")}, "annotations": parts}
 
-    def next_task(self, project, sent, params):
+    def next_task(self, project, **_):
         """By ascending score among predictions of the project's version."""
         version = self.of(self.projects, project)["model_version"]
         done = {each["task"] for each in self.annotations.values()}
@@ -187,22 +190,23 @@ class FakeLabelStudio(BaseAdapter):
             if task["project"] == project and task["id"] not in done and each["model_version"] == version
         ]
         if not open_:
-            raise Refusal(404, "There are no tasks")
-        return 200, self.with_annotations(self.tasks[min(open_)[1]])
+            raise RefusalError(404, "There are no tasks")
+        served = self.with_annotations(self.tasks[min(open_)[1]])
+        return 200, served | {"predictions": [x for x in served["predictions"] if x["model_version"] == version]}
 
-    def delete_task(self, number, sent, params):
+    def delete_task(self, number, **_):
         del self.tasks[number]
         self.annotations = {key: each for key, each in self.annotations.items() if each["task"] != number}
         return 204, None
 
-    def annotate(self, task, sent, params):
+    def annotate(self, task, sent, **_):
         self.of(self.tasks, task)
         number = next(self.counters["annotation"])
         made = {"id": number, "task": task, "completed_by": self.answering, "was_cancelled": False, **sent}
         self.annotations[number] = made | {"updated_at": self.now()}
         return 201, self.annotations[number]
 
-    def change_annotation(self, number, sent, params):
+    def change_annotation(self, number, sent, **_):
         self.of(self.annotations, number).update(sent | {"updated_at": self.now()})
         return 200, self.annotations[number]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from batchbalance.bridge import link, pull, push
 from batchbalance.bridge.client import NotThereError
+from batchbalance.bridge.labelstudio import ASKER
 from batchbalance.project import Project
 
 NUM_TEXTS = 60
@@ -98,15 +99,21 @@ def first_round(project, server, restart, say):
 
 
 def second_round(project, linked, server, say):
-    """Push with guesses, delete a task, label the rest, pull."""
+    """Push with guesses, delete a task, label the rest, pull. Somebody imported the tasks before, in another order."""
+    asked = project.ask(None, ASKER)
+    backwards = list(zip(asked.ids, asked.contents, strict=True))[::-1]
+    data = [{"data": {"item_id": name, "text": text}} for name, text in backwards]
+    server.post(f"/api/projects/{linked.project}/import", data, return_task_ids="true")
     pushed = push(project, linked, server, guesses=True)
+    assert (pushed.ids, pushed.created) == (asked.ids, 0)
     is_audit = dict(zip(pushed.ids, project.is_audit(pushed.ids), strict=True))
     assert set(is_audit.values()) == {True, False}
     tasks = {task["data"]["item_id"]: task for task in server.tasks(linked.project)}
     for name in pushed.ids:
         (order,) = [x for x in tasks[name]["predictions"] if x["model_version"] == pushed.version]
         assert (order["result"] == []) == is_audit[name]
-    say(f"round 2: guesses on {list(is_audit.values()).count(False)} items, none on {sum(is_audit.values())} audit items")
+    num_audit = sum(is_audit.values())
+    say(f"round 2: guesses on {BATCH - num_audit} items, none on {num_audit} audit items")
     gone = pushed.ids[3]
     delete_task(server, tasks[gone]["id"])
     someone = Annotator(server, linked.project)

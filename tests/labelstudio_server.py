@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 
 import requests
-from labelstudio_rounds import first_round, make_project, second_round
 
 from batchbalance.bridge.client import Server
+from labelstudio_rounds import first_round, make_project, second_round
 from recorded_labelstudio import recording
 
 EMAIL = "annotator@example.com"

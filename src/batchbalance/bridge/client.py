@@ -11,7 +11,7 @@ PATIENCE = 300.0  # seconds to wait for a server that does not answer
 LONGEST_PAUSE = 10.0
 TIMEOUT = (10.0, 120.0)  # seconds to connect, and to wait for an answer
 PAGE = 500  # tasks of one answer
-FIELDS = "id,data,annotations,predictions"
+FIELDS = "id,data,predictions,annotations,result,completed_by,was_cancelled,updated_at,lead_time"  # also of annotations
 AWAY = (502, 503, 504)  # what a proxy says while the server behind it restarts
 
 

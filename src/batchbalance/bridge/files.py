@@ -21,7 +21,6 @@ from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.files import check_is_file, replacing
 from batchbalance.project import Project
 from batchbalance.project.answers import Told
-from batchbalance.project.exporting import OPEN
 from batchbalance.project.sheets import Answer
 from batchbalance.project.state import Who
 
@@ -65,7 +64,7 @@ def write_export(
         written = (json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     else:
         data = shown_data(project, image_source(project.root, image_url))
-        count = max(sum(item.row.state == OPEN for item in items), 1)
+        count = max(sum(item.is_open for item in items), 1)
         names = Names(CONTROL, "image" if project.settings.data.kind == "images" else "text")
         made = (
             as_task(item, data(item.content), names, classes, rank, count)

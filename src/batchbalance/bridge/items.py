@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from batchbalance.project import Project
-from batchbalance.project.exporting import OPEN, Exported
+from batchbalance.project.exporting import Exported
 from batchbalance.project.state import ItemView, Who
 
 ITEM = "item_id"  # the key of an item's id; these tools have ids of their own under `id`
@@ -26,6 +26,7 @@ class Item:
         view: what happened to it.
         content: its text, the path of its file, its row as JSON, or None for a bare embedding.
         is_audit: whether it is set aside to measure by.
+        is_open: whether it was asked and still wants an answer.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Item:
     view: ItemView
     content: str | None
     is_audit: bool
+    is_open: bool
 
     def answers(self, classes: list[str]) -> list[tuple[Who, str]]:
         """Who answered, and what."""
@@ -41,21 +43,16 @@ class Item:
 
 def items_of(project: Project, *, predictions: bool, only_open: bool) -> list[Item]:
     """The items to export: open questions first, in the order they were asked, then the others."""
-    views = project.views()
-    rows = project.exported(predictions=predictions)
-    if only_open:
-        rows = [row for row in rows if row.state == OPEN]
-    blank = ItemView()
-    rows.sort(key=lambda row: _turn(row, views.get(row.id, blank)))
+    views, wanted = project.views(), project.settings.annotators_per_item
+    asked = {name: min(view.open.values()) for name, view in views.items() if view.open}
+    turns = {name: turn for name, turn in asked.items() if not views[name].is_complete(wanted)}
+    rows = [row for row in project.exported(predictions=predictions) if row.id in turns or not only_open]
+    rows.sort(key=lambda row: (row.id not in turns, turns.get(row.id, 0)))
     names = [row.id for row in rows]
     return [
-        Item(row.id, row, views.get(row.id, blank), content, is_audit)
+        Item(row.id, row, views.get(row.id, ItemView()), content, is_audit, row.id in turns)
         for row, content, is_audit in zip(rows, project.contents(names), project.is_audit(names), strict=True)
     ]
-
-
-def _turn(row: Exported, view: ItemView) -> tuple[int, int]:
-    return (0, min(view.open.values())) if row.state == OPEN else (1, 0)
 
 
 def shown_data(project: Project, image: Callable[[Path], str]) -> Callable[[str | None], dict[str, str]]:

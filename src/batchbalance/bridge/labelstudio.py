@@ -81,6 +81,10 @@ def push(
         batch = project.ask(n, ASKER) if is_new else project.batch(ASKER)
         wanted = dict.fromkeys([*batch.ids, *(project.ids() if every else ())])
         created = _create(project, link, server, list(wanted), there)
+        before = _had_tasks(project, link)
+        new = [name for name in wanted if name not in before]
+        if new:
+            project.record([], note=link.note(tasks=new))
         guessed = _guesses(project, batch.ids) if guesses else {}
         version = _version(batch.ids, guessed)
         _order(link, server, batch.ids, guessed, version, there)
@@ -206,16 +210,25 @@ def _tasks_by_item(server: Server, link: Link) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _had_tasks(project: Project, link: Link) -> set[str]:
+    """Items that had a task there when something was pushed."""
+    return {name for names in link.notes(project, "tasks") for name in names}
+
+
 def _skip_deleted(project: Project, link: Link, there: Container[str | None]) -> list[str]:
     """Pass over open questions whose tasks were deleted there."""
-    before = {name for names in link.notes(project, "tasks") for name in names}
+    before = _had_tasks(project, link)
     gone = [name for name in project.open_questions(ASKER) if name in before and name not in there]
     if not gone:
         return []
     project.skip(gone, ASKER)
-    if len(gone) == 1:
-        return ["1 task was deleted there; its item counts as skipped, and labels stay"]
-    return [f"{len(gone)} tasks were deleted there; their items count as skipped, and labels stay"]
+    return [
+        _counted(
+            len(gone),
+            "task was deleted there; its item counts as skipped, and labels stay",
+            "tasks were deleted there; their items count as skipped, and labels stay",
+        )
+    ]
 
 
 def _create(
@@ -225,7 +238,7 @@ def _create(
     missing = [name for name in wanted if name not in there]
     uploads = Uploads(server, link.project, project.root)
     for start in range(0, len(missing), BLOCK):
-        part = block = missing[start : start + BLOCK]
+        part = missing[start : start + BLOCK]
         while part:
             data = _data(project, link, uploads, part)
             try:
@@ -237,7 +250,6 @@ def _create(
                 server.wait()
                 there |= _tasks_by_item(server, link)
             part = [name for name in part if name not in there]
-        project.record([], note=link.note(tasks=block))
     return len(missing)
 
 
@@ -314,13 +326,16 @@ def _sorted_out(project: Project, found: Iterable[Annotation]) -> tuple[list[Ann
         else:
             new.append(each)
     notes = [
-        f"{count} answers are {name!r}, which is no class here; add it with batchbalance add-class, and pull again"
+        f"{_counted(count, 'answer is', 'answers are')} {name!r}, which is no class here; add it with batchbalance "
+        "add-class, and pull again"
         for name, count in strange.items()
     ]
     if several:
-        notes.append(f"{several} answers have more than one choice and are left there; let people choose one")
+        what = _counted(several, "answer has", "answers have")
+        notes.append(f"{what} more than one choice: left there; let people choose one")
     if others:
-        notes.append(f"{others} answers are about items that are not in this project, and are left there")
+        what = _counted(others, "answer is", "answers are")
+        notes.append(f"{what} about items that are not in this project: left there")
     return new, notes
 
 
@@ -334,4 +349,14 @@ def _skip_disputed(project: Project) -> list[str]:
         project.skip(still, ASKER)
     if not ties:
         return []
-    return [f"{len(ties)} items have answers that disagree and are not trained on until one more person answers"]
+    return [
+        _counted(
+            len(ties),
+            "item has answers that disagree, and is not trained on until one more person answers",
+            "items have answers that disagree, and are not trained on until one more person answers",
+        )
+    ]
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

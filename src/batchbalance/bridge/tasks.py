@@ -10,7 +10,6 @@ from typing import Any
 
 from batchbalance.bridge.items import ITEM, Item, one_choice
 from batchbalance.errors import FileFormatError
-from batchbalance.project.exporting import OPEN
 
 CONTROL = "label"  # the name of the choices in the labelling config that we propose
 MODEL_VERSION = "batchbalance"
@@ -73,9 +72,9 @@ def as_task(
     skips = [{"result": [], "was_cancelled": True} for _ in item.view.skipped]
     task: dict[str, Any] = {"data": {ITEM: item.id, **data}, "annotations": answers + skips}
     guess = item.row.prediction if not item.is_audit else ""
-    if item.row.state == OPEN or guess:
+    if item.is_open or guess:
         result = names.result(guess) if guess else []
-        score = rank_score(rank, count) if item.row.state == OPEN else item.row.probability
+        score = rank_score(rank, count) if item.is_open else item.row.probability
         task["predictions"] = [{"model_version": MODEL_VERSION, "score": score, "result": result}]
     return task
 
@@ -112,7 +111,7 @@ def _annotation(
         raise FileFormatError(
             f"{where}: `data` must have the item's id under {ITEM!r}; export tasks with batchbalance, or add it"
         )
-    chosen, noted = _choices(given.get("result") or [], control, where)
+    chosen, noted = _choices(given["result"], control, where)
     who = noted if noted is not None else _person(given.get("completed_by"), users)
     took = given.get("lead_time")
     return Annotation(
