@@ -85,7 +85,7 @@ def push(
         new = [name for name in wanted if name not in before]
         if new:
             project.record([], note=link.note(tasks=new))
-        guessed = _guesses(project, batch.ids) if guesses else {}
+        guessed = guesses_of(project, batch.ids) if guesses else {}
         version = _version(batch.ids, guessed)
         _order(link, server, batch.ids, guessed, version, there)
         changes: dict[str, Any] = {"model_version": version, "sampling": SAMPLING}
@@ -164,7 +164,7 @@ def sync(
                 if done == rounds:
                     return
             if not is_pushed:
-                if not _is_anything_left(project):
+                if not is_anything_left(project):
                     say("nothing is left to ask")
                     return
                 pushed = push(project, link, server, guesses=guesses)
@@ -176,7 +176,8 @@ def sync(
         sleep(every)
 
 
-def _is_anything_left(project: Project) -> bool:
+def is_anything_left(project: Project) -> bool:
+    """Whether something is open there, or can be asked."""
     if project.open_questions(ASKER):
         return True
     try:
@@ -265,7 +266,7 @@ def _data(project: Project, link: Link, uploads: Uploads, names: Sequence[str]) 
     ]
 
 
-def _guesses(project: Project, names: Sequence[str]) -> dict[str, str]:
+def guesses_of(project: Project, names: Sequence[str]) -> dict[str, str]:
     """What the model says about items that are not set aside to measure by; nothing before there is a model."""
     asked = [name for name, is_audit in zip(names, project.is_audit(names), strict=True) if not is_audit]
     found = project.guess(asked) or []

@@ -108,6 +108,33 @@ def sync_command(
             raise typer.Exit(130) from None
 
 
+@labelstudio.command("serve")
+def serve_command(
+    folder: Folder,
+    host: Annotated[str, typer.Option(help="The address to listen at; default this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen at.")] = 9090,
+    guesses: Guesses = False,
+    allow_imports: Imports = False,
+) -> None:
+    """Be an ML backend of Label Studio: serve its four routes until Ctrl-C. For most teams, sync is simpler."""
+    with reported_errors(serve_command):
+        from batchbalance.bridge.backend import Backend, backend_app
+        from batchbalance.errors import MissingExtraError
+
+        try:
+            import uvicorn
+        except ImportError as error:
+            raise MissingExtraError("an ML backend for Label Studio", "label") from error
+        project, link, server = linked(folder, allow_imports=allow_imports)
+        backend = Backend(project, link, server, guesses=guesses, say=say)
+        at = f"http://{host}:{port}"
+        say(f"an ML backend for {link.url}/projects/{link.project}/ at {at}; Ctrl-C ends it")
+        say(f"there, in Settings: Model, Connect Model, {at}; and Webhooks, Add Webhook, {at}/webhook")
+        say("on the same machine or network, start Label Studio with ML_BLOCK_LOCAL_IP=false")
+        say("and SSRF_PROTECTION_ENABLED=false: it refuses such addresses else")
+        uvicorn.run(backend_app(backend), host=host, port=port, log_level="warning", access_log=False)
+
+
 def token() -> str:
     """The token: from the environment, or asked for without showing it."""
     given = os.environ.get(TOKEN, "")
