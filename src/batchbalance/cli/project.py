@@ -227,10 +227,12 @@ def tell_command(
         skipped = f", {told.skipped:,} skipped" if told.skipped else ""
         say(f"{told.labelled:,} labelled, {told.corrected:,} corrected, {told.unchanged:,} known already{skipped}")
         left = len(project.open_questions(annotator))
-        say(
-            f"{len(project.labels):,} labels in all, {left:,} open questions"
-            + (f" for {annotator}" if annotator else "")
-        )
+        say(f"{len(project.labels):,} labels in all, {left:,} open questions{f' for {annotator}' if annotator else ''}")
+        try:
+            project.train()  # so that `ask` and `status` need not
+        except KeyboardInterrupt:
+            complain("stopped", "the labels are kept; the model is trained when it is needed")
+            raise typer.Exit(130) from None
 
 
 @app.command("status")

@@ -101,10 +101,10 @@ def normal_id(name: str) -> str:
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
-def install(folder: Path, num_before: int, using: Encoder | None) -> None:
+def install(folder: Path, num_before: int, using: Encoder | None, image_size: int | None) -> None:
     """Put the vectors of NEW behind the first `num_before` of a project's, and say which encoder made them."""
     made, target = folder / NEW, folder / VECTORS
-    record = {"encoder": using and using.name, "fingerprint": using and using.fingerprint}
+    record = {"encoder": using and using.name, "fingerprint": using and using.fingerprint, "image_size": image_size}
     with replacing(folder / RECORD) as temporary:
         temporary.write_text(json.dumps(record) + "\n", encoding="utf-8")
     if num_before:
@@ -172,13 +172,13 @@ def vectors_of(folder: Path, num_items: int) -> Vectors:
 
 
 def recorded_encoder(folder: Path) -> dict[str, Any] | None:
-    """Name and fingerprint of the encoder that made a project's embeddings; None if there are none yet."""
+    """The name and the image size of the encoder that made a project's embeddings; None if there are none yet."""
     path = folder / RECORD
     if not path.is_file() or not (folder / VECTORS).is_file():
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {"encoder": found["encoder"], "fingerprint": found["fingerprint"]}
+        return {"encoder": found["encoder"], "image_size": found["image_size"]}
     except (ValueError, KeyError, TypeError) as error:
         raise FileFormatError(f"{path} is damaged; delete it to embed anew") from error
 

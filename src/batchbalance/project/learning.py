@@ -14,6 +14,7 @@ import numpy as np
 
 from batchbalance.files import replacing
 from batchbalance.posteriors import BayesianHead, Fitted, Posterior, load_posterior
+from batchbalance.progress import progress
 from batchbalance.project import rounds
 from batchbalance.project.audit import FIXED_SET, audit_order
 from batchbalance.project.audit import validation_error as audited_error
@@ -54,10 +55,11 @@ class Learning:
         folder: of the project; the last model and what every model said are kept in it.
         store: items.
         settings: of the project.
+        show: show that it is trained.
     """
 
-    def __init__(self, folder: Path, store: ProjectStore, settings: Settings) -> None:
-        self._folder, self._store, self._settings = folder, store, settings
+    def __init__(self, folder: Path, store: ProjectStore, settings: Settings, *, show: bool = False) -> None:
+        self._folder, self._store, self._settings, self._progress = folder, store, settings, show
         self._last: tuple[str, Trained] | None = None
 
     def training_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
@@ -74,7 +76,8 @@ class Learning:
         if self._last is None or self._last[0] != key:
             found = self._loaded(key, rows, labels)
             if found is None:
-                found = self.train(state, vectors, rows, labels)
+                with progress("training the model", None, self._progress):
+                    found = self.train(state, vectors, rows, labels)
                 self._save(key, found)
             self._last = key, found
         self._record(state, vectors, self._last[1])

@@ -48,13 +48,13 @@ class Maker:
             names = self._embedded(found, using, data.skip_bad)
             made = list(sources.new_items(data, self._folder, names, found))
         self._check_new(made)
-        sources.install(self._folder, self._store.num_items, using)
+        sources.install(self._folder, self._store.num_items, using, self._settings.image_size)
         return self._store.add_items(self._with_audit(made), data.path)
 
     def embed_anew(self, using: Encoder) -> None:
         """Embed all items again, with another encoder."""
         embed(self.kept(), using, output=self._folder / sources.NEW, progress=self._progress)
-        sources.install(self._folder, 0, using)
+        sources.install(self._folder, 0, using, self._settings.image_size)
 
     def encoder(self) -> Encoder:
         """The project's encoder; one that learns from items has learned from those that the project began with."""

@@ -14,7 +14,8 @@ from batchbalance.project.answers import named_class
 from batchbalance.project.items import Vectors, source_path, vectors_of
 from batchbalance.project.learning import Learning
 from batchbalance.project.making import Maker
-from batchbalance.project.planning import Planner, Rules
+from batchbalance.project.model import model_fit
+from batchbalance.project.planning import Planner, Rules, strategy_of
 from batchbalance.project.settings import Settings, read_settings, replace_classes
 from batchbalance.project.state import State
 from batchbalance.project.store import ProjectStore
@@ -35,6 +36,7 @@ class OpenProject:
         self.settings: Settings = read_settings(folder)
         if not allow_imports:
             check_paths(self.settings.paths_named(), str(folder / "project.toml"))
+        check_parts(self.settings)
         self.notes: tuple[str, ...] = ()
         self._progress, self._lock = progress, threading.RLock()
         self._store = ProjectStore(folder)
@@ -44,7 +46,7 @@ class OpenProject:
         rules = Rules(settings.seed, settings.audit, settings.random_arm, settings.annotators_per_item)
         self._rules = rules
         self._planner = Planner(self._store, rules, settings.strategy)
-        self._learning = Learning(folder, self._store, settings)
+        self._learning = Learning(folder, self._store, settings, show=progress)
         self.notes += self._store.log.notes
 
     @property
@@ -131,18 +133,28 @@ class OpenProject:
     def _embeddings(self) -> Vectors:
         """The embeddings; made anew if `project.toml` names another encoder than they were made with."""
         with self._lock:
-            recorded = sources.recorded_encoder(self.folder)
-            wanted = self.settings.encoder
-            if self.settings.data.kind != "embeddings":
-                if recorded is None or (wanted is not None and wanted != recorded["encoder"]):
-                    maker = self._maker()
-                    using = maker.encoder()
-                    if recorded is not None:
-                        self.notes += (f"the encoder was {recorded['encoder']} and is {using.name}: embedded anew",)
-                    maker.embed_anew(using)
-            elif wanted is not None:
-                raise ValueError("bare embeddings have no encoder; leave `encoder` out of project.toml")
+            recorded, settings = sources.recorded_encoder(self.folder), self.settings
+            wanted = settings.encoder or (recorded and recorded["encoder"]), settings.image_size
+            if settings.data.kind != "embeddings" and (
+                recorded is None or wanted != (recorded["encoder"], recorded["image_size"])
+            ):
+                maker = self._maker()
+                using = maker.encoder()
+                if recorded is not None:
+                    self.notes += (f"the encoder was {recorded['encoder']} and is {using.name}: embedded anew",)
+                maker.embed_anew(using)
             return vectors_of(self.folder, self._store.num_items)
+
+
+def check_parts(settings: Settings) -> None:
+    """Refuse settings that name a model, a strategy or an encoder that there is none of."""
+    model_fit(settings.model, len(settings.classes))
+    strategy_of(settings.strategy)
+    if settings.data.kind == "embeddings":
+        if settings.encoder is not None:
+            raise ValueError("bare embeddings have no encoder; leave `encoder` out")
+    elif settings.encoder is not None:
+        sources.project_encoder(settings)
 
 
 def _class_lists(events: Sequence[Event]) -> list[list[str]]:

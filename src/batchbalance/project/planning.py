@@ -137,6 +137,17 @@ def by_gain_per_cost(selection: Selection, costs: np.ndarray, count: int) -> Sel
     )
 
 
+def strategy_of(table: dict[str, Any]) -> str | Strategy:
+    """The strategy that a table of settings names; "auto" is left for later."""
+    options = dict(table)
+    name = options.pop("name", AUTO)
+    if name != AUTO:
+        return strategy_named(name, options)
+    if options:
+        raise ValueError(f"strategy 'auto' has no options, got {', '.join(options)}; name a strategy")
+    return AUTO
+
+
 class Planner:
     """Plans questions for the items of a store."""
 
@@ -242,12 +253,9 @@ class Planner:
 
     def _chosen_strategy(self, trained: Trained | None) -> str | Strategy:
         """The strategy of the settings; before there is a model, cold-start coverage for those that need one."""
-        options = dict(self._strategy)
-        name = options.pop("name", AUTO)
-        if name == AUTO:
-            return AUTO
-        strategy = strategy_named(name, options)
-        return AUTO if trained is None and strategy.needs_predictions else strategy
+        strategy = strategy_of(self._strategy)
+        is_cold = isinstance(strategy, Strategy) and trained is None and strategy.needs_predictions
+        return AUTO if is_cold else strategy
 
     def _order(self, reason: str) -> list[int]:
         """Rows in the order in which the audit set, or the random arm, is asked."""

@@ -12,6 +12,7 @@ from batchbalance.labels import NewEvent
 from batchbalance.project import sheets
 from batchbalance.project.answers import Told, Undone, answer_events, as_answers, check_name, class_number, named_class
 from batchbalance.project.batch import Batch
+from batchbalance.project.opened import check_parts
 from batchbalance.project.planning import Plan, Question, is_free, waiting
 from batchbalance.project.reading import ReadableProject, seen_from
 from batchbalance.project.settings import (
@@ -102,6 +103,7 @@ class Project(ReadableProject):
         made = as_settings({"classes": [named_class(each) for each in classes], "data": data, **known})
         if len(set(made.classes)) < len(made.classes):
             raise ValueError(f"`classes` must be distinct, got {', '.join(made.classes)}")
+        check_parts(made)
         if (target / "project.toml").exists():
             raise FileExistsError(f"there is a project in {target} already; go on with it, or name another folder")
         target.mkdir(parents=True, exist_ok=True)

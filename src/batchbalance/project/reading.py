@@ -124,6 +124,13 @@ class ReadableProject(OpenProject):
         rows = [self.row_of(name) for name in ids]
         return self._learning.guesses(self._snapshot(), self._embeddings().array, rows)
 
+    def train(self) -> bool:
+        """Train the model on the labels so far, unless that was done before; False if they are too few.
+
+        `ask`, `guess`, `status` and the like do so by themselves; this is for doing it beforehand.
+        """
+        return self._learning.trained(self._snapshot(), self._embeddings().array) is not None
+
     def status(self) -> Status:
         """How good the model is by now, what is open, and whether to stop."""
         gathering = Gathering(self.folder, self._store, self.settings, self._learning, self.root)

@@ -1,0 +1,106 @@
+"""CSV files that went through people's hands and spreadsheets."""
+
+import csv
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchbalance import FileFormatError
+from batchbalance.project import Project
+from batchbalance.project.sheets import escaped, meanings, read_answers, write_sheet
+from made_projects import ODD, write_texts
+
+
+@given(st.text())
+def test_what_is_escaped_is_taken_back(cell):
+    written = escaped(cell)
+    assert meanings(written)[0] == cell
+    if not written.lstrip("+-").replace(".", "").isdigit():
+        assert not written.startswith(("=", "@", "\t", "\r")) or written == cell == ""
+
+
+def test_formulas_are_escaped_and_numbers_are_not():
+    assert [escaped(cell) for cell in ("=1+1", "+x", "-x", "@f", "\tx", "'x", "-5", "+1.5", "-1e3", "x=", "")] == [
+        "'=1+1", "'+x", "'-x", "'@f", "'\tx", "''x", "-5", "+1.5", "-1e3", "x=", "",
+    ]  # fmt: skip
+
+
+def test_odd_ids_survive_out_and_in(tmp_path):
+    write_texts(tmp_path / "t.csv", names=ODD)
+    given = {"texts": tmp_path / "t.csv", "column": "body", "classes": ["-1", "=b"], "encoder": "tfidf"}
+    project = Project.create(tmp_path / "p", **given)
+    names = project.ids()
+    assert set(ODD) <= set(names)
+    project.tell(dict.fromkeys(names[::2], "=b") | dict.fromkeys(names[1::2], -1))
+    project.export(tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not any(cell.startswith(("=", "@")) for cell in cells)
+    other = Project.create(tmp_path / "q", **given)
+    assert other.tell(tmp_path / "out.csv").labelled == len(names)
+    assert other.labels == project.labels
+    batch = Project.create(tmp_path / "r", **given).ask(30)
+    batch.to_csv(tmp_path / "batch.csv")
+    content = (tmp_path / "batch.csv").read_bytes()
+    assert content.startswith(b"\xef\xbb\xbf")  # it is not plain ASCII, and spreadsheets need to be told
+    rows = list(csv.DictReader(content.decode("utf-8-sig").splitlines(keepends=True)))
+    assert {meanings(row["id"])[0] for row in rows} == set(names)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"id,label\na,x\nb,\n", [("a", "x")]),
+        (b"\xef\xbb\xbfid;label;text\r\na;x;1,2\r\n", [("a", "x")]),
+        (b"id\tlabel\na\tx\n", [("a", "x")]),
+        ("id,label\na,x\n".encode("utf-16"), [("a", "x")]),
+        (b'text,Label,ID\n"one\ntwo",x,"a,b"\n\n,,\n', [("a,b", "x")]),
+        (b"id,label,text\na,x\n", [("a", "x")]),  # a spreadsheet left the last cell out
+        (b"id,label,annotator,seconds\na,x,Ann,2.5\nb,y,,\n", [("a", "x", "Ann", 2.5), ("b", "y", None, None)]),
+    ],
+)
+def test_files_of_spreadsheets_are_read(tmp_path, content, expected):
+    (tmp_path / "a.csv").write_bytes(content)
+    found = [(each.id, each.label, each.annotator, each.seconds) for each in read_answers(tmp_path / "a.csv")]
+    assert found == [(*row, *(None, None))[:4] for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "must have a column 'id', got columns none"),
+        (b"a,b\n1,2\n", "must have a column 'id', got columns a, b"),
+        (b"id,text\n1,2\n", "must have a column 'label', got columns id, text"),
+        (b"id,label\n1,x,oops\n", "line 2 must have 2 cells, got 3"),
+        (b"id,label\n,x\n", "line 2 must have an id"),
+        (b'id,label\n"1,x\n', "must be a CSV file, got damage"),
+        (b"id,label\n\xff\xff,x\n", "must be a text file in UTF-8"),
+        (b"id,label,seconds\n1,x,soon\n", "seconds must be a number of at least 0, got 'soon'"),
+    ],
+)
+def test_files_that_are_none(tmp_path, content, message):
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(FileFormatError, match=message):
+        read_answers(tmp_path / "a.csv")
+
+
+def test_other_columns_can_be_named(tmp_path):
+    write_sheet(tmp_path / "a.csv", ("name", "id", "verdict"), [("a", "9", "x")])
+    (found,) = read_answers(tmp_path / "a.csv", "name", "verdict")
+    assert (found.id, found.label) == ("a", "x")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        read_answers(tmp_path / "b.csv")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    write_sheet(tmp_path / "a.csv", ("id",), [("a",)])
+
+    def broken():
+        yield ("b",)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_sheet(tmp_path / "a.csv", ("id",), broken())
+    assert (tmp_path / "a.csv").read_bytes() == b"id\r\na\r\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
