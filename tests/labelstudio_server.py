@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -125,9 +126,12 @@ def main():
     real = RealServer(given.label_studio, given.data)
     real.start()
 
+    starting = threading.Thread(target=real.start)
+
     def restart():
+        """Stop the server, and start it while we wait for it as for any server that is away."""
         real.stop()
-        real.start()
+        starting.start()
 
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -139,6 +143,8 @@ def main():
                 second_round(project, linked, server, say)
             project.close()
     finally:
+        if starting.is_alive():
+            starting.join()
         real.stop()
     say("the order served was ours in both rounds")
 
