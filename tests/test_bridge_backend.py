@@ -107,7 +107,7 @@ def test_a_webhook_pulls_and_pushes_the_next_batch(backend, fake, said):
     assert requested(backend, "POST", "/webhook", lie)[0] == 201
     assert len(backend.project.labels) == BATCH == len(first.ids)
     assert len(fake.tasks) == 2 * BATCH
-    assert said == ["8 labelled, 0 corrected; 0 are open", "8 items are asked there, 8 of them new"]
+    assert said == ["8 labelled, 0 corrected, 0 skipped; 0 open", "8 items are asked there, 8 of them new"]
     fake.failures[("GET", "/api/tasks")] = 400
     requested(backend, "POST", "/webhook", b"")
     assert said[-1].endswith("refused (400): no reason given")

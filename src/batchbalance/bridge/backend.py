@@ -81,7 +81,11 @@ class Backend:
     def _pull_and_push(self) -> None:
         try:
             pulled: Pulled = pull(self.project, self.link, self.server)
-            self.say(f"{pulled.told.labelled} labelled, {pulled.told.corrected} corrected; {pulled.left} are open")
+            told = pulled.told
+            if told.labelled or told.corrected or told.skipped:
+                self.say(
+                    f"{told.labelled} labelled, {told.corrected} corrected, {told.skipped} skipped; {pulled.left} open"
+                )
             for note in pulled.notes:
                 self.say(note)
             if not pulled.left and is_anything_left(self.project):
