@@ -66,7 +66,7 @@ bench: install .venv-bench/.installed
 torture: install
 	$(BIN)/python -m torture $(OPTIONS)
 
-# Label Studio is 161 packages, 1 GB; `make test-labelstudio LABEL_STUDIO=…/bin/label-studio` takes one that is there. Its
+# Label Studio is about 160 packages, 1 GB; `make test-labelstudio LABEL_STUDIO=…/bin/label-studio` takes one that is there. Its
 # data directory is kept, because its first start takes minutes.
 LABEL_STUDIO ?= .venv-labelstudio/bin/label-studio
 LABEL_STUDIO_DATA ?= .labelstudio
