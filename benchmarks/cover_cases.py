@@ -5,6 +5,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +14,12 @@ from torch import Tensor
 
 from batchbalance.batches import badge, k_center
 from batchbalance.batches.cover import squared_length
+from batchbalance.networks import tabular_mlp
+from batchbalance.posteriors import MCDropout
 from batchbalance.seeds import generator
 from batchbalance.selection import select
 from batchbalance.strategies import MaxHerding
+from batchbalance.training import Recipe, fit, fresh_model
 from benchmarks import plain
 from benchmarks.cases import THRESHOLD, Case, Size
 from benchmarks.inputs import random_embeddings, random_pool, random_probs
@@ -67,16 +72,40 @@ def busy_neighbour() -> Iterator[None]:
             neighbour.kill()
 
 
-def beside_a_neighbour(size: Size, seed: int) -> list[Side]:
-    """`select` with all threads and with one, beside a process that uses a core and alone: all should take as long."""
+def busy_selection(size: Size, seed: int) -> list[Side]:
+    """`select`."""
     pool = random_pool(size["N"], size["S"], size["C"], seed)
+    return beside_a_neighbour(
+        lambda: select(pool, size["B"], strategy="greedy-balance", threshold=THRESHOLD, seed=seed).indices
+    )
+
+
+def busy_training(size: Size, seed: int) -> list[Side]:
+    """`fit` of a small network."""
+    x, y = small_data(size, seed)
+    build = partial(tabular_mlp, 10, (size["D"],))
+    return beside_a_neighbour(lambda: fit(build, x, y, Recipe(steps=300), num_classes=10, seed=seed).kept)
+
+
+def busy_prediction(size: Size, seed: int) -> list[Side]:
+    """`predict` of a small network."""
+    x, _ = small_data(size, seed)
+    posterior = MCDropout(fresh_model(partial(tabular_mlp, 10, (size["D"],)), seed, "cpu"), size["S"], seed)
+    return beside_a_neighbour(lambda: posterior.predict(x).log_probs())
+
+
+def small_data(size: Size, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows of features and labels of ten classes."""
+    labels = torch.randint(10, (size["N"],), generator=generator(seed, "benchmark labels"))
+    return random_embeddings(size["N"], size["D"], seed), labels
+
+
+def beside_a_neighbour(run: Callable[[], Any]) -> list[Side]:
+    """All threads and one, beside a process that uses a core and alone: all should take as long."""
     every = torch.get_num_threads()
 
-    def run() -> Tensor:
-        return select(pool, size["B"], strategy="greedy-balance", threshold=THRESHOLD, seed=seed).indices
-
-    def on(threads: int, busy: bool) -> Callable[[], Tensor]:
-        def timed() -> Tensor:
+    def on(threads: int, busy: bool) -> Callable[[], Any]:
+        def timed() -> Any:
             torch.set_num_threads(threads)
             try:
                 if not busy:
@@ -103,8 +132,16 @@ COVER_CASES = [
     Case("large-cover", large_cover, ({"N": 40_000, "D": 512, "C": 10, "B": 100},)),
     Case("mapped-cover", mapped_cover, ({"N": 1_000_000, "D": 256, "B": 100},)),
     Case(
-        "busy", beside_a_neighbour,
+        "busy", busy_selection,
         ({"N": 1_000, "S": 100, "C": 10, "B": 10}, {"N": 60_000, "S": 40, "C": 10, "B": 30}),
         ({"N": 1_000, "S": 100, "C": 10, "B": 10},), 1 / 1.5,
+    ),
+    Case(
+        "busy-training", busy_training,
+        ({"N": 200, "D": 64},), ({"N": 200, "D": 64},), 1 / 1.5,
+    ),
+    Case(
+        "busy-prediction", busy_prediction,
+        ({"N": 5_000, "D": 64, "S": 100},), ({"N": 500, "D": 64, "S": 40},), 1 / 1.5,
     ),
 ]  # fmt: skip

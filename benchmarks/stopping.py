@@ -27,7 +27,7 @@ from batchbalance.project.stopping import Round
 
 Array = NDArray[Any]
 
-POOL, TEST = 3000, 2000  # items of a run
+POOL, TEST, DRAWS = 3000, 2000, 20  # items of a run, draws of its head
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -60,7 +60,7 @@ def stopping_command(
     records: Annotated[Path, typer.Option(help="Folder of the records; runs that it holds are not run again.")],
     runs: Annotated[int, typer.Option(min=1, help="Runs on each, seeds from 0.")] = 10,
     labels: Annotated[int, typer.Option(min=1, help="Labels of a run, those of the audit set included.")] = 500,
-    batch: Annotated[int, typer.Option(min=1, help="Labels between two models.")] = 25,
+    batch: Annotated[int, typer.Option(min=1, help="Labels between two models.")] = 50,
     features: Annotated[
         int | None, typer.Option(min=1, help="Keep so many principal components; default: all.")
     ] = None,
@@ -98,7 +98,13 @@ def run(prefix: Path, seed: int, num_labels: int, batch: int, path: Path, featur
         np.save(folder / "pool.npy", train)
         np.save(folder / "test.npy", test)
         classes = sorted(set(labels.tolist()) | set(test_labels.tolist()))
-        project = Project.create(folder / "project", classes=classes, embeddings=folder / "pool.npy", seed=seed)
+        project = Project.create(
+            folder / "project",
+            classes=classes,
+            embeddings=folder / "pool.npy",
+            model={"kind": "bayesian-head", "method": "laplace", "num_draws": DRAWS},
+            seed=seed,
+        )
         for _ in range(num_labels // batch):
             project.tell({each: str(labels[int(each)]) for each in project.ask(batch)})
             guessed = [each.label for each in project.predict(folder / "test.npy")]
@@ -159,9 +165,15 @@ def rules(target: float, last: int) -> dict[str, Rule]:
         found = looks(totals, [each.audit_correct for each in seen], totals, [each.num_labels for each in seen])
         return stopping.target_reached(target, found)
 
+    def agrees(least: float) -> Rule:
+        return lambda record, end: stopping.agreement(record.rounds[: end + 1], least)
+
+    def changes(most: float) -> Rule:
+        return lambda record, end: stopping.label_change(record.rounds[: end + 1], most)
+
     return {
-        "agreement": lambda record, end: stopping.agreement(record.rounds[: end + 1]),
-        "label change": lambda record, end: stopping.label_change(record.rounds[: end + 1]),
+        **{f"agreement, κ ≥ {least}": agrees(least) for least in (0.99, 0.95, 0.9)},
+        **{f"label change, at most {100 * most:g} %": changes(most) for most in (0.05, 0.1, 0.15)},
         f"target {target}": look,
         "forecast": lambda record, end: stopping.worth_it(forecast_at(record, end)),
         f"budget of {last // 2}": lambda record, end: stopping.budget_spent(last // 2, record.asked(end)),
@@ -211,22 +223,29 @@ def _spread(values: Sequence[float], digits: int) -> str:
 
 def forecasts(records: Sequence[Record]) -> str:
     """How often the interval of a forecast held what came."""
-    inside, widths, errors = [], [], []
+    mean_curve = np.mean([record.accuracy for record in records], axis=0)
+    own, usual, widths, errors = [], [], [], []
     for record in records:
         counts = [each.num_labels for each in record.rounds]
         for end, count in enumerate(counts):
             found = forecast_at(record, end)
             if found is not None and count + found.more <= counts[-1]:
-                came = float(np.interp(count + found.more, counts, record.accuracy)) - record.accuracy[end]
-                inside.append(came in found.interval)
+                came, expected = (
+                    float(np.interp(count + found.more, counts, curve)) - float(curve[end])
+                    for curve in (record.accuracy, mean_curve)
+                )
+                own.append(came in found.interval)
+                usual.append(expected in found.interval)
                 widths.append(100 * (found.interval.high - found.interval.low))
                 errors.append(100 * (found.gain - came))
-    if not inside:
+    if not own:
         return "There was no forecast to check."
+    held, held_mean = (100 * statistics.mean(each) for each in (own, usual))
     return (
-        f"Forecasts of 50 labels: {len(inside)}; the 95 % interval held what came on test data in "
-        f"{100 * statistics.mean(inside):.0f} %, was {statistics.mean(widths):.1f} points wide on average, and the "
-        f"forecast was {statistics.mean(errors):+.1f} points too high on average."
+        f"Forecasts of {stopping.MORE} labels: {len(own)}. The 95 % interval held the gain that came in the run on "
+        f"test data in {held:.0f} % and the mean gain of all runs in {held_mean:.0f} %; it was "
+        f"{statistics.median(widths):.1f} points wide in the median, and the mean error of the forecast "
+        f"was {statistics.mean(errors):+.1f} points."
     )
 
 

@@ -12,8 +12,8 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-MODULES = ["batchbalance.cli.run", "batchbalance.lab.processes", "batchbalance.learner", "sklearn.ensemble",
-           "torch._dynamo"]  # fmt: skip
+MODULES = ["batchbalance.cli.run", "batchbalance.lab.processes", "batchbalance.learner", "batchbalance.project",
+           "sklearn.ensemble", "torch._dynamo"]  # fmt: skip
 
 
 class Child:

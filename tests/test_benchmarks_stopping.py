@@ -88,7 +88,12 @@ def test_rules_know_nothing_that_comes_later():
 
 def test_forecasts_are_compared_with_what_came():
     assert forecasts([record([0.5, 0.6])]) == "There was no forecast to check."
-    right = np.array([np.arange(40) < 20 + 2 * i for i in range(8)])
-    rounds = [Round(50 * (i + 1), 0.0, np.where(each, 0, 1), 0, 40) for i, each in enumerate(right)]
-    found = forecasts([Record(rounds, np.zeros(40, dtype=int), [0.5 + 0.05 * i for i in range(8)])])
-    assert found.startswith("Forecasts of 50 labels: 4; the 95 % interval held what came on test data in 100 %")
+    predicted = np.where(np.arange(40) < 30, 0, 1)
+    rounds = [Round(50 * (i + 1), 0.0, predicted, 0, 40) for i in range(8)]
+    flat, steep = (Record(rounds, np.zeros(40, dtype=int), [slope * i for i in range(8)]) for slope in (0.0, 0.1))
+    assert "run on test data in 100 % and the mean gain of all runs in 100 %" in forecasts([flat])
+    # Four forecasts of no gain in each run, from 200 labels on; what came is 10 points in one, 5 in the mean.
+    found = forecasts([flat, steep])
+    assert found.startswith("Forecasts of 50 labels: 8. ")
+    assert "run on test data in 50 % and the mean gain of all runs in 0 %" in found
+    assert found.endswith("the mean error of the forecast was -5.0 points.")

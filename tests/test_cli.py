@@ -402,6 +402,12 @@ COMMANDS = [
     ["run", "no-such-experiment"],
     ["report", "no-such-folder"],
     ["embed", "no-such-folder", "--output", "e.npy"],
+    ["init", "p", "--texts", "no-such-file", "--classes", "a,b"],
+    *([name, "no-such-project"] for name in ("ask", "status", "undo")),
+    *([name, "no-such-project", "a"] for name in ("tell", "predict", "skip", "flag", "add-items", "add-class")),
+    ["comment", "no-such-project", "a", "--text", "b"],
+    ["rename-class", "no-such-project", "a", "b"],
+    ["export", "no-such-project", "--output", "labels.csv"],
 ]
 
 

@@ -140,7 +140,10 @@ def test_images_in_a_folder(tmp_path, monkeypatch):
         "def encode(batch):\n    return np.stack([np.asarray(x.resize((2, 2))).reshape(-1) / 255 for x in batch])\n"
         "encode.kind = 'images'\n"
     )
-    run("init", "cats", "--images", "photos/", "--classes", "dark,light", "--encoder", "shades:encode")
+    (tmp_path / "photos" / "broken.png").write_bytes(b"no image")
+    arguments = ["init", "cats", "--images", "photos/", "--classes", "dark,light", "--encoder", "shades:encode"]
+    assert "photos/broken.png is damaged" in told(*arguments)
+    assert "left out: image" in run(*arguments, "--skip-bad").stderr  # a mistake leaves the folder free
     assert "which would import code" in told("ask", "cats")
     run("ask", "cats", "-n", "6", "--allow-imports")
     rows = rows_of(tmp_path / "cats" / "batch.csv")
@@ -179,7 +182,7 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
     shown = run("status", "rows", "--allow-imports")
     assert "the encoder was table and is half:encode: embedded anew" in " ".join(shown.output.split())
     after = np.load(tmp_path / "rows" / "embeddings.npy")
-    assert (before.shape[1], after.shape) == (7, (60, 2))
+    assert (before.shape[1], after.shape) == (6, (60, 2))
     np.testing.assert_allclose(after, x[:, :2], rtol=1e-6)
     assert "embedded anew" not in run("status", "rows", "--allow-imports").output
 
@@ -195,7 +198,7 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["init", "p", "--texts", "t.csv", "--classes", "a,b"], "must have a column 'text'"),
         ([*INIT, "--audit", "2"], "--audit must be"),
         ([*INIT, "--encoder", "x"], "unknown encoder"),
-        ([*INIT, "--model", "x"], "unknown kind of post"),
+        ([*INIT, "--model", "x"], "unknown model 'x'"),
         ([*INIT, "--strategy", "x"], "unknown strategy"),
         ([*INIT, "--cost", "x"], "must have a column 'x'"),
         ([*INIT, "--test", "x"], "no such file: x"),
@@ -322,6 +325,9 @@ def test_models_by_name(tmp_path):
     models = {
         "forest": FOREST,
         "net": {"network": "tabular-mlp", "num_draws": 4},
+        "named": "tabular-mlp",
+        "estimator": "sklearn.naive_bayes:GaussianNB",
+        "bagged": {"estimator": "sklearn.linear_model:LogisticRegression", "size": 3, "options": {"C": 0.5}},
         "ensemble": {"kind": "deep-ensemble", "network": "tabular-mlp", "size": 2},
     }
     for name, model in models.items():

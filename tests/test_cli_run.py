@@ -172,14 +172,14 @@ def test_trial_round_phase_and_time_left_are_shown(is_terminal, monkeypatch):
 
 def test_the_demo_is_a_valid_config():
     runs = read_comparison(ROOT / "examples" / "digits.toml").runs()
-    assert [each.label for each in runs] == ["random", "bald", "batch-bald", "batch-balance", "power-balance"]
+    assert [each.label for each in runs] == ["random", "batch-bald", "batch-balance", "power-balance", "auto"]
 
 
 def test_the_guide_is_true(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
     (config,) = re.findall(r"```toml\n(.*?)```", text, re.S)
     (tmp_path / "guide.toml").write_text(config, encoding="utf-8")
-    assert len(read_comparison(tmp_path / "guide.toml").runs()) == 5
+    assert len(read_comparison(tmp_path / "guide.toml").runs()) == 6
     monkeypatch.chdir(tmp_path)
     reading, *asking = re.findall(r"```python\n(.*?)```", text, re.S)
     folder = tmp_path / "runs" / "random-1"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from sklearn.ensemble import (
-    AdaBoostClassifier,
     BaggingClassifier,
     ExtraTreesClassifier,
+    GradientBoostingClassifier,
     RandomForestClassifier,
     VotingClassifier,
 )
@@ -74,7 +74,7 @@ def test_classes_of_list_members_are_aligned_by_label():
 
 
 def test_votes_count_where_there_are_no_probabilities():
-    svm = LinearSVC().fit(X, Y)
+    svm = LinearSVC(dual=True).fit(X, Y)
     committee = Committee.from_sklearn([svm])
     labels = [committee.classes[c] for c in committee.predict(NEW).hard_labels()[:, 0]]
     assert labels == svm.predict(NEW.numpy()).tolist()
@@ -104,20 +104,13 @@ def test_saved_trees_send_missing_values_the_same_way(tmp_path):
     assert torch.equal(loaded.predict(new).log_probs(), committee.predict(new).log_probs())
 
 
-def test_only_trees_are_saved(tmp_path):
-    committee = Committee.from_sklearn([LogisticRegression().fit(X, Y)])
-    with pytest.raises(ValueError, match="without pickle, got a LogisticRegression"):
-        committee.save(tmp_path / "saved")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_is_no_committee():
     with pytest.raises(ValueError, match="must be fitted first"):
         Committee.from_sklearn(RandomForestClassifier())
     with pytest.raises(ValueError, match="empty list"):
         Committee.from_sklearn([])
-    with pytest.raises(ValueError, match="got AdaBoostClassifier; hand over a list"):
-        Committee.from_sklearn(AdaBoostClassifier(n_estimators=2).fit(X, Y))
+    with pytest.raises(ValueError, match="got GradientBoostingClassifier; hand over a list"):
+        Committee.from_sklearn(GradientBoostingClassifier(n_estimators=2).fit(X, Y))
     with pytest.raises(ValueError, match="without `classes_`"):
         Committee.from_sklearn([LogisticRegression()])
     with pytest.raises(ValueError, match=r"without \['cat'\]"):

@@ -7,8 +7,15 @@ import pytest
 import torch
 
 from batchbalance.posteriors import BayesianHead, FitContext, HeadOptions, load_posterior
-from batchbalance.posteriors import tuning as tuning_module
-from batchbalance.posteriors.tuning import LEAST_HELD_OUT, Tuned, held_out, others_of_folds, resamples, tuned
+from batchbalance.posteriors.tuning import (
+    LEAST_HELD_OUT,
+    Tuned,
+    held_out,
+    others_of_folds,
+    resamples,
+    tuned,
+    tuned_bootstrap,
+)
 from batchbalance.training import Recipe
 
 pytestmark = pytest.mark.typed
@@ -119,17 +126,24 @@ class Table:
         return torch.tensor(self.nll[precision][: len(temperatures)], dtype=torch.float64), 0.25
 
 
-def test_the_best_precision_and_the_warmest_temperature_about_as_good(monkeypatch):
-    monkeypatch.setattr(tuning_module, "PRECISIONS", (1.0, 0.25, 0.1, 0.01))
-    monkeypatch.setattr(tuning_module, "TEMPERATURES", (1.0, 0.5, 0.1))
+def test_the_best_precision_and_the_warmest_temperature_about_as_good():
     table = Table({1.0: [2.0, 1.9, 1.8], 0.25: [1.2, 1.02, 1.0], 0.1: [9.0, 9.0, 1.2], 0.01: [0.1, 0.1, 0.1]})
-    assert tuned(table, None, None) == Tuned(0.25, 0.5, 100, 1.02, 0.25)
+    precisions, temperatures = (1.0, 0.25, 0.1, 0.01), (1.0, 0.5, 0.1)
+    assert tuned(table, precisions, temperatures) == Tuned(0.25, 0.5, 100, 1.02, 0.25)
     assert table.asked == [1.0, 0.25, 0.1]  # worse by more than a tenth: no need to look further
-    assert tuned(table, 1.0, None).precision == 1.0
-    assert tuned(table, None, 0.3).temperature == 0.3
-    few = tuned(Table({}, LEAST_HELD_OUT - 1), None, None)
+    few = tuned(Table({}, LEAST_HELD_OUT - 1), precisions, temperatures)
     assert (few.precision, few.temperature, few.nll, few.error) == (1 / 64, 0.01, None, None)
     assert "29 rows can be left out and 30 are needed" in str(few)
+    given = tuned(Table({}, 3), (0.5,), (0.2,))
+    assert (given.precision, given.temperature) == (0.5, 0.2)
+
+
+def test_heads_of_a_bootstrap_have_a_weaker_prior_than_the_most_probable_weights():
+    alone = Table({4.0**-k: [3.0 if k < 2 else float(k)] for k in range(7)})
+    heads = Table({1 / 16: [2.0], 1 / 64: [1.5], 1 / 256: [1.6]})
+    assert tuned_bootstrap(alone, heads, None) == Tuned(1 / 16, 1.0, 100, 1.5, 0.25, 1 / 64)
+    assert tuned_bootstrap(alone, heads, 1 / 256) == Tuned(1 / 256, 1.0, 100, 1.6, 0.25, 1 / 256)
+    assert tuned_bootstrap(Table({}, 3), Table({}, 3), None).heads_precision == 1 / 64
 
 
 def test_folds_and_resamples():
@@ -144,7 +158,13 @@ def test_folds_and_resamples():
     assert out.sum(dim=1).tolist() == [1] * 14 + [0]  # the only row of its class cannot be predicted
     drawn = resamples(labels, 50, g)
     for label in range(3):
-        assert (drawn[labels == label].sum(dim=0) == (labels == label).sum()).all()
+        assert (drawn[labels == label].sum(dim=0) > 0).all()
+    missing = 0  # a class that came out empty has its own rows, beside the fifteen that were drawn
+    for column in drawn.T:
+        extra = [label for label in (1, 2) if (column[labels == label] == 1).all()]
+        missing += int(column.sum()) > 15
+        assert int(column.sum()) - 15 in {0, *(int((labels == label).sum()) for label in extra), 4 * (len(extra) == 2)}
+    assert 0 < missing < 50
     assert int((drawn == 0).sum()) > 0
 
 

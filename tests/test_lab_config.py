@@ -60,9 +60,25 @@ def test_the_canonical_form_is_complete_and_a_fixed_point(path):
         again = RunConfig(**canonical)
         assert again.canonical == canonical
         assert again.folder_name == run.folder_name
-    assert canonical["training"]["patience"] == 3
+    assert (canonical["training"]["steps"], canonical["training"]["patience"]) == (1000, None)
     assert canonical["model"] == {"name": "tabular-mlp", "hidden": [32], "dropout": 0.5, "width": 1.0}
     assert canonical["split"]["validation"] == PAPER_SIZES["digits"].validation
+
+
+def test_a_recipe_of_epochs_is_written_as_before_steps_came(path):
+    (run,) = read_comparison(path, ["training.patience=5", 'strategies=["random"]']).runs()
+    assert "steps" not in run.canonical["training"]
+    assert run.canonical["training"]["max_epochs"] == 100
+    assert RunConfig(**run.canonical).training == run.training
+
+
+def test_auto_is_a_strategy_without_options(path):
+    (run,) = read_comparison(path, ['strategies=["auto"]']).runs()
+    assert (run.label, run.canonical["strategy"], run.chosen_strategy) == ("auto", {"name": "auto"}, "auto")
+    with pytest.raises(UnknownNameError, match="'beta'"):
+        read_comparison(path, ['strategies=[{name="auto", beta=2}]']).runs()
+    with pytest.raises(ValueError, match="`ratio` is not used by strategy 'auto'"):
+        read_comparison(path, ['strategies=[{name="auto", ratio=0.5}]']).runs()
 
 
 def test_an_option_that_is_not_set_is_left_out(path):

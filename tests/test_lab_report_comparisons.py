@@ -278,3 +278,17 @@ def test_pairing_matters_in_the_made_runs():
     """Guards the fixtures: seeds shift all strategies alike."""
     first = [made_records(seed, RATES["random"])[-1]["metrics"]["accuracy"] for seed in range(6)]
     assert max(first) - min(first) > 0.02
+
+
+def test_networks_that_did_not_fit_their_labels_are_named(tmp_path):
+    runs = [made_run(tmp_path, label, seeds=range(10)) for label in LABELS]
+    kept = [{"epoch": 2, "steps": 20, "training_accuracy": 1.0}, {"epoch": 1, "steps": 10, "training_accuracy": 0.95}]
+    for run in runs:
+        for records in run.trials.values():
+            records[0]["training"] = kept
+    assert notes(compare(runs)) == []
+    worse = {"epoch": 2, "steps": 20, "training_accuracy": 0.55}
+    runs[1].trials[3][0]["training"] = [kept[0], worse]
+    (note,) = notes(compare(runs))
+    assert note.startswith(f"{runs[1].label}: the networks of 1 of 10 rounds did not fit their training labels")
+    assert "lowest 0.55 at 20 labels" in note

@@ -17,7 +17,9 @@ from small_runs import FOREST, run_of, timeless
 
 GOAL = Goal(budget=25)
 FIELDS = [
-    *["round", "trial", "num_labelled", "num_validation", "metrics", "validation_error", "indices", "labels_per_class"],
+    *["round", "trial", "num_labelled", "num_validation", "metrics", "validation_error", "training"],
+    *["indices", "labels_per_class"],
+    "strategy",
     *["threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from"],
     "clustering_rounds",
     *["coverage", "null_coverage", "warnings"],
@@ -66,12 +68,36 @@ def test_records_say_what_happened(config, uninterrupted):
         assert set(record["metrics"]) == {"accuracy", "macro_auc", "macro_f1", "nll", "calibration_error"}
         assert set(record["seconds"]) == {"train", "predict", "select", "evaluate"}
         assert record["peak_memory"] > 2**20
+        (kept,) = record["training"]
+        assert 1 <= kept["epoch"] <= 4
+        assert kept["steps"] == 2 * kept["epoch"]  # 128 samples an epoch, 64 a step
+        assert 0 < kept["training_accuracy"] <= 1
+    assert [record["strategy"] for record in uninterrupted] == ["batch-balance"] * 3 + [None]
     for record in uninterrupted[:-1]:
         assert record["threshold"] == pytest.approx(0.25 * record["validation_error"], abs=1e-12)
         assert record["num_pairs"] == 4
         assert 0 <= record["null_coverage"] <= record["coverage"] <= 1
     assert uninterrupted[-1]["threshold"] is None
     assert uninterrupted[-1]["metrics"]["accuracy"] > uninterrupted[0]["metrics"]["accuracy"]
+
+
+def test_records_of_auto_name_what_it_stood_for(tmp_path):
+    split = {"initial_per_class": 0, "validation": 10, "reference": 10, "pool": 60}
+    records = run_trial(run_of("auto", split=split, **FOREST), 0, tmp_path, Goal(budget=10))
+    assert [record["strategy"] for record in records] == ["max-herding", "u-herding", None]
+    assert read_runs([tmp_path])[0].label == "auto"
+
+
+def test_without_validation_the_error_is_cross_validated_where_a_threshold_needs_it(tmp_path):
+    split = {"initial_per_class": 2, "validation": 0, "reference": 40, "pool": 60}
+    forest = {**FOREST, "split": split}
+    with_edges = run_trial(run_of("batch-balance", **forest), 0, tmp_path, GOAL)
+    assert with_edges[0]["threshold"] == pytest.approx(0.25 * with_edges[0]["validation_error"], abs=1e-12)
+    assert with_edges[0]["num_validation"] == 0
+    assert with_edges[-1]["validation_error"] is None
+    without = run_trial(run_of("margin", **forest), 0, tmp_path, GOAL)
+    assert [record["validation_error"] for record in without] == [None] * 2
+    assert without[0]["training"] == []
 
 
 @pytest.mark.parametrize("phase", ["load", "train", "evaluate", "predict", "select"])

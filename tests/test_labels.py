@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import resource
 import signal
 import sqlite3
 import threading
@@ -195,8 +194,11 @@ def test_a_closed_log_says_so(tmp_path):
         made.events()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and limits of file sizes")
 @pytest.mark.parametrize("limit", [30_000, 60_000, 90_000])
 def test_on_a_full_disk_nothing_acknowledged_is_lost(tmp_path, limit):
+    import resource
+
     path = tmp_path / "a.sqlite"
     child = os.fork()
     if child == 0:  # pragma: no cover

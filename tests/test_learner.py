@@ -9,8 +9,17 @@ from sklearn.ensemble import RandomForestClassifier
 from batchbalance import STRATEGIES, Badge, FileFormatError, PowerBalance, UnknownNameError, select
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.learner import Learner
+from batchbalance.learner import learner as learner_module
 from batchbalance.networks import tabular_mlp
-from batchbalance.posteriors import Committee, CommitteeOptions, Fitted, MCDropout, MCDropoutOptions, PosteriorFit
+from batchbalance.posteriors import (
+    Committee,
+    CommitteeOptions,
+    Fitted,
+    HeadOptions,
+    MCDropout,
+    MCDropoutOptions,
+    PosteriorFit,
+)
 from batchbalance.seeds import derived_seed
 from batchbalance.training import Recipe, fresh_model
 
@@ -123,6 +132,46 @@ def test_without_labels_the_questions_are_random_and_seeded():
     assert learner(strategy="entropy").ask(5) == first
 
 
+@pytest.mark.parametrize("strategy", [None, "max-herding"])
+def test_without_labels_auto_covers_the_inputs_and_never_asks_an_untrained_network(strategy):
+    """The same as `select` on the flattened inputs, whether or not there is a network; open questions cover."""
+    x = torch.from_numpy(data()[0])
+    chosen = select(embeddings=x, batch_size=4, strategy="max-herding", seed=derived_seed(0, "select", 0))
+    named = {} if strategy is None else {"strategy": strategy}
+    for model in (forest, lambda num_classes: tabular_mlp(num_classes, (4,), hidden=(8,))):
+        new = Learner(x.reshape(60, 2, 2) if model is forest else x, CLASSES, model, ids=NAMES, **named)
+        assert new.ask(4) == [NAMES[row] for row in chosen.indices.tolist()]
+        assert new.selection.strategy.name == "max-herding"
+        assert (new.selection.note or "").startswith("auto chose 'max-herding'") == (strategy is None)
+        assert len(new.ask(6)) == 6
+        rest = [row for row in range(60) if row not in chosen.indices.tolist()]
+        expected = select(
+            embeddings=x[rest],
+            batch_size=2,
+            strategy="max-herding",
+            labelled_embeddings=x[chosen.indices],
+            seed=derived_seed(0, "select", 1),
+        )
+        assert new.selection.indices.tolist() == [rest[i] for i in expected.indices.tolist()]
+
+
+def test_auto_weights_by_margin_once_there_are_labels():
+    new = Learner(data()[0], CLASSES, forest, ids=NAMES)
+    new.tell(NAMES[:9], answer(NAMES[:9]))
+    named = started(strategy="u-herding")
+    assert new.ask(4) == named.ask(4)
+    assert new.selection.strategy.name == "u-herding"
+    assert new.selection.note == "auto chose 'u-herding': there are predictions and embeddings"
+    assert named.selection.note is None
+
+
+def test_auto_is_random_where_inputs_have_no_distances():
+    new = Learner(torch.arange(40).reshape(20, 2), 2, forest)
+    assert len(new.ask(3)) == 3
+    assert new.selection.strategy.name == "random"
+    assert "the inputs have no distances" in new.selection.note
+
+
 def test_all_points_can_be_asked_and_no_more():
     new = started()
     with pytest.raises(ValueError, match=r"`n` must be at most 51, .* got 52"):
@@ -144,7 +193,7 @@ def test_a_sample_of_candidates_bounds_the_work_and_changes_with_the_round():
             seen.append(rows.tolist())
             return torch.from_numpy(data()[0])[rows]
 
-    new = Learner(Spy(), CLASSES, forest, ids=NAMES, candidates=10)
+    new = Learner(Spy(), CLASSES, forest, ids=NAMES, candidates=10, strategy="batch-balance")
     new.tell(NAMES[:9], answer(NAMES[:9]))
     for _ in range(2):
         asked = new.ask(3)
@@ -388,3 +437,32 @@ def test_text_stands_for_whole_numbers_as_in_csv_files(tmp_path):
     for label in ("02", "2.0", " ", "-", "²"):
         with pytest.raises(UnknownNameError, match="unknown label"):
             new.tell([5], [label])
+
+
+def test_a_fit_that_looks_at_unlabelled_inputs_is_given_them(monkeypatch):
+    given = []
+
+    class Fit:
+        uses_unlabelled = True
+
+        def __call__(self, x, y, seed, unlabelled=None):
+            given.append(unlabelled)
+            return Fitted(forest(x, y, seed).posterior, cross_validation=lambda: 0.4)
+
+    new = started(model=Fit())
+    new.ask(1)
+    x = torch.from_numpy(data()[0])
+    assert torch.equal(given[0], x[9:])
+    assert new.selection.threshold == pytest.approx(0.25 * 0.4)  # ε is the cross-validated error
+    monkeypatch.setattr(learner_module, "MAX_UNLABELLED", 10)
+    started(model=Fit()).ask(1)
+    rows = [int((x == row).all(dim=1).nonzero()) for row in given[1]]
+    assert len(rows) == 10
+    assert min(rows) >= 9
+    assert rows == sorted(set(rows))
+
+
+def test_a_head_is_centred_with_the_pool():
+    new = started(model=HeadOptions(num_draws=4))
+    centre = torch.from_numpy(data()[0]).mean(dim=0)
+    torch.testing.assert_close(new.fitted().posterior._tensors["mean"], centre)

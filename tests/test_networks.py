@@ -110,3 +110,14 @@ def test_width_scales_the_layers():
 def test_wrong_arguments(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_operations_are_those_of_every_product():
+    """28×28 becomes 24×24 and, halved to 12×12, 8×8. Each output takes two operations for each of its weights."""
+    first, second = 24 * 24 * 32 * 25, 8 * 8 * 64 * 32 * 25
+    expected = 2 * (first + second + 1024 * 128 + 128 * 10)
+    for num in (1, 3):
+        assert models.flops_of(models.mnist_cnn().eval(), torch.zeros(num, 1, 28, 28)) == expected
+    model = models.tabular_mlp(3, (5,), hidden=(7,)).eval()
+    assert models.flops_of(model, torch.zeros(2, 5)) == 2 * (5 * 7 + 7 * 3)
+    assert not any(layer._forward_hooks for layer in model.modules())

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -62,10 +63,26 @@ def make(name, seed=0):
     if name == "committee":
         forest = RandomForestClassifier(6, max_depth=4, random_state=seed).fit(x.numpy(), y.numpy())
         return Committee.from_sklearn(forest), ()
+    if name == "bootstrapped":
+        return Committee.bootstrap(LogisticRegression(), x, y, 6, seed=seed), ()
+    if name == "last-layer":
+        model = seeded_network(general_network, 0)
+        return BayesianHead.from_model(model, [(x, y)], 6, temperature=0.01, seed=seed), (general_network,)
     return BayesianHead(name, 6, recipe=recipe, seed=seed).fit(x, y, num_classes=3), ()
 
 
-NAMES = ["mc-dropout", "mc-dropout-general", "csgmcmc", "deep-ensemble", "committee", "laplace", "bootstrap", "dropout"]
+NAMES = [
+    "mc-dropout",
+    "mc-dropout-general",
+    "csgmcmc",
+    "deep-ensemble",
+    "committee",
+    "bootstrapped",
+    "laplace",
+    "bootstrap",
+    "dropout",
+    "last-layer",
+]
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -177,7 +194,9 @@ def test_embeddings_are_one_row_an_input(case):
     of_draws = posterior.embed(x, every_draw=True, batch_size=5)
     assert of_draws.shape == (13, posterior.num_draws, hidden.shape[1])
     torch.testing.assert_close(of_draws.mean(dim=1), hidden, rtol=0, atol=1e-6)
-    assert (name in ("committee", "laplace", "bootstrap")) == torch.equal(of_draws[:, 0], of_draws[:, 1])
+    assert (name in ("committee", "bootstrapped", "laplace", "bootstrap", "last-layer")) == torch.equal(
+        of_draws[:, 0], of_draws[:, 1]
+    )
 
 
 def test_draws_of_another_seed_do_not_mix(case):
@@ -208,12 +227,12 @@ def test_wrong_inputs(case, tmp_path):
 
 def test_wrong_types_of_inputs(case):
     name, posterior, _ = case
-    if name == "committee":
+    if name in ("committee", "bootstrapped"):
         pytest.skip("scikit-learn converts")
     if isinstance(posterior, BayesianHead):  # takes what NumPy has
         same(posterior.predict(np.ones((6, 4))), posterior.predict(torch.ones(6, 4)))
     else:
-        with pytest.raises(ValueError, match=r"torch\.float32"):
+        with pytest.raises(ValueError, match=r"torch\.float"):
             posterior.predict(torch.zeros(6, 4, dtype=torch.float64))
     with pytest.raises(ValueError, match="NaN at point 1, draw 0"):
         posterior.predict(torch.tensor([[0.0] * 4, [float("nan")] * 4]), batch_size=1)

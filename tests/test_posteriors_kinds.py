@@ -9,6 +9,7 @@ from batchbalance.posteriors import (
     ChainOptions,
     CommitteeOptions,
     EnsembleOptions,
+    Fitted,
     HeadOptions,
     MCDropout,
     MCDropoutOptions,
@@ -17,6 +18,8 @@ from batchbalance.posteriors import (
     load_posterior,
     posterior_options,
 )
+from batchbalance.posteriors.kinds import folds
+from batchbalance.seeds import derived_seed, generator
 from batchbalance.training import Recipe
 
 MODEL = {"hidden": [8]}
@@ -82,6 +85,65 @@ def test_validation_may_depend_on_the_number_of_labels():
     error = fitter(CommitteeOptions(size=3), None, validation)(*points(12, 0), 0).validation_error
     assert asked == [12]
     assert error in (0, 0.25, 0.5, 0.75, 1)
+
+
+@pytest.mark.parametrize("most", [2, 3, 5])
+def test_folds_share_rows_and_classes_out_evenly(most):
+    labels = torch.tensor([0] * 10 + [1] * 2 + [2] * 7 + [3])
+    labels = labels[torch.randperm(20, generator=torch.Generator().manual_seed(0))]
+    found = folds(labels, most, torch.Generator().manual_seed(1))
+    assert sorted(row for fold in found for row in fold.tolist()) == [i for i in range(20) if labels[i] != 3]
+    assert len(found) == most
+    sizes = [len(fold) for fold in found]
+    assert max(sizes) - min(sizes) <= 1
+    for label in range(3):
+        counts = [sum(int(labels[row]) == label for row in fold.tolist()) for fold in found]
+        assert max(counts) - min(counts) <= 1
+    assert not torch.equal(found[0], folds(labels, most, torch.Generator().manual_seed(2))[0])
+    assert [len(fold) for fold in folds(torch.tensor([1, 0, 1]), 5, torch.Generator())] == [1, 1]
+
+
+def test_without_validation_the_error_is_that_of_labels_left_out():
+    """With one-hot inputs a tree is right about what it has seen, and can only guess what it has not."""
+    x, y = torch.eye(8), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+    fit = fitter(CommitteeOptions(size=9), None, None)
+    fitted = fit(x, y, 0)
+    assert fitted.validation_error is None
+    assert fitted.error > 0.4
+    assert fitted.error * 8 == pytest.approx(round(fitted.error * 8), abs=1e-9)
+    assert fit(x[:3], y[:3], 0).error is None  # no class has two labels
+    assert Fitted(fitted.posterior, 0.3).error == 0.3
+
+
+@pytest.mark.parametrize(
+    ("settings", "model"), [(CommitteeOptions(size=5), None), (MCDropoutOptions(num_draws=2), MODEL)]
+)
+def test_the_cross_validated_error_follows_a_plain_loop(settings, model):
+    x, y = points(23, 0)
+    wrong = 0
+    for number, fold in enumerate(folds(y, 5, generator(4, "folds"))):
+        left = [row for row in range(23) if row not in fold.tolist()]
+        part = fitter(settings, model, None)(x[left], y[left], derived_seed(4, "fold", number)).posterior
+        for row in fold.tolist():
+            alone = x[row : row + 1]
+            outputs = part._given(alone) if isinstance(part, MCDropout) else part.predict(alone).mean_probs()
+            wrong += int(outputs.argmax()) != int(y[row])
+    assert 0 < wrong < 23
+    assert fitter(settings, model, None)(x, y, 4).error == pytest.approx(wrong / 23, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "num"),
+    [
+        (MCDropoutOptions(num_draws=2), MODEL, 1),
+        (EnsembleOptions(size=3), MODEL, 3),
+        (HeadOptions(method="dropout", num_draws=2, hidden=(8,)), None, 1),
+        (CommitteeOptions(size=2), None, 0),
+    ],
+)
+def test_kinds_with_networks_say_which_weights_were_kept(settings, model, num):
+    kept = fitter(settings, model, None)(*points(30, 0), 0).kept
+    assert [(each.epoch, each.steps) for each in kept] == [(3, 3)] * num
 
 
 def test_a_network_is_needed():

@@ -5,9 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
@@ -20,7 +17,7 @@ from torch.utils.data import (
 )
 
 from batchbalance import Predictions
-from batchbalance.posteriors import Committee, DeepEnsemble, MCDropout
+from batchbalance.posteriors import DeepEnsemble, MCDropout
 from batchbalance.predictions import join
 from batchbalance.training import Recipe, fit
 from conftest import random_probs
@@ -280,14 +277,6 @@ def test_loaders_in_order_are_taken():
         DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)),
     ):
         torch.testing.assert_close(posterior.predict(loader).log_probs(), expected, rtol=0, atol=1e-6)
-
-
-def test_a_pipeline_is_not_taken_apart_by_bad_advice():
-    x, y = inputs(30).numpy(), np.arange(30) % 3
-    pipeline = make_pipeline(StandardScaler(), RandomForestClassifier(5)).fit(x, y)
-    with pytest.raises(ValueError, match=r"transform the inputs by pipeline\[:-1\]") as caught:
-        Committee.from_sklearn(pipeline)
-    assert "list of its" not in str(caught.value)
 
 
 def test_a_joined_pool_can_be_checked():

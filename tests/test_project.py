@@ -12,6 +12,7 @@ from batchbalance import FileFormatError, UnknownNameError
 from batchbalance.project import Project
 from batchbalance.project.agreement import cohen_kappa
 from batchbalance.project.audit import is_audit
+from batchbalance.project.store import NewItem
 from made_projects import CLASSES, FOREST, answered, make, points, truth
 
 
@@ -265,6 +266,14 @@ def test_items_are_added_later(tmp_path):
     with pytest.raises(FileFormatError, match="must have 4 numbers each, got 9"):
         again.add_items(tmp_path / "wide.npy")
     assert len(Project.open(tmp_path / "p")) == 60
+
+
+def test_items_that_another_process_added_meanwhile(tmp_path):
+    first, second = make(tmp_path, 10), Project.open(tmp_path / "p")
+    assert first._store.add_items([NewItem("x", None, "d")], "more") == 1
+    with pytest.raises(BlockingIOError, match="another process has added items"):
+        second._store.add_items([NewItem("y", None, "d")], "more")
+    assert Project.open(tmp_path / "p").ids() == [*map(str, range(10)), "x"]
 
 
 def test_several_people_answer_an_item_and_ties_are_asked_again(tmp_path):

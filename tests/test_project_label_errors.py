@@ -79,8 +79,8 @@ def test_wrong_labels_are_found():
 
 
 def test_a_label_that_the_model_would_give_too_is_no_error():
-    probs = np.array([[0.35, 0.33, 0.32], [0.1, 0.9, 0.0], [0.0, 0.2, 0.8]])
-    found = likely_errors(probs, np.array([0, 0, 2]), np.array([True, True, True]))
+    probs = np.array([[0.35, 0.33, 0.32], [0.1, 0.9, 0.0], [0.0, 0.2, 0.8], [0.2, 0.8, 0.0]])
+    found = likely_errors(probs, np.array([0, 0, 2, 0]), np.array([True, True, True, True]))
     assert [(each.row, each.label, each.suggested) for each in found] == [(1, 0, 1)]
 
 
@@ -92,6 +92,8 @@ def test_copies():
     assert (found.num_copies, found.num_groups) == (3, 2)
     assert found.conflicts == ((1, 4),)
     assert found.num_audit_copies == 3  # two of "a" (item 0 was trained on), one of "b"
+    only_audit_has_a_label = duplicates(["a", "a"], [1, None], np.array([True, False]))
+    assert only_audit_has_a_label.num_audit_copies == 0
     assert duplicates(contents).num_copies == 3
     assert duplicates(["x", "y"], [0, 1]).num_groups == 0
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from batchbalance.project.arm import compared
-from batchbalance.project.audit import clopper_pearson
+from batchbalance.project.audit import calibration, clopper_pearson
 from batchbalance.project.charts import HEIGHT, WIDTH, curve_chart, steps_chart, ticks
 from batchbalance.project.label_errors import Duplicates
 from batchbalance.project.pages import batch_fragment, batch_page, project_fragment, status_fragment, status_page
@@ -78,6 +78,9 @@ def test_calibration_is_of_items_with_a_label(facts):
     status = status_of(facts)
     assert status.calibration.confidence == pytest.approx(facts.confidence[:30].mean())
     assert status.calibration.accuracy == pytest.approx(status.accuracy.value)
+    is_right = facts.rounds[-1].predicted[:30] == facts.audit_labels[:30]
+    assert status.calibration == calibration(facts.confidence[:30], is_right)
+    assert status.calibration.error != calibration(facts.confidence[:30][::-1], is_right).error
 
 
 def test_items_that_came_later_count_for_the_models_that_saw_them(facts):
@@ -124,6 +127,9 @@ def test_the_table_tells_the_rest(facts):
     assert told["exact copies"] == "4, 1 groups with labels that differ"
     assert told["classes"] == "neither 80, dog 100, cat 120"
     assert told["likely label error"] == "s1: 'dog' has probability 0.03; 'cat'?"
+    unlikely = replace(facts, suspects=(replace(facts.suspects[0], probability=0.001),))
+    assert "has probability below 0.01;" in table(status_of(unlikely))["likely label error"]
+    assert "dog: below 1 %. Rather cat?" in status_page(status_of(unlikely))
     assert told["annotators"] == "ann and bob: κ = 0.80"
     assert told["budget: go on"] == "305 of 400 labels are used."
     assert "cost" not in told

@@ -1,5 +1,7 @@
 """Stopping advice: what each rule sees, and that the forecast holds where its assumption does."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -47,8 +49,9 @@ def test_models_that_agree_have_settled():
 
 
 def test_small_batches_do_not_look_settled():
-    # 81 models, each one label after another, changing one item of 200: no two differ by more than half a percent.
-    models = [np.where(np.arange(200) < step, 1, 0) for step in range(81)]
+    # 81 models, each one label after another, changing one item of 300: any two in a row have κ > 0.99.
+    models = [np.where(np.arange(300) < 100 + step, 1, 0) for step in range(81)]
+    assert min(cohen_kappa(a, b) for a, b in pairwise(models)) > 0.99
     assert agreement(rounds_of(range(100, 181), models)).verdict == "go on"
     assert label_change(rounds_of(range(1, 82), models)).verdict == "go on"
 
@@ -111,7 +114,7 @@ def test_the_point_forecast_by_a_plain_fit():
     xs, ys = [], []
     for count, row in zip(counts[1:], is_right[1:], strict=True):
         xs.append(np.log(count))
-        ys.append(np.log((sum(not each for each in row) + 0.5) / 51))
+        ys.append(np.log((sum(not each for each in row) + 1 + 0.5) / 53))  # one made-up item of two is wrong
     slope, intercept = np.polyfit(xs, ys, 1)
     gain = np.exp(intercept + slope * np.log(120)) - np.exp(intercept + slope * np.log(170))
     assert slope < 0
@@ -135,9 +138,9 @@ def test_a_forecast_needs_models_and_labels():
     assert forecast([], np.zeros((0, 30), dtype=bool)) is None
 
 
-def test_a_curve_that_falls_promises_nothing():
+def test_a_curve_that_falls_promises_no_gain():
     right = np.array([np.arange(40) < each for each in (36, 34, 32, 30)])
-    assert forecast([20, 30, 40, 50], right).gain == 0.0
+    assert forecast([20, 30, 40, 50], right).gain < 0
 
 
 def test_what_a_forecast_advises():

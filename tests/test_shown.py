@@ -5,9 +5,10 @@ import builtins
 import numpy as np
 import pytest
 import torch
+from sklearn.ensemble import RandomForestClassifier
 
 from batchbalance import Learner, MissingExtraError, Predictions, select
-from batchbalance.posteriors import BayesianHead, HeadOptions
+from batchbalance.posteriors import BayesianHead, Committee, HeadOptions, Posterior
 from conftest import random_probs
 
 
@@ -51,10 +52,21 @@ def test_without_pandas_the_extra_is_named(pool, monkeypatch):
 
 
 def test_a_posterior():
-    head = BayesianHead(num_draws=7)
-    assert repr(head) == "BayesianHead(not fitted)"
-    head.fit(torch.eye(4), torch.tensor([0, 1, 0, 1]), num_classes=2)
-    assert repr(head) == "BayesianHead(7 draws)"
+    forest = RandomForestClassifier(7, random_state=0).fit(np.eye(4), [0, 1, 0, 1])
+    assert repr(Committee.from_sklearn(forest, range(2))) == "Committee(7 draws)"
+    head = BayesianHead(num_draws=7).fit(torch.eye(4), torch.tensor([0, 1, 0, 1]), num_classes=2)
+    assert repr(head).startswith("BayesianHead('laplace', 7 draws; precision ")
+
+
+class Unfitted(BayesianHead):
+    """Shows as any other posterior."""
+
+    kind = "unfitted"  # so that saved heads are not taken for it
+    __repr__ = Posterior.__repr__
+
+
+def test_a_posterior_that_is_not_fitted():
+    assert repr(Unfitted()) == "Unfitted(not fitted)"
 
 
 def test_a_learner():

@@ -1,4 +1,5 @@
 import threading
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -7,8 +8,10 @@ import torch
 from batchbalance import Predictions, select, threads
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective
 from batchbalance.balance.edges import connect
+from batchbalance.posteriors import DeepEnsemble, MCDropout
 from batchbalance.predictions import spans_of
 from batchbalance.progress import Bar
+from batchbalance.training import Recipe, fit
 from conftest import random_probs
 
 pytestmark = pytest.mark.typed
@@ -105,3 +108,42 @@ def test_select_gives_one_batch_and_leaves_the_setting(monkeypatch, pool, small)
     torch.set_num_threads(1)
     again = [select(pool, 5, threshold=0.05), select(pool, 5, embeddings=points)]
     assert [one.indices.tolist() for one in found] == [other.indices.tolist() for other in again]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_small_passes_run_on_one_thread():
+    with threads.for_passes(threads.SMALL_PASS - 1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+    with threads.for_passes(threads.SMALL_PASS):
+        assert torch.get_num_threads() == 2
+
+
+class ThreadSpy(torch.nn.Linear):
+    """Tells on how many threads it runs."""
+
+    seen: ClassVar[set] = set()
+
+    def forward(self, x):
+        self.seen.add((self.training, torch.get_num_threads()))
+        return super().forward(x)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("small", "expected"), [(threads.SMALL_PASS, 1), (1.0, 2)])
+def test_small_networks_train_and_predict_on_one_thread(small, expected, monkeypatch):
+    def build():
+        return torch.nn.Sequential(ThreadSpy(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2))
+
+    monkeypatch.setattr(threads, "SMALL_PASS", small)
+    x, y = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    ThreadSpy.seen.clear()
+    model = fit(build, x, y, Recipe(steps=2), num_classes=2).model
+    assert {num for training, num in ThreadSpy.seen if training} == {expected}
+    for posterior in (MCDropout(model, 2), DeepEnsemble(build, 2, Recipe(steps=1)).fit(x, y, num_classes=2)):
+        assert posterior._pass_flops(x) == 40 * 2 * (4 * 8 + 8 * 2)
+        for work in (posterior.predict, posterior.embed):
+            ThreadSpy.seen.clear()
+            work(x)
+            assert {num for _, num in ThreadSpy.seen} == {expected}
+    assert torch.get_num_threads() == 2

@@ -1,5 +1,7 @@
 """The training loop: deterministic, stops early, restores the best weights, refuses what it cannot train on."""
 
+from dataclasses import asdict
+
 import pytest
 import torch
 from torch import nn
@@ -41,6 +43,53 @@ def test_runs_all_epochs_without_a_validation_set():
     assert fitted.history[0].accuracy is None
 
 
+class Spy(nn.Linear):
+    """Tells which rows it is trained on, by their first feature."""
+
+    def __init__(self, seen):
+        super().__init__(1, 2)
+        self.seen = seen
+
+    def forward(self, x):
+        if self.training:
+            self.seen.append(x[:, 0].int().tolist())
+        return super().forward(x)
+
+
+def test_steps_are_taken_on_pass_after_pass_whatever_validation_says():
+    """Seven steps on five examples in batches of two: two steps a pass, since a lone last row joins the one before."""
+    seen = []
+    x, y = torch.arange(5.0)[:, None], torch.tensor([0, 1, 0, 1, 0])
+    recipe = Recipe(batch_size=2, steps=7)
+    fitted = fit(lambda: Spy(seen), x, y, recipe, num_classes=2, validation=(x, 1 - y))
+    assert [len(rows) for rows in seen] == [2, 3] * 3 + [2]
+    for start in (0, 2, 4):
+        assert sorted(seen[start] + seen[start + 1]) == [0, 1, 2, 3, 4]
+    assert (fitted.kept.epoch, fitted.kept.steps) == (4, 7)
+    assert len(fitted.history) == 4
+    assert all(epoch.accuracy is None for epoch in fitted.history)
+
+
+def test_what_was_kept_is_told():
+    x, y = blobs(200)
+    recipe = Recipe(learning_rate=0.01, samples_per_epoch=100, batch_size=50, patience=3)
+    fitted = fit(factory, x, y, recipe, num_classes=3, validation=blobs(100, seed=1), seed=1)
+    right = sum(int(fitted.model(x[i : i + 1]).argmax()) == int(y[i]) for i in range(200))
+    assert fitted.kept.training_accuracy == right / 200
+    assert fitted.kept.epoch == fitted.best + 1
+    assert fitted.kept.steps == 2 * fitted.kept.epoch
+
+
+def test_a_recipe_is_of_steps_or_of_epochs():
+    assert (Recipe().steps, Recipe().max_epochs, Recipe().patience) == (1000, None, None)
+    assert (Recipe(patience=7).steps, Recipe(patience=7).max_epochs, Recipe(patience=7).patience) == (None, 100, 7)
+    assert (Recipe(samples_per_epoch=9).max_epochs, Recipe(samples_per_epoch=9).patience) == (100, 3)
+    assert Recipe(**asdict(Recipe(max_epochs=4))) == Recipe(max_epochs=4)
+    assert Recipe(**asdict(Recipe(steps=4))) == Recipe(steps=4)
+    with pytest.raises(ValueError, match="`steps` must not be given together with `patience`"):
+        Recipe(steps=10, patience=3)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_same_seed_same_weights_and_no_global_state(optimizer):
     recipe = Recipe(optimizer=optimizer, max_epochs=2, samples_per_epoch=40, batch_size=16)
@@ -52,7 +101,9 @@ def test_same_seed_same_weights_and_no_global_state(optimizer):
     assert not torch.equal(next(first.parameters()), next(other.parameters()))
 
 
-def test_sgd_with_momentum_follows_a_hand_written_loop():
+@pytest.mark.parametrize("class_weighted", [True, False])
+@pytest.mark.parametrize("length", [{"max_epochs": 3}, {"steps": 3}])
+def test_sgd_with_momentum_follows_a_hand_written_loop(class_weighted, length):
     x, y = blobs(8)
     x = x.double()
 
@@ -62,7 +113,7 @@ def test_sgd_with_momentum_follows_a_hand_written_loop():
         nn.init.constant_(layer.bias, 0.0)
         return layer
 
-    recipe = Recipe("sgd", 0.1, momentum=0.5, weight_decay=0.01, batch_size=8, max_epochs=3)
+    recipe = Recipe("sgd", 0.1, momentum=0.5, weight_decay=0.01, batch_size=8, class_weighted=class_weighted, **length)
     fitted = fit(start, x, y, recipe, num_classes=3)
 
     counts = [int((y == c).sum()) for c in range(3)]
@@ -75,7 +126,7 @@ def test_sgd_with_momentum_follows_a_hand_written_loop():
             p = torch.exp(weight @ x[i] + bias)
             p = p / p.sum()
             p[y[i]] -= 1
-            importance = 1 / counts[y[i]]
+            importance = 1 / counts[y[i]] if class_weighted else 1.0
             total += importance
             grad_w += importance * p[:, None] * x[i][None, :]
             grad_b += importance * p
@@ -236,6 +287,8 @@ def test_a_loss_that_explodes_is_named():
     [
         {"optimizer": "adamw"},
         {"patience": 0},
+        {"steps": 0},
+        {"max_epochs": 1.5},
         {"samples_per_epoch": 0},
         {"learning_rate": -1.0},
         {"momentum": 1.0},

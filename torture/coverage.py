@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from batchbalance.progress import progress
 from batchbalance.project.audit import ALPHA
 from torture.looks import Seen, missed, simulated
 
@@ -30,12 +31,14 @@ def summary(projects: list[list[Seen]]) -> tuple[str, bool]:
     return "\n".join(lines), bool(fine)
 
 
-def run(num_projects: int, seed: int) -> list[list[Seen]]:
+def run(num_projects: int, seed: int, show: bool = False) -> list[list[Seen]]:
     """Projects, one after another."""
-    found = []
-    for number in range(num_projects):
-        with tempfile.TemporaryDirectory(prefix="looks-") as folder:
-            found.append(simulated(Path(folder), seed + number))
+    found: list[list[Seen]] = []
+    with progress("simulating projects", num_projects, show) as bar:
+        for number in range(num_projects):
+            with tempfile.TemporaryDirectory(prefix="looks-") as folder:
+                found.append(simulated(Path(folder), seed + number))
+            bar.advance(note=f"{sum(map(missed, found))} with a look that misses")
     return found
 
 
@@ -44,7 +47,7 @@ def main(
     seed: Annotated[int, typer.Option(min=0, help="Of the first.")] = 0,
 ) -> None:
     """Simulate projects and count intervals that miss; exit code 1 if more do than the interval promises."""
-    table, fine = summary(run(projects, seed))
+    table, fine = summary(run(projects, seed, show=True))
     typer.echo(table)
     sys.exit(0 if fine else 1)
 

@@ -18,6 +18,7 @@ from torture.campaign import Finding, campaign
 
 POOL, FRESH, FEATURES = 500, 2000, 3
 AUDIT, BATCH, ROUNDS = 0.4, 12, 8  # 38 audit labels in all: looks at 10, 15, 22 and 33
+HEAD = {"kind": "bayesian-head", "method": "laplace", "num_draws": 6, "prior_precision": 0.05, "temperature": 0.05}
 STRATEGIES = ("auto", "margin", "batch-balance", "random")
 TOGETHER = 20  # projects of one attempt of the campaign
 HARDLY_EVER = 1e-4  # chance of that many misses at α in one attempt
@@ -52,7 +53,7 @@ def simulated(folder: Path, seed: int) -> list[Seen]:
         classes=[str(each) for each in range(num_classes)],
         embeddings=folder / "pool.npy",
         audit=AUDIT,
-        model={"kind": "bayesian-head", "num_draws": 6},
+        model=HEAD,
         strategy=STRATEGIES[seed % len(STRATEGIES)],
         seed=seed,
     )

@@ -194,6 +194,30 @@ def network_options(network: Network) -> dict[str, Any]:
     }
 
 
+@torch.no_grad()
+def flops_of(model: nn.Module, inputs: Tensor) -> float:
+    """About how many operations a network takes for one input: those of linear layers and convolutions.
+
+    Args:
+        model: in eval mode.
+        inputs: (n, ...) a few inputs, which are run once.
+    """
+    total = 0.0
+
+    def count(layer: nn.Module, _: Any, output: Tensor) -> None:
+        nonlocal total
+        total += 2 * layer.weight[0].numel() * output.numel()  # type: ignore[index]
+
+    counted = (nn.Linear, nn.modules.conv._ConvNd)
+    handles = [part.register_forward_hook(count) for part in model.modules() if isinstance(part, counted)]
+    try:
+        model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return total / len(inputs)
+
+
 class _Residual(nn.Module):
     """Two 3×3 convolutions and a shortcut, which is a 1×1 convolution where the shape changes."""
 

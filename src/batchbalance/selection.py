@@ -24,7 +24,7 @@ from batchbalance.checks import (
 from batchbalance.errors import MissingExtraError
 from batchbalance.machine import free_memory
 from batchbalance.memory import FREE_SHARE, check_budget, streaming_bytes
-from batchbalance.predictions import Predictions
+from batchbalance.predictions import Label, Predictions
 from batchbalance.scores import unsureness
 from batchbalance.strategies import (
     AUTO,
@@ -54,6 +54,7 @@ class Selection:
         threshold_source: how τ came about; None like `value`.
         warnings: sentences worth reading before the batch is sent out.
         note: why `auto` chose this strategy; None if it was named.
+        predicted: the most probable label of each chosen point, by the mean of draws; None if classes have no names.
     """
 
     strategy: Strategy
@@ -64,6 +65,7 @@ class Selection:
     threshold_source: str | None = None
     warnings: tuple[str, ...] = ()
     note: str | None = None
+    predicted: tuple[Label, ...] | None = None
 
     @property
     def indices(self) -> Int[Tensor, " B"]:
@@ -160,6 +162,7 @@ class Selection:
             "cover": self.cover and {each.name: _plain(getattr(self.cover, each.name)) for each in fields(self.cover)},
             "warnings": list(self.warnings),
             "note": self.note,
+            "predicted": self.predicted and list(self.predicted),
         }
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -287,7 +290,10 @@ def select(
     with threads.for_work(chosen_strategy.flops(problem), in_pieces=chosen_strategy.in_pieces(problem)):
         selection = _selected(chosen_strategy, problem, given, None if memory_budget is None else (budget, least))
     not_used = [f"`{name}` was not used: strategy {chosen_strategy.name!r} has no use for it" for name in unused]
-    return replace(selection, warnings=(*selection.warnings, *not_used), note=note)
+    predicted = None
+    if pool.predictions is not None and pool.predictions.classes is not None:
+        predicted = tuple(pool.predictions.most_probable(selection.indices))
+    return replace(selection, warnings=(*selection.warnings, *not_used), note=note, predicted=predicted)
 
 
 def _selected(strategy: Strategy, problem: Problem, given: dict[str, Any], budget: tuple[int, int] | None) -> Selection:

@@ -16,6 +16,7 @@ import torch
 from batchbalance.progress import Bar
 
 SMALL_FLOPS = 2e10  # some tenths of a second on one thread
+SMALL_PASS = 2e8  # operations; some milliseconds on one thread
 
 _workers: ContextVar[int | None] = ContextVar("workers", default=None)  # threads for pieces; None if torch's own
 
@@ -38,6 +39,20 @@ def for_work(flops: float, *, in_pieces: bool = False) -> Iterator[None]:
             yield
     finally:
         _workers.reset(token)
+
+
+@contextmanager
+def for_passes(flops: float) -> Iterator[None]:
+    """Run a block of passes through a network, one after the other, on one thread if each of them is small.
+
+    Args:
+        flops: about how many operations a pass takes. However many passes there are, the threads meet in each of them.
+    """
+    if flops >= SMALL_PASS:
+        yield
+        return
+    with one_thread():
+        yield
 
 
 @contextmanager

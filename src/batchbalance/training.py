@@ -1,7 +1,8 @@
-"""One training loop for every network (section "Experimental setup" of the paper).
+"""One training loop for every network, with fresh weights at each call.
 
-Class-weighted cross-entropy, early stopping on validation accuracy, the best weights restored, fresh weights at each
-call. All tensors stay in memory: for data sets of this size that beats loader workers.
+A run takes a fixed number of steps on all labels, or, as in section "Experimental setup" of the paper, stops early on
+validation accuracy and restores the best weights. docs/training.md compares the two. All tensors stay in memory: for
+data sets of this size that beats loader workers.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchbalance import threads
 from batchbalance.augmentation import AUGMENTATIONS, crop_and_flip
 from batchbalance.checks import check_dense, check_device, check_flag, check_real, check_whole
 from batchbalance.errors import UnknownNameError, is_out_of_memory
+from batchbalance.networks import flops_of
 from batchbalance.predictions import looks_like_probs
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
@@ -23,13 +26,18 @@ ModelFactory = Callable[[], nn.Module]
 Labelled = tuple[Tensor, Tensor]
 
 OPTIMIZERS = ("adam", "sgd")
+STEPS = 1000  # the default length of a run, see docs/training.md
+MAX_EPOCHS, PATIENCE = 100, 3  # of a run in epochs
 PROBED = 8  # inputs that tell whether a network gives logits
 EVALUATION_BATCH = 128  # more no longer fits a core's cache
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained.
+    """How a network is trained: for a number of steps, or for epochs with early stopping.
+
+    Without `samples_per_epoch`, `max_epochs` and `patience` it is trained for `steps`, whether or not there is a
+    validation set. With any of them it is trained in epochs, and a validation set stops it early.
 
     Attributes:
         optimizer: "adam", or "sgd" with momentum.
@@ -37,10 +45,12 @@ class Recipe:
         momentum: of SGD.
         weight_decay: L2 penalty of the optimizer.
         batch_size: examples in a step, at least 2.
-        samples_per_epoch: examples drawn with replacement in an epoch, at least 2; None goes once through the set.
-        max_epochs: the run ends here at the latest.
-        patience: the run ends after this many epochs without a better validation accuracy. The paper: 3 for small
-            batches and tabular data, 20 for large batches.
+        steps: how many steps are taken, each on the next examples of a pass through the set; 1,000 if left out.
+        samples_per_epoch: examples drawn with replacement in an epoch, at least 2; if left out, an epoch goes once
+            through the set.
+        max_epochs: the run ends here at the latest; after 100 if left out.
+        patience: the run ends after this many epochs without a better validation accuracy; 3 if left out. The paper: 3
+            for small batches and tabular data, 20 for large batches.
         class_weighted: weight the loss of a class by the inverse of its frequency.
         augmentation: "none", or "crop-flip" for images: a random crop after 4 pixels of padding, and a random mirror.
     """
@@ -50,10 +60,11 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 0.0
     batch_size: int = 64
+    steps: int | None = None
     samples_per_epoch: int | None = None
-    max_epochs: int = 100
-    patience: int = 3
-    class_weighted: bool = True
+    max_epochs: int | None = None
+    patience: int | None = None
+    class_weighted: bool = False
     augmentation: str = "none"
 
     def __post_init__(self) -> None:
@@ -62,32 +73,66 @@ class Recipe:
         if self.augmentation not in AUGMENTATIONS:
             raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
         check_whole("batch_size", self.batch_size, 2)  # batch normalisation cannot train on one example
-        for name in ("max_epochs", "patience"):
-            check_whole(name, getattr(self, name))
-        if self.samples_per_epoch is not None:
-            check_whole("samples_per_epoch", self.samples_per_epoch, 2)
+        self._check_length()
         check_real("learning_rate", self.learning_rate, above=True)
         if check_real("momentum", self.momentum) >= 1:
             raise ValueError(f"`momentum` must be below 1, got {self.momentum}")
         check_real("weight_decay", self.weight_decay)
         check_flag("class_weighted", self.class_weighted)
 
+    def is_done(self, steps: int, epochs: int) -> bool:
+        """Whether a run ends after so many steps and epochs, apart from early stopping."""
+        return steps >= self.steps if self.steps is not None else epochs >= (self.max_epochs or MAX_EPOCHS)
+
+    def _check_length(self) -> None:
+        """Check what says how long a run is, and fill in what is left out."""
+        least = {"steps": 1, "samples_per_epoch": 2, "max_epochs": 1, "patience": 1}
+        given = [name for name in least if getattr(self, name) is not None]
+        for name in given:
+            check_whole(name, getattr(self, name), least[name])
+        if len(given) > 1 and "steps" in given:
+            raise ValueError(f"`steps` must not be given together with `{given[1]}`; leave one out")
+        missing = {"max_epochs": MAX_EPOCHS, "patience": PATIENCE} if given else {"steps": STEPS}
+        for name, value in missing.items() if given != ["steps"] else ():
+            if name not in given:
+                object.__setattr__(self, name, value)
+
 
 @dataclass(frozen=True)
 class Epoch:
-    """Mean training loss of an epoch, and the validation accuracy after it (None without a validation set)."""
+    """Mean training loss of an epoch, and the validation accuracy after it (None unless it may stop the run)."""
 
     loss: float
     accuracy: float | None
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Which weights of a run were kept.
+
+    Attributes:
+        epoch: the epoch they are from, counted from 1; in a run of `Recipe.steps` an epoch is a pass through the set.
+        steps: how many steps led to them.
+        training_accuracy: theirs on the training labels, with dropout off.
+    """
+
+    epoch: int
+    steps: int
+    training_accuracy: float
+
+
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A trained network, in eval mode, and how it got there; `best` is the index of the epoch it is taken from."""
+    """A trained network, in eval mode, what happened in each epoch, and which weights were kept."""
 
     model: nn.Module
     history: tuple[Epoch, ...]
-    best: int
+    kept: Kept
+
+    @property
+    def best(self) -> int:
+        """The index in `history` of the epoch that the weights are from."""
+        return self.kept.epoch - 1
 
 
 def fit(
@@ -110,10 +155,10 @@ def fit(
         model_factory: builds the network; called once, under a seed of its own.
         inputs: (N, ...) in the type of the weights.
         labels: (N,) classes, int64, from 0 to num_classes − 1.
-        recipe: optimizer, sizes, patience; the defaults of `Recipe` if left out.
+        recipe: optimizer, sizes, length; the defaults of `Recipe` if left out.
         num_classes: C.
-        validation: inputs and labels for early stopping. Without it, `max_epochs` epochs are trained and the last
-            weights kept.
+        validation: inputs and labels for early stopping, if the recipe is one of epochs. Without them, the last
+            weights are kept.
         seed: for initialisation, the order of examples, dropout and augmentation.
         device: where to train; the tensors are copied there once.
         progress: show loss, validation accuracy and time left.
@@ -130,6 +175,9 @@ def fit(
     check_dtype(model, inputs)
     inputs, labels = placed(inputs, device), labels.to(device)
     _check_outputs(model, inputs[:PROBED], num_classes)
+    step_flops = (
+        3 * flops_of(model, inputs[:1]) * min(recipe.batch_size, len(inputs))
+    )  # forward, and twice as much back
     optimizer = _optimizer(model, recipe)
     weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
     loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
@@ -137,28 +185,35 @@ def fit(
     changing = generator(seed, "augmentation") if recipe.augmentation == "crop-flip" else None
     history: list[Epoch] = []
     best, best_state = 0, copied_state(model)
+    steps = best_steps = 0
+    watched = None if recipe.steps is not None else validation
     with (
+        threads.for_passes(step_flops),
         seeded(derived_seed(seed, "dropout"), device),
-        shown_progress("training", recipe.max_epochs, progress) as bar,
+        shown_progress("training", recipe.steps or recipe.max_epochs, progress) as bar,
     ):
-        for index in range(recipe.max_epochs):
-            batches = _batches(len(inputs), recipe, order)
+        while not recipe.is_done(steps, len(history)):
+            batches = _batches(len(inputs), recipe, order)[: None if recipe.steps is None else recipe.steps - steps]
             mean_loss = _train_epoch(model, inputs, labels, batches, loss, optimizer, num_classes, changing)
+            index = len(history)
+            steps += len(batches)
             if mean_loss != mean_loss or mean_loss == float("inf"):
                 raise ValueError(
                     f"the training loss must stay finite, got {mean_loss} in epoch {index + 1}; lower "
                     f"`learning_rate` ({recipe.learning_rate:g}) or check the scale of `inputs`"
                 )
-            accuracy = None if validation is None else network_accuracy(model, *validation)
+            accuracy = None if watched is None else network_accuracy(model, *watched)
             history.append(Epoch(mean_loss, accuracy))
-            bar.advance(note=f"loss {mean_loss:.3f}" + ("" if accuracy is None else f", accuracy {accuracy:.3f}"))
+            note = f"loss {mean_loss:.3f}" + ("" if accuracy is None else f", accuracy {accuracy:.3f}")
+            bar.advance(1 if recipe.steps is None else len(batches), note=note)
             if accuracy is None or index == 0 or accuracy > (history[best].accuracy or 0):
-                best, best_state = index, best_state if accuracy is None else copied_state(model)
-            if accuracy is not None and index - best >= recipe.patience:
+                best, best_steps = index, steps
+                best_state = best_state if accuracy is None else copied_state(model)
+            if accuracy is not None and index - best >= (recipe.patience or PATIENCE):
                 break
-    if validation is not None:
+    if watched is not None:
         model.load_state_dict(best_state)
-    return Fit(model.eval(), tuple(history), best)
+    return Fit(model.eval(), tuple(history), Kept(best + 1, best_steps, network_accuracy(model, inputs, labels)))
 
 
 @torch.inference_mode()

@@ -76,7 +76,8 @@ def init_command(
     ] = None,
     image_size: Annotated[int | None, typer.Option(help="Pixels of the square an image is scaled to.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="What is trained: bayesian-head (default), or another posterior's name.")
+        str | None,
+        typer.Option(help="What is trained: default bayesian-head; a posterior, network or estimator's path."),
     ] = None,
     strategy: Annotated[str | None, typer.Option(help="See 'batchbalance strategies'; default auto.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Questions of a batch; default 20.")] = None,

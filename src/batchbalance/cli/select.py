@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batchbalance.cli.app import Ray, RayCommand, app, complain, imports_done, out, reported_errors
+from batchbalance.cli.labels import check_alone, learn, read_labels, uses
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.ids import id_of, ids_path
 
@@ -66,6 +67,10 @@ def select_command(
     ] = None,
     labelled: Annotated[
         Path | None, typer.Option(help="Points of the pool that have labels, one a line, as in --exclude.")
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Labels so far, with columns id and label: a head is fitted on --embeddings, and predicts."),
     ] = None,
     ids: Annotated[
         list[Path] | None,
@@ -124,6 +129,16 @@ def select_command(
         if not ids and embeddings is not None and ids_path(embeddings).is_file():
             ids = [ids_path(embeddings)]
         names = read_ids(ids, shape[0]) if ids else None
+        with_labels = None if labelled is None else read_points(labelled, names)
+        if labels is not None:
+            check_alone(predictions=predictions, labelled=labelled, reference=reference, ray=ray)
+            learned = learn(read_labels(labels, names, shape[0]), embeddings, chosen_strategy, seed)
+            out.print(Text(learned.told), soft_wrap=True)
+            pool, with_labels = learned.predictions, learned.rows
+            if threshold is None and validation_error is None:
+                validation_error = learned.error
+            if not uses(chosen_strategy, "embeddings"):
+                points = None
         started = time.perf_counter()
         selection = select(
             pool,
@@ -136,7 +151,7 @@ def select_command(
             pairs=None if pairs is None else parse_pairs(pairs),
             embeddings=points,
             labelled_embeddings=None if labelled_embeddings is None else read_embeddings(labelled_embeddings),
-            labelled=None if labelled is None else read_points(labelled, names),
+            labelled=with_labels,
             exclude=None if exclude is None else read_points(exclude, names),
             seed=seed,
             device=device,
@@ -283,6 +298,8 @@ def write_batch(path: Path, selection: "Selection", names: list[str]) -> None:
         for name in ("gain", "gain_error", "coverage", "score"):
             tensor = getattr(selection, name if name == "coverage" else name + "s")
             columns[name] = [""] * len(names) if tensor is None else tensor.tolist()
+        if selection.predicted is not None:
+            columns["predicted"] = list(selection.predicted)
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(columns)

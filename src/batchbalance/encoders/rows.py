@@ -63,7 +63,7 @@ class Delimited(RowFile):
         limit = csv.field_size_limit(2**31 - 1)  # texts may be longer than its default
         try:
             with _text(self.path) as file:
-                reader = csv.reader(file, delimiter=DELIMITERS[_ending(self.path)], strict=True)
+                reader = csv.reader(file, delimiter=self._delimiter(file), strict=True)
                 width = None
                 for row in reader:
                     if row and width not in (None, len(row)):
@@ -78,6 +78,13 @@ class Delimited(RowFile):
             raise FileFormatError(f"{self.path} must be a CSV file, got damage: {error}") from error
         finally:
             csv.field_size_limit(limit)
+
+    def _delimiter(self, file: TextIO) -> str:
+        """That of the file's ending; a semicolon if the column names have some and no comma, as spreadsheets write."""
+        usual = DELIMITERS[_ending(self.path)]
+        header = next(filter(str.strip, file), "")
+        file.seek(0)
+        return ";" if usual == "," and ";" in header and "," not in header else usual
 
 
 class JsonLines(RowFile):

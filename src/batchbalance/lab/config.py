@@ -29,15 +29,15 @@ from batchbalance.networks import check_network, network_named, network_options
 from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
 from batchbalance.registry import check_paths
 from batchbalance.sections import Flag, NotNegative, Section, Whole, check_fields, check_keys, fields_of, parsed
-from batchbalance.strategies import Strategy, strategy_named
+from batchbalance.strategies import AUTO, Strategy, strategy_named
 from batchbalance.training import Recipe
 
 MAX_TRIALS = 10_000
-# Settings that came after runs had been recorded. At these values, which are their defaults and what was done before,
-# they are left out of the settings of a run, so that it is still found by its hash.
+# Settings that came after runs had been recorded. At these values, which are what was done before, they are left out of
+# the settings of a run, so that it is still found by its hash.
 ADDED: dict[str, dict[str, Any]] = {
     "model": {"head": [512, 512], "hidden": 128, "round_up": False},
-    "training": {"augmentation": "none"},
+    "training": {"augmentation": "none", "steps": None},
     "posterior.schedule": {
         "class_weighted": False,
         "samples_per_epoch": "labels",
@@ -109,6 +109,8 @@ def _check_strategy(given: Any) -> Any:
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         raise ValueError('a strategy must be its name, or a table as {name = "power-balance", beta = 2}')
     options = {key: value for key, value in given.items() if key != "name"}
+    if given["name"] == AUTO:
+        return check_keys("the strategy 'auto'", given, ["name"])
     return {"name": given["name"], **strategy_named(given["name"], options).model_dump(mode="json")}
 
 
@@ -185,10 +187,10 @@ class RunConfig(Settings):
     strategy: Annotated[dict[str, Any], BeforeValidator(_check_strategy)]
 
     @property
-    def chosen_strategy(self) -> Strategy:
-        """The strategy with its options."""
+    def chosen_strategy(self) -> Strategy | str:
+        """The strategy with its options, or "auto"; records name what that stood for in each round."""
         options = {key: value for key, value in self.strategy.items() if key != "name"}
-        return strategy_named(self.strategy["name"], options)
+        return AUTO if self.strategy["name"] == AUTO else strategy_named(self.strategy["name"], options)
 
     @property
     def canonical(self) -> dict[str, Any]:
@@ -283,7 +285,9 @@ def with_draws(posterior: PosteriorOptions, num_draws: int) -> PosteriorOptions:
     return type(posterior)(**content)
 
 
-def _edge_settings_used(strategy: Strategy) -> set[str]:
+def _edge_settings_used(strategy: Strategy | str) -> set[str]:
+    if isinstance(strategy, str):
+        return set()  # auto takes strategies of coverage only
     used = {"max_reference"} if "reference" in strategy.uses else set()
     return used | (strategy.uses & {"ratio", "threshold", "pairs"})
 

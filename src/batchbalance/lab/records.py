@@ -4,8 +4,9 @@
     <runs>/<label>-<hash>/trial-<seed>.jsonl  one record a line, round after round; a `batchbalance.journal`
 
 A record holds `round`, `trial`, `num_labelled`, `num_validation`, `metrics` and `validation_error` of the model trained
-on that many labels, then the batch it chose (`indices`, empty in the last round), what is known about the batch, and
-the `versions` it was written under.
+on that many labels, in `training` the kept epoch, its steps and the training accuracy of each network, then the batch
+it chose (`indices`, empty in the last round), what is known about the batch, and the `versions` it was written under.
+Without validation labels, `validation_error` is by cross-validation if the threshold came from it, else null.
 """
 
 import hashlib
@@ -123,10 +124,17 @@ def check_records(records: Iterable[Record], path: Path) -> None:
             if not isinstance(value, int | float if kind is float else kind) and not optional:
                 got = "nothing of that name" if value is ... else f"{value!r}"
                 raise FileFormatError(f"{where} must hold `{name}`, got {got}; restore it, or run the trial again")
+        trained = record.get("training", [])
+        if not isinstance(trained, list) or not all(_is_kept(each) for each in trained):
+            raise FileFormatError(f"{where} must hold `training`, one table for each network, got {trained!r}")
         named = {**(record["metrics"] or {}), **(record["seconds"] or {}), "peak_memory": record.get("peak_memory")}
         wrong = next((k for k, v in named.items() if v is not None and not isinstance(v, int | float)), None)
         if wrong is not None:
             raise FileFormatError(f"{where} must hold a number as `{wrong}`, got {named[wrong]!r}; restore it")
+
+
+def _is_kept(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("training_accuracy"), int | float)
 
 
 def versions() -> dict[str, str]:

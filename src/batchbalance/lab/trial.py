@@ -193,10 +193,13 @@ class Trial:
             "metrics": asdict(scores),
             "validation_error": self._chance_error(len(labels)) if fitted is None else fitted.validation_error,
         }
+        record["training"] = [] if fitted is None else [asdict(kept) for kept in fitted.kept]
         goes_on = self._goal.goes_on(record, config.batch_size)
         goes_on = goes_on and len(labels) + config.batch_size <= self.num_points
-        learner.selection = None
+        learner.selection = learner.error = None
         record["indices"] = learner.ask(config.batch_size) if goes_on else []
+        if record["validation_error"] is None:
+            record["validation_error"] = learner.error
         record["labels_per_class"] = counts.tolist()
         record |= facts(learner.selection)
         seconds = {**learner.seconds, "evaluate": evaluate_seconds}
@@ -271,10 +274,11 @@ def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Datas
 
 
 def facts(selection: Selection | None) -> Record:
-    """What a record keeps of a selection; None where the strategy has no such number."""
+    """What a record keeps of a selection, the name of the strategy first; None where it has no such number."""
     known = {} if selection is None else selection.as_dict()
     plain = ("threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from")
     return {
+        "strategy": None if selection is None else selection.strategy.name,
         **{name: known.get(name) for name in (*plain, "clustering_rounds")},
         **{name: known[name][-1] if known.get(name) else None for name in ("coverage", "null_coverage")},
         "warnings": known.get("warnings", []),

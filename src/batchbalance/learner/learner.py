@@ -18,11 +18,20 @@ from batchbalance.journal import Entry
 from batchbalance.labels import Id, Label, plain
 from batchbalance.learner.store import Known, Store
 from batchbalance.networks import Network
-from batchbalance.posteriors import Fit, Fitted, MCDropoutOptions, Posterior, PosteriorFit, PosteriorOptions
+from batchbalance.posteriors import (
+    EstimatorFit,
+    Fit,
+    Fitted,
+    MCDropoutOptions,
+    Posterior,
+    PosteriorFit,
+    PosteriorOptions,
+)
+from batchbalance.posteriors.rows import Table, is_table
 from batchbalance.predictions import Predictions, stored_predictions
 from batchbalance.seeds import derived_seed, generator
 from batchbalance.selection import Selection, select
-from batchbalance.strategies import Random, Strategy, strategy_named
+from batchbalance.strategies import AUTO, Random, Strategy, auto_strategy, strategy_named
 from batchbalance.training import Recipe
 
 BLOCK = 4096  # inputs read at a time
@@ -42,17 +51,18 @@ class Learner:
 
     Args:
         inputs: the unlabelled data (N, ...): a tensor, an array, or an object with a length that gives the inputs of
-            a tensor of rows.
+            a tensor of rows; for models that are estimators also a DataFrame, a sparse matrix or a list of texts.
         classes: the labels that can be told, or their number C for the labels 0 to C − 1.
-        model: what is trained on the labels. The options of a posterior, as ``CommitteeOptions(size=50)``; a function
-            that builds a network with dropout, called with `num_classes` and `input_shape` if it takes them; or a
-            function of inputs, classes (int64) and a seed that gives a `Posterior`, or a `Fitted` with the validation
-            error.
+        model: what is trained on the labels. The options of a posterior, as ``CommitteeOptions(size=50)``; a classifier
+            with ``fit`` and ``predict_proba``, also a pipeline; a function that builds a network with dropout, called
+            with `num_classes` and `input_shape` if it takes them; or a function of inputs, classes (int64) and a seed
+            that gives a `Posterior`, a `Fitted` with the validation error, or None while the labels are too few.
         network: for options of a posterior that has one: the name of a network, or a function that builds it.
         recipe: how networks are trained; the defaults of `Recipe` if left out.
         directory: where questions and answers are kept, made if it is not there; None keeps them in memory.
         ids: N distinct names of the points; 0 to N − 1 if left out.
-        strategy: a name or a strategy object.
+        strategy: a name or a strategy object. "auto" covers the inputs before any label, and takes the strategy for
+            predictions and embeddings afterwards; `selection` says which, and why.
         edges: threshold or ratio, pairs, size of the reference set.
         reference: inputs of the reference set, where draws are compared; the candidates themselves if left out.
         candidates: choose from a random sample of so many points each time; None chooses from all.
@@ -63,6 +73,7 @@ class Learner:
 
     Attributes:
         selection: what is known about the batch chosen last in this process, or None. Its indices are rows of `inputs`.
+        error: ε that its threshold came from: on validation data, else by cross-validation; None if it needed none.
         seconds: how long each phase of it took.
     """
 
@@ -76,7 +87,7 @@ class Learner:
         recipe: Recipe | None = None,
         directory: str | os.PathLike[str] | None = None,
         ids: Iterable[Any] | None = None,
-        strategy: str | Strategy = "batch-balance",
+        strategy: str | Strategy = AUTO,
         edges: EdgeSettings | None = None,
         reference: Any = None,
         candidates: SupportsIndex | None = None,
@@ -87,15 +98,22 @@ class Learner:
     ) -> None:
         self._inputs = _as_inputs(inputs)
         named = _as_classes(classes)
+        model = EstimatorFit(model, named) if _is_estimator(model) else model
         self._fit = as_fit(model, len(named), network=network, recipe=recipe, device=device)
-        self._strategy = strategy_named(strategy) if isinstance(strategy, str) else strategy
+        if isinstance(self._inputs, Table) and isinstance(self._fit, PosteriorFit):
+            raise ValueError(
+                f"`inputs` must be an array of numbers for this model, got a {type(inputs).__name__}; hand over a "
+                "classifier or pipeline as `model`, or `frame.to_numpy()` as inputs"
+            )
+        self._strategy = _as_strategy(strategy)
         self._edges = edges or EdgeSettings()
         self._reference = None if reference is None else _as_inputs(reference)
         self._candidates = None if candidates is None else check_whole("candidates", candidates)
         self._seed, self._device = check_whole("seed", seed, 0), device
         self._on_phase = on_phase or (lambda _: None)
-        self._cached: tuple[Any, Fitted] | None = None
+        self._cached: tuple[Any, Fitted | None] | None = None
         self.selection: Selection | None = None
+        self.error: float | None = None
         self.seconds: dict[str, float] = {}
         self._store = Store(_as_ids(ids, len(self._inputs)), named, directory, events or [])
 
@@ -113,14 +131,15 @@ class Learner:
     def __repr__(self) -> str:
         known = self._store.known()
         counts = f"{len(self._inputs):,} points, {len(known.labels):,} labels, {len(known.asked):,} open questions"
-        return f"Learner({counts}, {self._strategy.name!r})"
+        return f"Learner({counts}, {AUTO if self._strategy is None else self._strategy.name!r})"
 
     def ask(self, n: SupportsIndex) -> list[Id]:
         """The ids of n points to label next.
 
         Open questions come first, oldest first; only what they lack to n is chosen anew, from points that are neither
         labelled nor asked. So asking again before anything is told gives the same points. Without any label there is
-        nothing to learn from, and the points are random.
+        nothing to learn from: strategies that need no predictions, as "auto" takes one, cover the inputs themselves.
+        The others ask the untrained network, and are random if there is none.
 
         Training and choosing take no lock. If another process asked or told meanwhile, the points are chosen again.
         """
@@ -164,41 +183,79 @@ class Learner:
         if self._candidates is not None and max(self._candidates, count) < len(rows):
             order = torch.randperm(len(rows), generator=generator(self._seed, "candidates", known.round))
             rows = rows[order[: max(self._candidates, count)].sort().values]
-        fitted = self._fitted(known)
-        strategy = Random() if fitted is None else self._strategy
+        strategy, note = self._resolved(known)
+        fitted = None if self._covers_inputs(strategy, known) else self._fitted(known)
+        if fitted is None and not self._covers_inputs(strategy, known) and not isinstance(strategy, Random):
+            strategy, note = Random(), note and "auto chose 'random': there are too few labels for the model"
         seed = derived_seed(self._seed, "select", known.round)
-        if fitted is None or isinstance(strategy, Random):
+        if isinstance(strategy, Random):
             unread = Predictions.from_probs(torch.full((len(rows), 1, 2), 0.5))  # a random batch needs no prediction
             arguments: dict[str, Any] = {"predictions": unread}
+        elif fitted is None:
+            arguments = self._flattened(rows, known)
         else:
             with self._timed("predict"):
                 arguments = self._predicted(fitted, strategy, rows, known)
         with self._timed("select"):
             chosen = select(batch_size=count, strategy=strategy, seed=seed, device=self._device, **arguments)
-        self.selection = replace(chosen, choice=replace(chosen.choice, indices=rows[chosen.indices]))
+        self.selection = replace(chosen, choice=replace(chosen.choice, indices=rows[chosen.indices]), note=note)
         return [int(row) for row in self.selection.indices]
+
+    def _resolved(self, known: Known) -> tuple[Strategy, str | None]:
+        """The strategy for what is known, and why "auto" chose it; None if it was named."""
+        if self._strategy is not None:
+            return self._strategy, None
+        has_labels, one = bool(known.labels), self._inputs[torch.zeros(1, dtype=torch.long)]
+        is_tensor = isinstance(one, Tensor)  # tables and texts have no embeddings here
+        if not has_labels and not (is_tensor and one.is_floating_point()):
+            return Random(), "auto chose 'random': there are no labels yet, and the inputs have no distances"
+        chosen, why = auto_strategy(has_predictions=True, has_embeddings=is_tensor, has_labels=has_labels)
+        return chosen, f"auto chose {chosen.name!r}: {why}"
+
+    def _covers_inputs(self, strategy: Strategy, known: Known) -> bool:
+        """Whether the inputs are what a strategy covers: there is no label yet, and it needs no predictions."""
+        if known.labels or strategy.needs_predictions or "embeddings" not in strategy.uses:
+            return False
+        one = self._inputs[torch.zeros(1, dtype=torch.long)]
+        return isinstance(one, Tensor) and one.is_floating_point()
+
+    def _flattened(self, rows: Tensor, known: Known) -> dict[str, Any]:
+        """The inputs as embeddings."""
+        blocks = [self._inputs[block].flatten(1) for block in torch.split(rows, BLOCK)]
+        asked = self._inputs[torch.tensor(known.asked)].flatten(1) if known.asked else None
+        return {"embeddings": torch.cat(blocks), "labelled_embeddings": asked}
 
     def _predicted(self, fitted: Fitted, strategy: Strategy, rows: Tensor, known: Known) -> dict[str, Any]:
         """The arguments of `select` that this strategy uses."""
         posterior, uses, edges = fitted.posterior, strategy.uses, self._edges
-        arguments: dict[str, Any] = {"predictions": predict(posterior, self._inputs, rows)}
+        arguments: dict[str, Any] = {"predictions": self._named(predict(posterior, self._inputs, rows))}
         if "reference" in uses:
             arguments["max_reference"] = edges.max_reference
             if self._reference is not None:
                 order = torch.randperm(len(self._reference), generator=generator(self._seed, "reference"))
                 compared = order[: edges.max_reference].sort().values
-                arguments["reference"] = predict(posterior, self._reference, compared)
+                arguments["reference"] = self._named(predict(posterior, self._reference, compared))
         if "pairs" in uses:
             arguments["pairs"] = edges.pairs
         if "threshold" in uses and edges.threshold is not None:
             arguments["threshold"] = edges.threshold
         elif "validation_error" in uses:
-            arguments |= {"ratio": edges.ratio, "validation_error": fitted.error}
+            self.error = fitted.error
+            arguments |= {"ratio": edges.ratio, "validation_error": self.error}
         if "embeddings" in uses:
             arguments["embeddings"] = embed(posterior, self._inputs, rows, every_draw=strategy.embeds_every_draw)
         if "labelled_embeddings" in uses:
-            arguments["labelled_embeddings"] = embed(posterior, self._inputs, torch.tensor(sorted(known.labels)))
+            covering = torch.tensor(sorted(known.labels) + known.asked)  # open questions will have labels
+            arguments["labelled_embeddings"] = embed(posterior, self._inputs, covering)
         return arguments
+
+    def _named(self, predictions: Predictions) -> Predictions:
+        """Predictions whose classes are the labels that can be told; a posterior may know these, or their numbers."""
+        named, found = self._store.classes, predictions.classes
+        numbers = range(predictions.num_classes) if found is None else found
+        if found != tuple(named) and set(numbers) <= set(range(len(named))):
+            return predictions.with_classes([named[int(number)] for number in numbers])
+        return predictions
 
     def _fitted(self, known: Known) -> Fitted | None:
         seed = derived_seed(self._seed, "fit", known.label_round)
@@ -212,12 +269,12 @@ class Learner:
         if self._cached is None or self._cached[0] != key:
             self.seconds = {}
             with self._timed("train"):
-                result = self._fit(
+                result: Posterior | Fitted | None = self._fit(
                     self._inputs[torch.tensor(rows)], torch.tensor(key[2]), seed, **self._unlabelled(rows)
                 )
-            if not isinstance(result, Posterior | Fitted):
+            if not isinstance(result, Posterior | Fitted | None):
                 raise TypeError(f"`model` must give a Posterior or a Fitted, got {type(result).__name__}")
-            self._cached = key, result if isinstance(result, Fitted) else Fitted(result)
+            self._cached = key, Fitted(result) if isinstance(result, Posterior) else result
         return self._cached[1]
 
     def _unlabelled(self, labelled: list[int]) -> dict[str, Tensor]:
@@ -255,7 +312,8 @@ def as_fit(
         return PosteriorFit(model, num_classes, network, recipe=recipe, device=device or "cpu")
     if not callable(model):
         raise TypeError(
-            f"`model` must be options of a posterior, a function that builds a network, or a fit, got {model!r}"
+            "`model` must be options of a posterior, a classifier, a function that builds a network, or a fit, got "
+            f"{model!r}"
         )
     if network is not None:
         raise ValueError("`network` is for options of a posterior, got it beside a function; leave one out")
@@ -264,6 +322,14 @@ def as_fit(
             raise ValueError("`recipe` is not used by a fit of your own; leave it out")
         return model  # type: ignore[no-any-return]
     return PosteriorFit(MCDropoutOptions(), num_classes, model, recipe=recipe, device=device or "cpu")
+
+
+def _is_estimator(model: Any) -> bool:
+    """Whether a model is a classifier as scikit-learn has them."""
+    found = hasattr(model, "fit") and (hasattr(model, "predict_proba") or hasattr(model, "get_params"))
+    if found and isinstance(model, type):
+        raise ValueError(f"`model` must be a classifier, got the class {model.__name__}; call it")
+    return found
 
 
 def _is_fit(function: Any) -> bool:
@@ -287,7 +353,7 @@ def predict(posterior: Posterior, inputs: Inputs, rows: Tensor) -> Predictions:
             stored = part.new_empty((len(rows), *part.shape[1:]))
         stored[done : done + len(block)] = part
         done += len(block)
-    return stored_predictions(stored, "log-probs", posterior.draw_ids, posterior.weights)
+    return stored_predictions(stored, "log-probs", posterior.draw_ids, posterior.weights, classes=posterior.class_names)
 
 
 def embed(posterior: Posterior, inputs: Inputs, rows: Tensor, *, every_draw: bool = False) -> Tensor:
@@ -297,6 +363,8 @@ def embed(posterior: Posterior, inputs: Inputs, rows: Tensor, *, every_draw: boo
 
 
 def _as_inputs(inputs: Any) -> Inputs:
+    if is_table(inputs):
+        return Table(inputs)
     if isinstance(inputs, Tensor | np.ndarray | list):
         inputs = as_tensor(inputs, "`inputs`")
         if inputs.ndim < 2:
@@ -311,6 +379,13 @@ def _as_classes(classes: int | Iterable[Any]) -> list[Label]:
     if not named or len(set(named)) < len(named):
         raise ValueError(f"`classes` must be distinct labels, at least one, got {named}")
     return named
+
+
+def _as_strategy(strategy: str | Strategy) -> Strategy | None:
+    """A strategy by its name, or as it is; None for auto."""
+    if isinstance(strategy, Strategy):
+        return strategy
+    return None if strategy == AUTO else strategy_named(strategy)
 
 
 def _as_ids(ids: Iterable[Any] | None, num_points: int) -> list[Id]:

@@ -4,12 +4,14 @@ import os
 from typing import Any
 
 from batchbalance.errors import FileFormatError
-from batchbalance.posteriors.committee import Committee, CommitteeOptions
+from batchbalance.posteriors.committee import Committee, CommitteeOptions, EstimatorFit
 from batchbalance.posteriors.contract import Posterior, saved_kind
 from batchbalance.posteriors.csgmcmc import SCHEDULES, ChainOptions, CyclicalSGMCMC, Schedule
 from batchbalance.posteriors.ensemble import DeepEnsemble, EnsembleOptions
+from batchbalance.posteriors.function import FunctionPosterior
 from batchbalance.posteriors.head import BayesianHead, HeadOptions
 from batchbalance.posteriors.kinds import Fit, FitContext, Fitted, PosteriorFit, PosteriorOptions
+from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.mc_dropout import MCDropout, MCDropoutOptions
 from batchbalance.posteriors.pool import predicted_pool
 from batchbalance.registry import Registry
@@ -24,10 +26,13 @@ __all__ = [
     "CyclicalSGMCMC",
     "DeepEnsemble",
     "EnsembleOptions",
+    "EstimatorFit",
     "Fit",
     "FitContext",
     "Fitted",
+    "FunctionPosterior",
     "HeadOptions",
+    "LastLayer",
     "MCDropout",
     "MCDropoutOptions",
     "Posterior",

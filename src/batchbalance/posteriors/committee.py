@@ -1,78 +1,121 @@
-"""Committees as posteriors: fitted scikit-learn classifiers, each a draw."""
+"""Committees as posteriors: fitted classifiers, each a draw."""
 
 import os
 import warnings
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, SupportsIndex
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
+from batchbalance.errors import FileFormatError, MissingExtraError, sentence
+from batchbalance.posteriors.bootstrap import as_new, bootstrapped
 from batchbalance.posteriors.contract import Posterior, read_saved
-from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
-from batchbalance.predictions import check_weights
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
+from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
+from batchbalance.posteriors.rows import described_rows, row_batches
+from batchbalance.posteriors.trees import StoredTree, is_tree, stored
+from batchbalance.predictions import CHUNK_NUMBERS, Label, check_classes, check_weights
 from batchbalance.sections import NumDraws, Whole
 
 Array = NDArray[Any]
 
 
 class Committee(Posterior):
-    """Fitted classifiers as draws. Make one with ``from_sklearn``.
+    """Fitted classifiers as draws. Make one with ``from_sklearn`` or ``bootstrap``.
 
-    Every member's classes are aligned to one list; a class that a member never saw gets probability 0. A committee has
-    no hidden layer: ``embed`` gives the features themselves. Predictions are float32. Only decision trees can be saved.
+    Inputs go to the classifiers as they are: arrays, DataFrames, sparse matrices, lists of texts; of tensors, Datasets
+    and DataLoaders they get arrays. Every member's classes are aligned to one list; a class that a member never saw
+    gets probability 0. A committee has no hidden layer: ``embed`` gives the features, behind the transformers that all
+    members share. Predictions are float32.
 
     Attributes:
         classes: the C labels, in the order of the class axis.
     """
 
     kind: ClassVar[str] = "committee"
+    classes: list[Label]
 
     def __init__(
         self,
-        members: Sequence[Any],
-        columns: Sequence[Array],
-        features: Sequence[Array | None],
-        classes: Sequence[Any],
+        members: Sequence[Member],
+        classes: Sequence[Label],
         draw_ids: Sequence[str],
         weights: Any = None,
+        preparation: Preparation | None = None,
     ) -> None:
-        self._members, self._columns, self._features = list(members), list(columns), list(features)
-        self.classes = list(classes)
-        self._draw_ids = tuple(draw_ids)
+        self._members, self._draw_ids = list(members), tuple(draw_ids)
+        self.classes = list(check_classes(list(classes), len(classes)) or ())
         self.weights = check_weights(weights, len(self._members))
+        self._preparation = preparation or Preparation()
 
     @property
     def draw_ids(self) -> tuple[str, ...]:
-        """Names made of the fitted members."""
+        """Names made of the fitted members, or of what they were fitted by."""
         return self._draw_ids
 
+    @property
+    def batch_size(self) -> int:
+        """As many rows as make a chunk of predictions: a call of an estimator takes its time however few they are."""
+        return max(64, CHUNK_NUMBERS // (len(self._members) * len(self.classes)))
+
     @classmethod
-    def from_sklearn(cls, fitted: Any, classes: Sequence[Any] | None = None) -> "Committee":
+    def from_sklearn(cls, fitted: Any, classes: Any = None) -> "Committee":
         """A committee of a fitted forest, bagging or voting classifier, or of a list of fitted classifiers.
 
         Args:
-            fitted: the ensemble, or the list. Weights of a voting classifier become draw weights.
+            fitted: the ensemble, a pipeline that ends in one and whose transformers are kept, a search whose best
+                estimator is one of these, or the list. Weights of a voting classifier become draw weights.
             classes: the list of all labels; the ensemble's own, or the sorted union of the members', if left out.
         """
-        import joblib  # type: ignore[import-untyped]
+        found = ensemble_of(fitted)
+        own = found.classes
+        union = np.unique(np.concatenate(own)).tolist() if found.labels is None else found.labels.tolist()
+        listed = _listed(classes, union)
+        members = [
+            Member(member, _columns(labels, listed), features)
+            for member, labels, features in zip(found.members, own, found.features, strict=True)
+        ]
+        ids = [f"{_identity(member)}-{draw}" for draw, member in enumerate(found.members)]
+        return cls(members, listed, ids, found.weights, found.preparation)
 
-        members, encoded, features, weights = _members_of(fitted)
-        own = [_classes_of(member) for member in members]
-        if encoded is not None:
-            own = [encoded[codes.astype(int)] for codes in own]
-        union = np.unique(np.concatenate(own)).tolist() if encoded is None else encoded.tolist()
-        listed = union if classes is None else np.asarray(classes).tolist()
-        missing = [label for label in union if label not in listed]
-        if missing or len(set(listed)) < len(listed):
-            raise ValueError(
-                f"`classes` must be distinct and hold every member's labels, got {listed} without {missing}"
-            )
-        columns = [np.array([listed.index(label) for label in labels.tolist()]) for labels in own]
-        ids = [f"{joblib.hash(member)[:10]}-{draw}" for draw, member in enumerate(members)]
-        return cls(members, columns, features, listed, ids, weights)
+    @classmethod
+    def bootstrap(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        size: SupportsIndex = 20,
+        *,
+        seed: SupportsIndex = 0,
+        classes: Any = None,
+        jobs: SupportsIndex | None = None,
+        progress: bool = False,
+    ) -> "Committee":
+        """A committee of any classifier: it is fitted anew on `size` resamples of the labelled rows.
+
+        Rows are drawn with replacement, and a class that came out short is filled up from its own rows, so that every
+        class seen stays. Every random state in the estimator is set from `seed`. Each member is fitted on one thread.
+
+        Args:
+            estimator: anything with ``fit`` and ``predict_proba``, also a pipeline; of a search that is done, its best
+                estimator. It is left as it is.
+            X: n rows: an array, DataFrame, sparse matrix, or list of texts.
+            y: (n,) labels, text or numbers.
+            size: S, the number of members.
+            seed: same seed, same members, whatever `jobs`.
+            classes: the list of all labels, also of those not seen yet; the sorted labels of `y` if left out.
+            jobs: processes that fit at a time. If left out, all cores once there are seconds of work, else none.
+            progress: show how far it is.
+        """
+        made = bootstrapped(estimator, X, y, size=size, seed=seed, jobs=jobs, progress=progress)
+        listed = _listed(classes, made.classes.tolist())
+        members = [Member(member, _columns(made.classes_of(member), listed)) for member in made.members]
+        return cls(members, listed, [f"{made.name}-{draw}" for draw in range(len(members))])
 
     @classmethod
     def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
@@ -82,145 +125,189 @@ class Committee(Posterior):
         return cls.load(directory)
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> "Committee":
-        """Read what ``save`` wrote."""
+    def load(cls, directory: str | os.PathLike[str], trusted: Sequence[str] = ()) -> "Committee":
+        """Read what ``save`` wrote; nothing is unpickled.
+
+        Args:
+            directory: the folder.
+            trusted: for classifiers that skops wrote: the types, by name, that may be made beside those that skops
+                itself holds to be safe. What is missing is named in the error.
+        """
         tensors, options = read_saved(directory, cls.kind)
         arrays: list[dict[str, Array]] = [{} for _ in options["draw_ids"]]
+        written = tensors.pop("skops", None)
         for name, value in tensors.items():
             draw, _, key = name.partition("/")
             arrays[int(draw)][key] = value.numpy()
-        columns = [tree.pop("columns") for tree in arrays]
-        features = [tree.pop("features", None) for tree in arrays]
-        members = [StoredTree(**tree) for tree in arrays]
-        return cls(members, columns, features, options["classes"], options["draw_ids"], options["weights"])
+        columns = [each.pop("columns") for each in arrays]
+        features = [each.pop("features", None) for each in arrays]
+        transformers: list[Any] = []
+        if written is None:
+            classifiers: list[Any] = [StoredTree(**tree) for tree in arrays]
+        else:
+            classifiers, transformers = _from_skops(written.numpy().tobytes(), trusted, directory)
+        members = [Member(*each) for each in zip(classifiers, columns, features, strict=True)]
+        # folders written before there were tables hold trees, which take arrays
+        preparation = Preparation(transformers, options.get("names"), options.get("as_array", True))
+        return cls(members, options["classes"], options["draw_ids"], options["weights"], preparation)
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        classifiers, before = [member.classifier for member in self._members], self._preparation
         arrays: dict[str, Array] = {}
         for draw, member in enumerate(self._members):
-            for name, array in vars(_stored(member)).items():
-                arrays[f"{draw}/{name}"] = array
-            arrays[f"{draw}/columns"] = self._columns[draw]
-            chosen = self._features[draw]
-            if chosen is not None:
-                arrays[f"{draw}/features"] = np.asarray(chosen)
+            arrays[f"{draw}/columns"] = member.columns
+            if member.features is not None:
+                arrays[f"{draw}/features"] = np.asarray(member.features)
+        if before.transformers or not all(map(is_tree, classifiers)):
+            arrays["skops"] = np.frombuffer(_as_skops(classifiers, before.transformers), dtype=np.uint8)
+        else:
+            for draw, tree in enumerate(classifiers):
+                arrays |= {f"{draw}/{name}": array for name, array in vars(stored(tree)).items()}
+            before = Preparation(names=before.names or names_of(classifiers[0]), as_array=True)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-        weights = None if self.weights is None else self.weights.tolist()
-        return tensors, {"classes": self.classes, "draw_ids": list(self._draw_ids), "weights": weights}
+        return tensors, {
+            "classes": self.classes,
+            "draw_ids": list(self._draw_ids),
+            "weights": None if self.weights is None else self.weights.tolist(),
+            "names": before.names,
+            "as_array": before.as_array,
+        }
 
-    def _logits(self, batch: Tensor) -> Tensor:
-        if batch.ndim != 2:
-            raise ValueError(f"`inputs` must be (N, features) for a committee, got shape {tuple(batch.shape)}")
-        x = batch.cpu().numpy()
-        probs = np.zeros((len(x), len(self._members), len(self.classes)), dtype=np.float32)
-        for draw, member in enumerate(self._members):
-            chosen = self._features[draw]
-            probs[:, draw, self._columns[draw]] = _probs(member, x if chosen is None else x[:, chosen])
-        return torch.from_numpy(probs).log()
+    def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
+        if isinstance(inputs, Tensor | Dataset | DataLoader):
+            tensors = super()._batches(inputs, batch_size)
+            return (batch.cpu().numpy() for batch in tensors)
+        return row_batches(inputs, self.batch_size if batch_size is None else batch_size)
 
-    def _hidden(self, batch: Tensor) -> Tensor:
-        return batch.flatten(1)
+    def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
+        return 0.0  # trees are no work for torch
+
+    def _logits(self, batch: Any) -> Tensor:
+        try:
+            return self._log_probs(batch)
+        except (AttributeError, KeyError, TypeError) as error:  # texts where numbers were, a column that is not there
+            raise ValueError(
+                f"`inputs` must be like those of the fit, got {described_rows(batch)}: {sentence(error)}"
+            ) from error
+
+    def _log_probs(self, batch: Any) -> Tensor:
+        x = self._preparation(batch)
+        probs: Array | None = None
+        with warnings.catch_warnings():
+            # members fitted on a data frame complain about plain arrays
+            warnings.filterwarnings("ignore", message="X does not have valid feature names")
+            for draw, member in enumerate(self._members):
+                own = member.probs(x)
+                if probs is None:
+                    probs = np.zeros((len(own), len(self._members), len(self.classes)), dtype=np.float32)
+                probs[:, draw, member.columns] = own
+        return torch.from_numpy(probs).log_()
+
+    def _hidden(self, batch: Any) -> Tensor:
+        x = batch
+        for transformer in self._preparation.transformers:
+            x = transformer.transform(x)
+        x = x.toarray() if hasattr(x, "toarray") else np.asarray(x)
+        if x.dtype.kind not in "fiub":
+            raise ValueError(
+                f"a committee embeds numbers, got {described_rows(batch)}; choose a strategy without embeddings, or "
+                "hand `select` those that `batchbalance embed` makes"
+            )
+        return torch.from_numpy(np.ascontiguousarray(x)).flatten(1)
 
 
-class StoredTree:
-    """A decision tree as arrays: what a saved committee is made of.
+@dataclass(frozen=True)
+class EstimatorFit:
+    """Fits an estimator anew on all labels; a `Fit`.
+
+    A forest or bagging classifier, also at the end of a pipeline, gives its members; anything else is bootstrapped.
 
     Attributes:
-        left: (nodes,) the child taken where the feature is at most the threshold; −1 at a leaf.
-        right: (nodes,) the other child.
-        feature: (nodes,) the feature looked at.
-        threshold: (nodes,) what it is compared with.
-        missing_left: (nodes,) whether a missing value goes left.
-        probs: (nodes, classes) class probabilities.
+        estimator: the classifier.
+        classes: the C labels.
+        size: members of a bootstrap.
+        jobs: as in ``Committee.bootstrap``.
     """
 
-    def __init__(
-        self, left: Array, right: Array, feature: Array, threshold: Array, missing_left: Array, probs: Array
-    ) -> None:
-        self.left, self.right, self.feature, self.threshold = left, right, feature, threshold
-        self.missing_left, self.probs = missing_left, probs
+    estimator: Any
+    classes: Sequence[Label]
+    size: int = 20
+    jobs: int | None = None
 
-    def predict_proba(self, x: Array) -> Array:
-        """(N, classes) probabilities of (N, features)."""
-        x = x.astype(np.float32)  # as scikit-learn's trees do
-        node = np.zeros(len(x), dtype=np.int64)
-        rows = np.arange(len(x))
-        while len(rows):
-            rows = rows[self.left[node[rows]] >= 0]
-            at = node[rows]
-            value = x[rows, self.feature[at]]
-            goes_left = np.where(np.isnan(value), self.missing_left[at] > 0, value <= self.threshold[at])
-            node[rows] = np.where(goes_left, self.left[at], self.right[at])
-        return self.probs[node]
+    def __call__(self, inputs: Any, labels: Tensor, seed: int) -> Committee | None:
+        """Draws given rows and the numbers of their classes; None while all are of one class."""
+        if len(labels.unique()) < 2:
+            return None
+        y = np.array(self.classes)[labels.numpy()]
+        x = inputs.numpy() if isinstance(inputs, Tensor) else inputs
+        last = self.estimator.steps[-1][1] if hasattr(self.estimator, "steps") else self.estimator
+        if gives_members(last):
+            fitted = as_new(self.estimator, seed % 2**32).fit(x, y)
+            return Committee.from_sklearn(fitted, self.classes)
+        return Committee.bootstrap(self.estimator, x, y, self.size, seed=seed, classes=self.classes, jobs=self.jobs)
 
 
-def _stored(member: Any) -> StoredTree:
-    if isinstance(member, StoredTree):
-        return member
-    from sklearn.tree import DecisionTreeClassifier
+def _listed(classes: Any, seen: list[Any]) -> list[Any]:
+    """All labels: those given, if they hold all that were seen, else these."""
+    given = classes.tolist() if hasattr(classes, "tolist") else classes
+    listed = seen if given is None else list(check_classes(given, len(given)) or ())
+    missing = [label for label in seen if label not in listed]
+    if missing:
+        raise ValueError(f"`classes` must hold every member's labels, got {listed} without {missing}")
+    return listed
 
-    if not isinstance(member, DecisionTreeClassifier):
+
+def _columns(labels: Array, listed: list[Any]) -> Array:
+    return np.array([listed.index(label) for label in labels.tolist()])
+
+
+def _identity(member: Any) -> str:
+    """Ten characters that change with whatever was learnt; for what cannot be hashed, with the object itself."""
+    import joblib  # type: ignore[import-untyped]
+
+    try:
+        return str(joblib.hash(member))[:10]
+    except Exception:  # each type fails in its own way
+        return f"{id(member):x}"
+
+
+def _as_skops(classifiers: list[Any], transformers: Sequence[Any]) -> bytes:
+    what = " and ".join(sorted({type(each).__name__ for each in [*transformers, *classifiers]}))
+    try:
+        from skops.io import dumps, get_untrusted_types, loads
+    except ImportError:
+        raise MissingExtraError(f"saving a committee of {what} without pickle", "skops") from None
+    try:
+        written: bytes = dumps({"classifiers": classifiers, "transformers": list(transformers)})
+        loads(written, trusted=get_untrusted_types(data=written))  # what it writes, it cannot always read
+    except Exception as error:  # skops and the types it meets raise many
         raise ValueError(
-            f"only committees of decision trees can be saved without pickle, got a {type(member).__name__}; keep the "
-            "fitted classifiers with your own tools and call `from_sklearn` again"
+            f"a committee of {what} must be of types that skops can write and read, got: {sentence(error)}; keep the "
+            "fitted classifiers with your own tools and call `from_sklearn` again, or save their predictions"
+        ) from error
+    return written
+
+
+def _from_skops(
+    written: bytes, trusted: Sequence[str], directory: str | os.PathLike[str]
+) -> tuple[list[Any], list[Any]]:
+    try:
+        from skops.io import get_untrusted_types, loads
+    except ImportError:
+        raise MissingExtraError(f"loading the committee in {directory}", "skops") from None
+    unknown = [name for name in get_untrusted_types(data=written) if name not in trusted]
+    if unknown:
+        raise FileFormatError(
+            f"the committee in {directory} holds types that must be trusted first; if you know where it is from, say "
+            f"Committee.load({str(directory)!r}, trusted={unknown})"
         )
-    tree = member.tree_
-    left = np.asarray(tree.children_left, dtype=np.int64)
-    missing = np.asarray(getattr(tree, "missing_go_to_left", np.zeros(len(left))), dtype=np.uint8)
-    right = np.asarray(tree.children_right, dtype=np.int64)
-    return StoredTree(left, right, np.asarray(tree.feature), np.asarray(tree.threshold), missing, tree.value[:, 0, :])
-
-
-def _members_of(fitted: Any) -> tuple[list[Any], Array | None, list[Array | None], Any]:
-    """Members, the labels behind their encoded classes (None if not encoded), their features, their weights."""
-    from sklearn.ensemble import BaggingClassifier, ExtraTreesClassifier, RandomForestClassifier, VotingClassifier
-
-    if isinstance(fitted, list | tuple):
-        if not fitted:
-            raise ValueError("a committee must have at least one member, got an empty list")
-        return list(fitted), None, [None] * len(fitted), None
-    if not isinstance(fitted, BaggingClassifier | ExtraTreesClassifier | RandomForestClassifier | VotingClassifier):
-        raise ValueError(
-            "a committee must come from a forest, bagging or voting classifier or a list of classifiers, "
-            f"got {type(fitted).__name__}{_advice(fitted)}"
-        )
-    if not hasattr(fitted, "estimators_"):
-        raise ValueError(f"the {type(fitted).__name__} must be fitted first; call its `fit`")
-    members, labels = list(fitted.estimators_), fitted.classes_
-    if isinstance(labels, list):
-        raise ValueError(f"a committee must predict one label, got a forest for {len(labels)} outputs")
-    features: list[Array | None] = list(getattr(fitted, "estimators_features_", [None] * len(members)))
-    weights = None
-    if isinstance(fitted, VotingClassifier) and fitted.weights is not None:
-        used = [float(w) for (_, kind), w in zip(fitted.estimators, fitted.weights, strict=True) if kind != "drop"]
-        weights = [weight / sum(used) for weight in used]
-    return members, np.asarray(labels), features, weights
-
-
-def _advice(fitted: Any) -> str:
-    """What to do with a classifier that is no committee."""
-    from sklearn.pipeline import Pipeline
-
-    if isinstance(fitted, Pipeline):  # its members alone would never see what the steps before them do
-        return "; transform the inputs by pipeline[:-1], and hand over pipeline[-1] if that is one"
-    return "; hand over a list of several fitted classifiers"
-
-
-def _classes_of(member: Any) -> Array:
-    if not hasattr(member, "classes_") or not hasattr(member, "predict"):
-        raise ValueError(f"members must be fitted classifiers, got {type(member).__name__} without `classes_`")
-    return np.asarray(member.classes_)
-
-
-def _probs(member: Any, x: Array) -> Array:
-    """A member's class probabilities; a vote counts as 1 where it has none."""
-    with warnings.catch_warnings():
-        # members fitted on a data frame complain about plain arrays
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        if hasattr(member, "predict_proba"):
-            probs: Array = member.predict_proba(x)
-            return probs
-        votes: Array = (np.asarray(member.predict(x))[:, None] == _classes_of(member)[None, :]).astype(np.float32)
-        return votes
+    try:
+        found = loads(written, trusted=list(trusted))
+    except Exception as error:  # a type that is not defined here, say
+        raise FileFormatError(
+            f"cannot read the committee in {directory}: {sentence(error)}; define or import what it is made of first"
+        ) from error
+    return found["classifiers"], found["transformers"]
 
 
 class CommitteeOptions(PosteriorOptions):
@@ -246,4 +333,4 @@ class CommitteeOptions(PosteriorOptions):
         grow = {"random-forest": RandomForestClassifier, "extra-trees": ExtraTreesClassifier}[self.classifier]
         forest = grow(self.size, max_depth=self.max_depth, random_state=context.seed % 2**32, n_jobs=1)
         forest.fit(inputs.numpy(), labels.numpy())
-        return with_error(Committee.from_sklearn(forest, classes=range(context.num_classes)), context.validation)
+        return self.fitted(Committee.from_sklearn(forest, classes=range(context.num_classes)), context)

@@ -5,6 +5,7 @@ A subclass says how one batch becomes logits under all draws; streaming, files, 
 
 import hashlib
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,18 +17,21 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 import safetensors.torch
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
+from batchbalance import threads
 from batchbalance.checks import as_tensor, check_dense, check_whole
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array, replacing
-from batchbalance.predictions import Predictions, check_rows, note_path, stored_predictions, write_note
+from batchbalance.machine import as_text, free_memory
+from batchbalance.posteriors.rows import described_rows, height
+from batchbalance.predictions import Label, Predictions, check_rows, note_path, stored_predictions, write_note
 from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
 
-Inputs = Tensor | NDArray[Any] | Dataset[Any] | DataLoader[Any]
+# A tensor or array (N, ...), a Dataset, or a DataLoader; posteriors that wrap an estimator take tables as well.
+Inputs = Any
 
 FORMAT = "batchbalance posterior"
 VERSION = 1
@@ -39,10 +43,12 @@ class Posterior(ABC):
     Attributes:
         kind: the name of the family, written into saved folders.
         weights: (S,) draw weights that sum to 1, or None for equal weights.
+        classes: the C labels, in the order of the class axis, or None if they have no names.
     """
 
     kind: ClassVar[str]
     weights: Tensor | None = None
+    classes: list[Any] | None = None
 
     @property
     @abstractmethod
@@ -60,6 +66,10 @@ class Posterior(ABC):
     def _hidden_of_draws(self, batch: Tensor) -> Tensor:
         """The last hidden layer of a batch under every draw, (n, S, D); unless overridden, all draws have the same."""
         return self._hidden(batch).flatten(1).unsqueeze(1).expand(-1, self.num_draws, -1)
+
+    def _pass_flops(self, batch: Tensor) -> float:  # noqa: ARG002
+        """About how many operations a batch takes under one draw; infinity if that is not known."""
+        return math.inf
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -82,11 +92,25 @@ class Posterior(ABC):
             draws = "not fitted"
         return f"{type(self).__name__}({draws})"
 
+    @property
+    def class_names(self) -> tuple[Label, ...] | None:
+        """The labels as `Predictions` carry them."""
+        return None if self.classes is None else tuple(self.classes)
+
+    @property
+    def batch_size(self) -> int:
+        """How many inputs are looked at at a time, unless a call says otherwise."""
+        return 512
+
+    def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
+        """Consecutive batches of inputs, as `_logits` takes them."""
+        return batches_of(inputs, self.batch_size if batch_size is None else batch_size)
+
     def predict(
         self,
         inputs: Inputs,
         *,
-        batch_size: int = 512,
+        batch_size: int | None = None,
         path: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> Predictions:
@@ -95,17 +119,17 @@ class Posterior(ABC):
         Args:
             inputs: a tensor or array (N, ...), a Dataset, or a DataLoader that does not shuffle. Of items that are
                 tuples, the first entry is taken.
-            batch_size: inputs looked at at a time; a DataLoader has its own.
+            batch_size: inputs looked at at a time, ``self.batch_size`` if left out; a DataLoader has its own.
             path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N. A
                 small JSON file beside it, as ``pool.npy.json``, says what it holds.
             progress: show how far it is.
         """
-        ids = self.draw_ids
         total = _num_points(inputs)
         with shown_progress("predicting", total, progress) as bar:
             chunks = self._chunks(inputs, batch_size, bar)
             if path is None:
-                return stored_predictions(_collected(chunks, total), "log-probs", ids, self.weights)
+                numbers = _collected(chunks, total)
+                return stored_predictions(numbers, "log-probs", self.draw_ids, self.weights, classes=self.class_names)
             if Path(path).suffix != ".npy":
                 raise ValueError(f"`path` must end in .npy, got {str(path)!r}")
             if total is None:
@@ -113,12 +137,13 @@ class Posterior(ABC):
             with replacing(path, first=note_path(Path(path))) as temporary, temporary.open("wb") as file:
                 _write_npy(file, chunks, total)
         array = mapped_array(Path(path))
-        write_note(Path(path), array.shape, "log-probs", ids, self.weights)
+        ids, weights, classes = self.draw_ids, self.weights, self.class_names
+        write_note(Path(path), array.shape, "log-probs", ids, weights, classes)
         mapped = MappedFile.of(array, Path(path))
-        return stored_predictions(torch.from_numpy(array), "log-probs", ids, self.weights, mapped)
+        return stored_predictions(torch.from_numpy(array), "log-probs", ids, weights, mapped, classes)
 
     def embed(
-        self, inputs: Inputs, *, every_draw: bool = False, batch_size: int = 512, progress: bool = False
+        self, inputs: Inputs, *, every_draw: bool = False, batch_size: int | None = None, progress: bool = False
     ) -> Tensor:
         """The last hidden layer (the input of the last linear layer), mean over draws, (N, D).
 
@@ -127,11 +152,13 @@ class Posterior(ABC):
         total = _num_points(inputs)
         with shown_progress("embedding", total, progress) as bar, torch.no_grad():
             parts = []
-            for batch in batches_of(inputs, batch_size):
-                with fitting(batch):
+            for batch in self._batches(inputs, batch_size):
+                with fitting(batch), threads.for_passes(self._pass_flops(batch)):
                     hidden = self._hidden_of_draws(batch).flatten(2) if every_draw else self._hidden(batch).flatten(1)
                     parts.append(hidden.cpu())
-                bar.advance(len(batch))
+                if len(parts) == 1:
+                    _check_fits(hidden, total)
+                bar.advance(len(hidden))
         return torch.cat(parts)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
@@ -154,11 +181,11 @@ class Posterior(ABC):
             if old != weights:
                 old.unlink()
 
-    def _chunks(self, inputs: Inputs, batch_size: int, bar: Bar) -> Iterator[Tensor]:
+    def _chunks(self, inputs: Inputs, batch_size: int | None, bar: Bar) -> Iterator[Tensor]:
         seen = 0
-        for batch in batches_of(inputs, batch_size):
+        for batch in self._batches(inputs, batch_size):
             with torch.no_grad():
-                with fitting(batch):
+                with fitting(batch), threads.for_passes(self._pass_flops(batch)):
                     logits = self._logits(batch)
                 if seen == 0:
                     _check_first(logits)
@@ -172,9 +199,9 @@ class Posterior(ABC):
                     f"predictions must be finite, got NaN at point {seen + row}, draw {draw}; "
                     "look for NaN or huge numbers in `inputs`"
                 )
-            seen += len(batch)
+            seen += len(chunk)
             yield chunk
-            bar.advance(len(batch))
+            bar.advance(len(chunk))
 
 
 def saved_kind(directory: str | os.PathLike[str]) -> str:
@@ -316,14 +343,12 @@ def _check_order(loader: DataLoader[Any]) -> None:
 
 
 @contextmanager
-def fitting(batch: Tensor) -> Iterator[None]:
+def fitting(batch: Any) -> Iterator[None]:
     """Turn the errors that torch and scikit-learn raise on a misshapen batch into one clear ValueError."""
     try:
         yield
     except (RuntimeError, IndexError) as error:
-        raise ValueError(
-            f"`inputs` must fit the model, got a batch of shape {tuple(batch.shape)} and {batch.dtype}: {error}"
-        ) from error
+        raise ValueError(f"`inputs` must fit the model, got a batch of {described_rows(batch)}: {error}") from error
 
 
 @contextmanager
@@ -353,7 +378,7 @@ def _num_points(inputs: Inputs) -> int | None:
         size = inputs.batch_size
         return whole - whole % size if inputs.drop_last and size else whole
     try:
-        return len(inputs)  # type: ignore[arg-type]
+        return height(inputs)
     except TypeError:
         return None
 
@@ -370,6 +395,16 @@ def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
         filled += len(chunk)
     _check_count(filled, total)
     return stored
+
+
+def _check_fits(hidden: Tensor, total: int | None) -> None:
+    """Raise ValueError if embeddings like these of all points would not fit in memory, as those of sparse rows may."""
+    size, free = hidden[0].nbytes * (total or 0), free_memory()
+    if size > free:
+        raise ValueError(
+            f"embeddings of {total:,} points × {hidden[0].numel():,} features must fit in memory, {as_text(free)} are "
+            f"free, got {as_text(size)}; reduce the features, or choose a strategy without embeddings"
+        )
 
 
 def _write_npy(file: BinaryIO, chunks: Iterator[Tensor], total: int) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from batchbalance.augmentation import AUGMENTATIONS, crop_and_flip
 from batchbalance.checks import check_real, check_whole
 from batchbalance.errors import UnknownNameError
-from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.states import State, WeightDraws
 from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
@@ -241,7 +241,7 @@ class ChainOptions(PosteriorOptions):
         """Run the chains; ε is the error of the mean prediction."""
         chains = CyclicalSGMCMC.from_schedule(context.factory(inputs), self.schedule, seed=context.seed)
         chains.fit(inputs, labels, num_classes=context.num_classes, device=context.device)
-        return with_error(chains, context.validation)
+        return self.fitted(chains, context)
 
 
 @torch.no_grad()

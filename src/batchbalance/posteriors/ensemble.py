@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from batchbalance.checks import check_whole
-from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.states import State, WeightDraws
 from batchbalance.sections import NumDraws
 from batchbalance.seeds import derived_seed
-from batchbalance.training import Labelled, ModelFactory, Recipe, copied_state, fit
+from batchbalance.training import Kept, Labelled, ModelFactory, Recipe, copied_state, fit
 
 
 class DeepEnsemble(WeightDraws):
@@ -24,6 +24,9 @@ class DeepEnsemble(WeightDraws):
         seed: each member has a seed derived from it.
         outputs: what the network gives: "logits" (log-probabilities too), or "probs" if it ends in a softmax.
         binary: the network gives one output, the logit (or probability) of the second of two classes.
+
+    Attributes:
+        kept: which weights of each member were kept; none before a fit, or of an ensemble that was loaded.
     """
 
     kind: ClassVar[str] = "deep-ensemble"
@@ -42,6 +45,7 @@ class DeepEnsemble(WeightDraws):
         super().__init__(model_factory, seed, outputs, binary)
         self.size = size
         self.recipe = recipe or Recipe()
+        self.kept: tuple[Kept, ...] = ()
 
     def fit(
         self,
@@ -55,6 +59,7 @@ class DeepEnsemble(WeightDraws):
     ) -> "DeepEnsemble":
         """Train every member; arguments as in `training.fit`. An interrupted run leaves the posterior as it was."""
         states: list[State] = []
+        kept = []
         for member in range(self.size):
             trained = fit(
                 self._model_factory,
@@ -68,7 +73,9 @@ class DeepEnsemble(WeightDraws):
                 progress=progress,
             )
             states.append(copied_state(trained.model))
+            kept.append(trained.kept)
         self._keep(trained.model, states)
+        self.kept = tuple(kept)
         return self
 
     @classmethod
@@ -103,4 +110,4 @@ class EnsembleOptions(PosteriorOptions):
         ensemble.fit(
             inputs, labels, num_classes=context.num_classes, validation=context.validation, device=context.device
         )
-        return with_error(ensemble, context.validation)
+        return self.fitted(ensemble, context, ensemble.kept)

@@ -1,9 +1,9 @@
 """A Bayesian head on frozen embeddings: the cheap posterior for features of a foundation model.
 
-"laplace" is a softmax regression without bias on rows that are centred with the pool and scaled to unit length, and a
-Gaussian around its maximum, shrunk by a temperature: at embedding size few directions have labels, and in all others
-the prior's variance alone would drown every prediction. "bootstrap" is the same regression on resampled labels.
-"dropout" is a small MLP with MC dropout. Precision and temperature are chosen on the labels, see ``tuning``.
+"bootstrap" is a softmax regression without bias, on rows that are centred with the pool and scaled to unit length, once
+for each resample of the labels. "laplace" is that regression once, and a Gaussian around its maximum, shrunk by a
+temperature: at embedding size few directions have labels, and in all others the prior's variance alone would drown
+every prediction. "dropout" is a small MLP with MC dropout. Precision and temperature are chosen on the labels.
 
 laplace-torch and posteriors do more than this and bring their own dependencies; for a linear head the Hessian is known
 in closed form, and draws have to be tied to our seeds and saved without pickle, so neither is used.
@@ -11,39 +11,40 @@ in closed form, and draws have to be tied to our seeds and saved without pickle,
 
 import copy
 import os
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from batchbalance.checks import as_tensor, check_real, check_whole, compute_dtype
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors.contract import Posterior, fingerprint, load_weights, read_saved
-from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions, with_error
+from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
+from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
 from batchbalance.posteriors.mc_dropout import MCDropout
 from batchbalance.posteriors.softmax import most_probable
-from batchbalance.posteriors.tuning import Tuned
+from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
 from batchbalance.sections import NumDraws, Whole
 from batchbalance.threads import for_work
-from batchbalance.training import Labelled, Recipe, check_labelled, fit
+from batchbalance.training import Kept, Labelled, Recipe, check_labelled, fit
 
-METHODS = ("laplace", "bootstrap", "dropout")
+METHODS = ("bootstrap", "laplace", "dropout")
 BLOCK = 4096  # rows of the pool read at a time
-STEPS = 2000  # times that a fit goes through its rows, folds and precisions together, about
+STEPS = 20.0  # passes that are worth a thread: each is one product of matrices
 
 
 class BayesianHead(Posterior):
     """Draws of a classifier on embeddings.
 
     Args:
-        method: "laplace", "bootstrap", or "dropout" for an MLP.
+        method: "bootstrap", "laplace", or "dropout" for an MLP.
         num_draws: S.
         prior_precision: of the Gaussian prior on the weights (laplace, bootstrap); chosen on the labels if left out.
         temperature: what the covariance is multiplied by (laplace); chosen on the labels if left out.
@@ -56,13 +57,14 @@ class BayesianHead(Posterior):
         classes: the labels in the order of the class axis, if they were not numbers; else None.
         tuned: precision, temperature and what cross-validation says about them; None for an MLP.
         covariance: "exact", or "kronecker" for large heads (laplace); else None.
+        kept: which weights of the MLP were kept; empty before a fit, without an MLP, or of a head that was loaded.
     """
 
     kind: ClassVar[str] = "bayesian-head"
 
     def __init__(
         self,
-        method: str = "laplace",
+        method: str = "bootstrap",
         num_draws: int = 100,
         *,
         prior_precision: float | None = None,
@@ -92,6 +94,7 @@ class BayesianHead(Posterior):
         self.classes: list[Any] | None = None
         self.tuned: Tuned | None = None
         self.covariance: str | None = None
+        self.kept: tuple[Kept, ...] = ()
 
     def __repr__(self) -> str:
         draws = f"{type(self).__name__}({self._options['method']!r}, {self._options['num_draws']} draws"
@@ -136,7 +139,8 @@ class BayesianHead(Posterior):
             validation: embeddings and labels for early stopping (dropout only).
             unlabelled: (U, D) features of the pool. They and the labelled ones tell where the centre is.
         """
-        x = as_embeddings("embeddings", embeddings)
+        given = as_embeddings("embeddings", embeddings)
+        x = given.to(compute_dtype(given.dtype))
         codes, self.classes, num_classes = _encoded(labels, num_classes, classes)
         codes = codes.to(x.device)
         check_labelled("embeddings", "labels", x, codes, num_classes)
@@ -146,16 +150,42 @@ class BayesianHead(Posterior):
         mean = mean_of(pool)
         rows = unit_rows(x, mean)
         options = self._options
-        given = {"seed": options["seed"], "precision": options["prior_precision"]}
-        with for_work(STEPS * len(x) * min(x.shape) * num_classes):
+        wanted = {"seed": options["seed"], "precision": options["prior_precision"]}
+        regressions = NUM_FOLDS if options["method"] == "laplace" else options["num_draws"]
+        with for_work(STEPS * len(x) * min(x.shape) * num_classes * regressions):
             if options["method"] == "laplace":
                 temperature = options["temperature"]
-                found = laplace_draws(rows, codes, num_classes, options["num_draws"], temperature=temperature, **given)
+                found = laplace_draws(rows, codes, num_classes, options["num_draws"], temperature=temperature, **wanted)
             else:
-                found = bootstrap_draws(rows, codes, num_classes, options["num_draws"], **given)
+                found = bootstrap_draws(rows, codes, num_classes, options["num_draws"], **wanted)
         self.tuned, self.covariance = found.tuned, found.covariance
         self._hold({"mean": mean, "best": found.best, "draws": found.draws})
         return self
+
+    @staticmethod
+    def from_model(
+        model: nn.Module,
+        loader: Iterable[Any],
+        num_draws: int = 100,
+        *,
+        prior_precision: float | None = None,
+        temperature: float | None = None,
+        seed: int = 0,
+    ) -> LastLayer:
+        """Draws of the last linear layer of a trained network, around the weights it has.
+
+        Args:
+            model: ends in a linear layer whose outputs are logits.
+            loader: batches of inputs and labels, best of data that the network was not trained on: on what it knows by
+                heart it is too sure of itself.
+            num_draws: S.
+            prior_precision: of the weights, for features of unit length on average; 1/64 if left out.
+            temperature: what the covariance is multiplied by; chosen on the data if left out.
+            seed: for the draws and for cross-validation.
+        """
+        return LastLayer.of(
+            model, loader, num_draws, prior_precision=prior_precision, temperature=temperature, seed=seed
+        )
 
     def refitted(self, embeddings: Any, labels: Any) -> "BayesianHead":
         """One draw at the most probable weights given other labels, with the centre and the precision of this head.
@@ -205,6 +235,7 @@ class BayesianHead(Posterior):
     def _fit_mlp(
         self, x: Tensor, labels: Tensor, num_classes: int, validation: Labelled | None, pool: Tensor
     ) -> "BayesianHead":
+        pool = pool.to(x)
         mean, std = pool.mean(dim=0), pool.std(dim=0, correction=0)
         std = torch.where(std > 0, std, 1.0)
         if validation is not None:
@@ -214,6 +245,7 @@ class BayesianHead(Posterior):
             build, (x - mean) / std, labels, self._recipe, num_classes=num_classes, validation=validation, seed=seed
         )
         self._hold({"mean": mean, "std": std}, MCDropout(trained.model, self._options["num_draws"], seed))
+        self.kept = (trained.kept,)
         return self
 
     def _network(self, num_features: int, num_classes: int, dtype: torch.dtype) -> partial[Any]:
@@ -246,6 +278,10 @@ class BayesianHead(Posterior):
             return self._mlp._logits(rows)
         draws = self._tensors["draws"]
         return (rows @ draws.flatten(1)).reshape(len(rows), *draws.shape[1:])
+
+    def _pass_flops(self, batch: Tensor) -> float:
+        self._check_fitted()
+        return 2.0 * self._tensors["draws"].numel() * len(batch) if self._mlp is None else self._mlp._pass_flops(batch)
 
     def _hidden(self, batch: Tensor) -> Tensor:
         return batch if self._mlp is None else self._mlp._hidden(self._rows(batch))
@@ -286,7 +322,7 @@ class HeadOptions(PosteriorOptions):
     uses_unlabelled: ClassVar[bool] = True
 
     kind: str = "bayesian-head"
-    method: Literal["laplace", "bootstrap", "dropout"] = "laplace"
+    method: Literal["bootstrap", "laplace", "dropout"] = "bootstrap"
     num_draws: NumDraws = 100
     prior_precision: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
     temperature: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
@@ -312,8 +348,13 @@ class HeadOptions(PosteriorOptions):
         )
         validation = context.validation
         head.fit(inputs, labels, num_classes=context.num_classes, validation=validation, unlabelled=context.unlabelled)
-        error = with_error(head.most_probable, validation).validation_error
-        return Fitted(head, error, None if head.tuned is None else head.tuned.error)
+        fitted = self.fitted(head, context, head.kept)
+        error = None if head.tuned is None else head.tuned.error
+        return fitted if error is None else replace(fitted, cross_validation=lambda: error)
+
+    def error(self, posterior: Posterior, labelled: Labelled) -> float:
+        """The share that the most probable weights get wrong, or the mean prediction of an MLP."""
+        return super().error(self.for_metrics(posterior), labelled)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:
         """The most probable weights: their predictions are the ones to report."""
@@ -321,12 +362,12 @@ class HeadOptions(PosteriorOptions):
 
 
 def as_embeddings(name: str, given: Any, like: Tensor | None = None) -> Tensor:
-    """(N, D) features as a float tensor, with as many features as `like`."""
+    """(N, D) features as a tensor that shares their memory, with as many features as `like`."""
     tensor = as_tensor(given, f"`{name}`")
     wanted = "D" if like is None else str(like.shape[1])
     if tensor.ndim != 2 or (like is not None and tensor.shape[1] != like.shape[1]):
         raise ValueError(f"`{name}` must be (N, {wanted}) floats, got {tuple(tensor.shape)} {tensor.dtype}")
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(compute_dtype(tensor.dtype))
+    return tensor
 
 
 def unit_rows(x: Tensor, mean: Tensor) -> Tensor:

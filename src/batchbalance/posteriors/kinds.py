@@ -7,8 +7,8 @@ files and to `Learner` at once.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -17,27 +17,34 @@ from torch import Tensor
 from batchbalance.networks import Network, built, network_named
 from batchbalance.posteriors.contract import Posterior
 from batchbalance.sections import Section
-from batchbalance.training import Labelled, ModelFactory, Recipe
+from batchbalance.seeds import derived_seed, generator
+from batchbalance.training import Kept, Labelled, ModelFactory, Recipe
+
+FOLDS = 5  # of cross-validation
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A posterior, and how often it is wrong.
+    """A posterior and what is known about it.
 
     Attributes:
         posterior: the draws.
-        validation_error: the error on validation data; None if there are none.
-        cross_validated_error: the error on training rows that were left out; None for kinds that do not leave any out.
+        validation_error: ε on validation data; None if there are none.
+        kept: which weights of each network that was trained were kept.
+        cross_validation: works ε out without validation data; None if nothing can.
     """
 
     posterior: Posterior
     validation_error: float | None = None
-    cross_validated_error: float | None = None
+    kept: tuple[Kept, ...] = ()
+    cross_validation: Callable[[], float] | None = None
 
-    @property
+    @cached_property
     def error(self) -> float | None:
-        """ε: the error on validation data if there are any, else the cross-validated one."""
-        return self.cross_validated_error if self.validation_error is None else self.validation_error
+        """ε on validation data, else by cross-validation, which fits several times at the first call."""
+        if self.validation_error is None and self.cross_validation is not None:
+            return self.cross_validation()
+        return self.validation_error
 
 
 # Called with inputs, int64 labels and a seed. A method `untrained(inputs, seed)`, if any, serves before any label.
@@ -99,12 +106,22 @@ class PosteriorOptions(Section, ABC):
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
         """Draws of a model trained on (N, ...) inputs and (N,) labels.
 
-        ε is the error of the network with dropout off, or of the mean prediction for kinds without such a network.
+        ε is what ``error`` says about the validation data.
         """
 
     def untrained(self, inputs: Tensor, context: FitContext) -> Fitted | None:  # noqa: ARG002
         """Draws before any training, to choose a first batch by; None for kinds without one network."""
         return None
+
+    def error(self, posterior: Posterior, labelled: Labelled) -> float:
+        """The share of labelled inputs that the draws get wrong: ε, if they are validation data."""
+        predicted = posterior.predict(labelled[0]).mean_probs().argmax(dim=1)
+        return float((predicted != labelled[1].to(predicted.device)).to(torch.float64).mean())
+
+    def fitted(self, posterior: Posterior, context: FitContext, kept: tuple[Kept, ...] = ()) -> Fitted:
+        """A posterior and its ε on the validation data, if there are any."""
+        error = None if context.validation is None else self.error(posterior, context.validation)
+        return Fitted(posterior, error, kept)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:
         """The draws that test metrics are computed with: all of them, unless the options say otherwise."""
@@ -148,7 +165,12 @@ class PosteriorFit:
 
     def __call__(self, inputs: Tensor, labels: Tensor, seed: int, unlabelled: Tensor | None = None) -> Fitted:
         """Draws of a model trained on (N, ...) inputs and (N,) labels."""
-        return self.options.fit(inputs, labels, self._context(len(labels), seed, unlabelled))
+        context = self._context(len(labels), seed, unlabelled)
+        fitted = self.options.fit(inputs, labels, context)
+        known = context.validation is not None or fitted.cross_validation is not None
+        if known or len(labels.unique()) == len(labels):
+            return fitted
+        return replace(fitted, cross_validation=partial(cross_validated_error, self.options, inputs, labels, context))
 
     def untrained(self, inputs: Tensor, seed: int) -> Fitted | None:
         """Draws before any training; None for kinds without one network."""
@@ -167,9 +189,29 @@ class PosteriorFit:
         )
 
 
-def with_error(posterior: Posterior, validation: Labelled | None) -> Fitted:
-    """A posterior and the share of validation inputs that its mean prediction gets wrong."""
-    if validation is None:
-        return Fitted(posterior)
-    predicted = posterior.predict(validation[0]).mean_probs().argmax(dim=1)
-    return Fitted(posterior, float((predicted != validation[1].to(predicted.device)).to(torch.float64).mean()))
+def cross_validated_error(options: PosteriorOptions, inputs: Tensor, labels: Tensor, context: FitContext) -> float:
+    """ε without validation data: the share of labels that are wrong where a fit without them predicts them.
+
+    Each of `FOLDS` folds is left out once. At least one class must have two labels.
+    """
+    wrong, looked_at = 0.0, 0
+    for number, fold in enumerate(folds(labels, FOLDS, generator(context.seed, "folds"))):
+        rest = torch.ones(len(labels), dtype=torch.bool)
+        rest[fold] = False
+        alone = replace(context, seed=derived_seed(context.seed, "fold", number), validation=None)
+        posterior = options.fit(inputs[rest], labels[rest], alone).posterior
+        wrong += options.error(posterior, (inputs[fold], labels[fold])) * len(fold)
+        looked_at += len(fold)
+    return wrong / looked_at
+
+
+def folds(labels: Tensor, most: int, random: torch.Generator) -> list[Tensor]:
+    """Rows in at most so many folds of nearly equal size, each with nearly its share of every class.
+
+    The only label of a class is in no fold: without it nothing could be known of the class.
+    """
+    labels = labels.cpu()
+    order = torch.randperm(len(labels), generator=random)
+    order = order[torch.bincount(labels)[labels[order]] > 1]
+    by_class = order[labels[order].sort(stable=True).indices]
+    return [by_class[start::most] for start in range(min(most, len(by_class)))]

@@ -8,8 +8,21 @@ from torch import Tensor
 
 from batchbalance.posteriors.laplace import Span, deviations, is_exact
 from batchbalance.posteriors.softmax import most_probable, product
-from batchbalance.posteriors.tuning import USUAL_PRECISION, Folds, Resamples, Tuned, normal, resamples, tuned
+from batchbalance.posteriors.tuning import (
+    PRECISIONS,
+    TEMPERATURES,
+    USUAL_PRECISION,
+    Folds,
+    Resamples,
+    Tuned,
+    normal,
+    resamples,
+    tuned,
+    tuned_bootstrap,
+)
 from batchbalance.seeds import generator
+
+SOLVED_AT_ONCE = 2**24  # numbers; heads that take more together are solved in parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +69,12 @@ def laplace_draws(
     span = Span.of(x)
     inner = None if centre is None else span.basis @ centre
     folds = Folds(span.rows, labels, num_classes, generator(seed, "cross-validation"), inner)
-    found = tuned(folds, USUAL_PRECISION if precision is None and centre is not None else precision, temperature)
+    precisions = PRECISIONS if centre is None else (USUAL_PRECISION,)
+    found = tuned(
+        folds,
+        precisions if precision is None else (precision,),
+        TEMPERATURES if temperature is None else (temperature,),
+    )
     if centre is None:
         once = x.new_ones(len(x), 1)
         inner = most_probable(span.rows, labels, num_classes, once, once[0] * found.precision)[:, 0]
@@ -83,11 +101,23 @@ def bootstrap_draws(
     The arguments are those of ``laplace_draws``.
     """
     span = Span.of(x)
-    trials = Resamples(span.rows, labels, num_classes, generator(seed, "cross-validation"))
-    found = tuned(trials, precision, 1.0)
+    rows, random = span.rows, generator(seed, "cross-validation")
+    folds, resampled = (kind(rows, labels, num_classes, random) for kind in (Folds, Resamples))
+    found = tuned_bootstrap(folds, resampled, precision)
     once = x.new_ones(len(x), 1)
-    best = most_probable(span.rows, labels, num_classes, once, once[0] * found.precision)
+    best = most_probable(rows, labels, num_classes, once, once[0] * found.precision)
     counts = resamples(labels, num_draws, generator(seed, "bootstrap")).to(x)
-    precisions = x.new_full((num_draws,), found.precision)
-    heads = most_probable(span.rows, labels, num_classes, counts, precisions, best.expand(-1, num_draws, -1))
-    return LinearDraws(span.basis.T @ best[:, 0], product(span.basis.T, heads), found)
+    size = max(1, SOLVED_AT_ONCE // (num_classes * max(rows.shape)))
+    heads = [
+        most_probable(
+            rows,
+            labels,
+            num_classes,
+            some,
+            x.new_full((some.shape[1],), found.heads_precision or found.precision),
+            best.expand(-1, some.shape[1], -1),
+            rough=True,
+        )
+        for some in torch.split(counts, size, dim=1)
+    ]
+    return LinearDraws(span.basis.T @ best[:, 0], product(span.basis.T, torch.cat(heads, dim=1)), found)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from batchbalance.checks import check_whole
+from batchbalance.networks import flops_of
 from batchbalance.posteriors.contract import (
     Posterior,
     as_network,
@@ -38,6 +39,8 @@ from batchbalance.posteriors.sliced import Chain
 from batchbalance.sections import NumDraws, Whole
 from batchbalance.seeds import derived_seed
 from batchbalance.training import (
+    Kept,
+    Labelled,
     check_dtype,
     check_finite,
     fit,
@@ -94,6 +97,7 @@ class MCDropout(Posterior):
         digest = fingerprint(weights, self.kind, seed, rates, structure)
         self._draw_ids = tuple(f"{digest}-{draw}" for draw in range(num_draws))
         self._checked = False
+        self._flops: float | None = None  # of the network, for one input
 
     @property
     def draw_ids(self) -> tuple[str, ...]:
@@ -121,6 +125,13 @@ class MCDropout(Posterior):
         fewer._draw_ids = self._draw_ids[:num_draws]
         return fewer
 
+    def accuracy(self, inputs: Tensor, labels: Tensor) -> float:
+        """The accuracy of the network with dropout off, of inputs (N, ...) and their classes (N,)."""
+        parameter = next(self._given.parameters(), None)
+        device = inputs.device if parameter is None else parameter.device
+        network = with_outputs(self._given, self._outputs, self._binary)
+        return network_accuracy(network, placed(inputs, device), labels.to(device))
+
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         options: dict[str, Any] = {"num_draws": self.num_draws, "seed": self._seed}
         if self._outputs != "logits" or self._binary:
@@ -135,6 +146,11 @@ class MCDropout(Posterior):
             logits = self._checked_once(batch, logits)
             self._checked = True
         return logits
+
+    def _pass_flops(self, batch: Tensor) -> float:
+        if self._flops is None:
+            self._flops = flops_of(self._given, self._placed(batch[:1]))
+        return self._flops * len(batch)
 
     def _all_draws(self, batch: Tensor) -> Tensor:
         if self._chain is not None:
@@ -243,7 +259,7 @@ class MCDropoutOptions(PosteriorOptions):
             seed=context.seed,
             device=context.device,
         )
-        return self._draws(trained.model, context)
+        return self._draws(trained.model, context, (trained.kept,))
 
     def untrained(self, inputs: Tensor, context: FitContext) -> Fitted:
         """Draws of the network before any training."""
@@ -253,11 +269,14 @@ class MCDropoutOptions(PosteriorOptions):
         """The first `test_draws` draws."""
         return posterior.first(self.test_draws or self.num_draws) if isinstance(posterior, MCDropout) else posterior
 
-    def _draws(self, model: nn.Module, context: FitContext) -> Fitted:
-        draws = MCDropout(model, self.num_draws, derived_seed(context.seed, "masks"))
-        if context.validation is None:
-            return Fitted(draws)
-        return Fitted(draws, 1 - network_accuracy(model, *(part.to(context.device) for part in context.validation)))
+    def error(self, posterior: Posterior, labelled: Labelled) -> float:
+        """That of the network with dropout off."""
+        if not isinstance(posterior, MCDropout):
+            return super().error(posterior, labelled)
+        return 1 - posterior.accuracy(*labelled)
+
+    def _draws(self, model: nn.Module, context: FitContext, kept: tuple[Kept, ...] = ()) -> Fitted:
+        return self.fitted(MCDropout(model, self.num_draws, derived_seed(context.seed, "masks")), context, kept)
 
 
 def _stacked(runs: Iterator[Tensor]) -> Tensor:

@@ -68,14 +68,16 @@ class PredictedInputs:
         return self.posterior.predict(self.inputs.read(rows), batch_size=self.batch_size).log_probs()
 
 
-def predicted_pool(loader: Loader, paths: Sequence[str | os.PathLike[str]], *, batch_size: int = 512) -> Predictions:
+def predicted_pool(
+    loader: Loader, paths: Sequence[str | os.PathLike[str]], *, batch_size: int | None = None
+) -> Predictions:
     """The predictions of a saved posterior on the inputs in some files, made where they are read.
 
     Args:
         loader: gives the posterior, as ``lambda: MCDropout.load(folder, model)`` does. Workers call it too, so that the
             folder must be there on every machine.
         paths: ``.npy`` files of inputs (N, …), in the order in which their points are numbered.
-        batch_size: inputs looked at at a time.
+        batch_size: inputs looked at at a time, as many as the posterior says if left out.
 
     Raises:
         FileFormatError: if a file is damaged or given twice, or inputs of two files differ in shape or type.
@@ -92,6 +94,7 @@ def predicted_pool(loader: Loader, paths: Sequence[str | os.PathLike[str]], *, b
     posterior = loader()
     if not isinstance(posterior, Posterior):
         raise TypeError(f"`loader` must give a posterior, got {type(posterior).__name__}")
+    batch_size = posterior.batch_size if batch_size is None else batch_size
     shown = posterior.predict(files[0].read(slice(0, 1)))
     return join(
         [
@@ -102,6 +105,7 @@ def predicted_pool(loader: Loader, paths: Sequence[str | os.PathLike[str]], *, b
                     PredictedInputs(loader, posterior, each, batch_size),
                 ),
                 shown.draws,
+                classes=shown.classes,
             )
             for each in files
         ]

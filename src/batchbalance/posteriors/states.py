@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from batchbalance.networks import flops_of
 from batchbalance.posteriors.contract import (
     Posterior,
     as_network,
@@ -35,6 +36,7 @@ class WeightDraws(Posterior):
             self._model_factory = lambda: with_outputs(model_factory(), outputs, binary)
         self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary} if outputs != "logits" or binary else {}
         self._seed = seed
+        self._flops: float | None = None  # of the network, for one input
         self._model: nn.Module | None = None
         self._states: tuple[State, ...] = ()
         self._draw_ids: tuple[str, ...] = ()
@@ -102,6 +104,11 @@ class WeightDraws(Posterior):
         outputs = [functional_call(model, dict(state), (batch,)) for state in self._states]
         check_logits(outputs[0])
         return torch.stack(outputs, dim=1)
+
+    def _pass_flops(self, batch: Tensor) -> float:
+        if self._flops is None:
+            self._flops = flops_of(*self._ready(batch[:1]))
+        return self._flops * len(batch)
 
     def _hidden(self, batch: Tensor) -> Tensor:
         return self._hidden_of_draws(batch).mean(dim=1)

@@ -1,6 +1,14 @@
 """What a pool is: class log-probabilities of its points under posterior draws, wherever the numbers come from."""
 
-from batchbalance.predictions.arrays import Values, as_nsc, check_rows, check_weights, looks_like_probs
+from batchbalance.predictions.arrays import (
+    Label,
+    Values,
+    as_nsc,
+    check_classes,
+    check_rows,
+    check_weights,
+    looks_like_probs,
+)
 from batchbalance.predictions.draws import Draws
 from batchbalance.predictions.joined import check_distinct_files, join, load_parts
 from batchbalance.predictions.notes import note_path, write_note
@@ -11,6 +19,7 @@ __all__ = [
     "CHUNK_NUMBERS",
     "Draws",
     "Joined",
+    "Label",
     "OnDemand",
     "Placed",
     "Predictions",
@@ -19,6 +28,7 @@ __all__ = [
     "Stored",
     "Values",
     "as_nsc",
+    "check_classes",
     "check_distinct_files",
     "check_rows",
     "check_weights",

@@ -1,5 +1,6 @@
 """What an array must be to become predictions: complete, and rows that are distributions."""
 
+import math
 import warnings
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from torch import Tensor
 from batchbalance.checks import as_tensor, compute_dtype
 
 Values = Literal["probs", "logits", "log-probs"]
+Label = str | int | float | bool  # the name of a class
 
 SUM_TOLERANCE = 1e-4
 SUM_TOLERANCE_16_BIT = 1e-2
@@ -52,6 +54,24 @@ def check_draw_ids(draw_ids: Any, num_draws: int) -> tuple[str, ...] | None:
     if len(ids) != num_draws or len(set(ids)) != num_draws:
         raise ValueError(f"`draw_ids` must be {num_draws} distinct names, got {len(ids)} with {len(set(ids))} distinct")
     return ids
+
+
+def check_classes(classes: Any, num_classes: int) -> tuple[Label, ...] | None:
+    """C distinct labels, as plain text and numbers."""
+    if classes is None:
+        return None
+    listed = classes.tolist() if isinstance(classes, np.ndarray | Tensor) else classes
+    if not isinstance(listed, list | tuple | range):
+        raise ValueError(f"`classes` must be a list of {num_classes} labels, got {classes!r}")
+    labels = tuple(label.item() if isinstance(label, np.generic) else label for label in listed)
+    for label in labels:
+        if not isinstance(label, Label) or (isinstance(label, float) and not math.isfinite(label)):
+            raise ValueError(f"`classes` must be labels of text or finite numbers, got {label!r}")
+    if len(labels) != num_classes or len(set(labels)) != num_classes:
+        raise ValueError(
+            f"`classes` must be {num_classes} distinct labels, got {len(labels)} with {len(set(labels))} distinct"
+        )
+    return labels
 
 
 def check_weights(weights: Any, num_draws: int) -> Tensor | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from batchbalance.errors import FileFormatError
 from batchbalance.files import archived_arrays, archived_names, check_is_file, mapped_array, replacing
-from batchbalance.predictions.arrays import Values
+from batchbalance.predictions.arrays import Label, Values
 from batchbalance.predictions.notes import note_path, read_note, write_note
 
 
@@ -26,12 +26,14 @@ class FoundArray:
         values: what its name says they are, or None.
         draw_ids: names of the draws, or None.
         weights: of the draws, or None.
+        classes: names of the classes, or None.
     """
 
     array: Any
     values: Values | None = None
     draw_ids: list[Any] | None = None
     weights: Any = None
+    classes: list[Any] | None = None
 
 
 def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArray:
@@ -45,16 +47,27 @@ def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArr
         if path.suffix == ".npy":
             array = mapped_array(path)
             note = read_note(path, array.shape, axes)
-            return FoundArray(array) if note is None else FoundArray(array, note.values, note.draw_ids, note.weights)
+            if note is None:
+                return FoundArray(array)
+            return FoundArray(array, note.values, note.draw_ids, note.weights, note.classes)
         if path.suffix == ".npz":
-            name, kind = _which(path, [n for n in archived_names(path) if n not in ("draw_ids", "sha256")], values)
-            arrays = archived_arrays(path, (name, "weights", "draw_ids", "sha256"))
-            ids = arrays.get("draw_ids")
+            beside = ("draw_ids", "classes", "sha256")
+            name, kind = _which(path, [n for n in archived_names(path) if n not in beside], values)
+            arrays = archived_arrays(path, (name, "weights", *beside))
+            ids, classes = arrays.get("draw_ids"), arrays.get("classes")
             if "sha256" in arrays:  # a file of ours; others' have none
                 metadata = {} if ids is None else {"draw_ids": str(ids.tolist())}
+                if classes is not None:
+                    metadata["classes"] = str(classes.tolist())
                 numbers = {each: torch.from_numpy(arrays[each]) for each in (name, "weights") if each in arrays}
                 _check_sealed(path, numbers, {**metadata, "sha256": str(arrays["sha256"])})
-            return FoundArray(arrays[name], kind, None if ids is None else ids.tolist(), arrays.get("weights"))
+            return FoundArray(
+                arrays[name],
+                kind,
+                None if ids is None else ids.tolist(),
+                arrays.get("weights"),
+                None if classes is None else _listed(classes),
+            )
         from safetensors import safe_open
 
         with safe_open(path, framework="pt") as opened:
@@ -69,6 +82,7 @@ def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArr
                 kind,
                 None if listed is None else json.loads(listed),
                 opened.get_tensor("weights") if "weights" in names else None,
+                json.loads(metadata["classes"]) if "classes" in metadata else None,
             )
     except FileFormatError:
         raise
@@ -83,6 +97,7 @@ def write_predictions(
     chunks: Iterable[Tensor],
     draw_ids: tuple[str, ...] | None,
     weights: Tensor | None,
+    classes: tuple[Label, ...] | None = None,
 ) -> None:
     """Write log-probabilities, which come in consecutive chunks, to a file, whole or not at all."""
     _check_suffix(path)
@@ -95,7 +110,7 @@ def write_predictions(
                 written[start : start + len(chunk)] = chunk.cpu().numpy()
                 start += len(chunk)
             written.flush()
-        write_note(path, shape, "log-probs", draw_ids, weights)
+        write_note(path, shape, "log-probs", draw_ids, weights, classes)
         return
     with replacing(path) as temporary:
         arrays = {"log_probs": torch.cat([chunk.cpu() for chunk in chunks])}
@@ -106,18 +121,25 @@ def write_predictions(
             if draw_ids is not None:
                 named["draw_ids"] = np.array(draw_ids, dtype=np.str_)
             listed = {} if draw_ids is None else {"draw_ids": str(named["draw_ids"].tolist())}
+            if classes is not None:
+                listed["classes"] = json.dumps(classes)
+                named["classes"] = np.array(listed["classes"])  # as JSON, so that text stays text and numbers numbers
             np.savez(temporary, sha256=np.array(_seal(arrays, listed)), **named)  # what is cut off is found
             return
         from safetensors.torch import save_file
 
         arrays = {name: tensor.contiguous() for name, tensor in arrays.items()}
         metadata = {} if draw_ids is None else {"draw_ids": json.dumps(draw_ids)}
+        if classes is not None:
+            metadata["classes"] = json.dumps(classes)
         save_file(arrays, temporary, metadata={**metadata, "sha256": _seal(arrays, metadata)})
 
 
 def _seal(arrays: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """A hash of all that a file of ours holds: .safetensors has none, and .npz none of the names of its members."""
     digest = hashlib.sha256(metadata.get("draw_ids", "").encode())
+    if "classes" in metadata:
+        digest.update(f"classes {metadata['classes']}".encode())
     for name, tensor in sorted(arrays.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -127,6 +149,11 @@ def _seal(arrays: dict[str, Tensor], metadata: dict[str, str]) -> str:
 def _check_sealed(path: Path, arrays: dict[str, Tensor], metadata: dict[str, str]) -> None:
     if metadata["sha256"] != _seal(arrays, metadata):
         raise FileFormatError(f"{path} must be as it was written, got other contents; write it again")
+
+
+def _listed(classes: np.ndarray) -> Any:
+    """The names of classes in a ``.npz`` file: JSON in ours, an array in others'."""
+    return json.loads(str(classes)) if classes.ndim == 0 else classes.tolist()
 
 
 def _check_suffix(path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from batchbalance.errors import FileFormatError
 from batchbalance.files import check_is_file
 from batchbalance.predictions.arrays import Values
-from batchbalance.predictions.pool import Predictions
+from batchbalance.predictions.pool import Predictions, check_same_classes
 from batchbalance.predictions.sources import Joined
 
 
@@ -35,7 +35,10 @@ def join(
     for piece, name in zip(pieces, names, strict=True):
         known.check_same_draws(piece, name)
     names_of_points = None if ids is None else _checked_ids(ids, pieces, names)
-    return Predictions(Joined(tuple(piece.source for piece in pieces)), known.draws, names_of_points)
+    classes = next((piece.classes for piece in pieces if piece.classes is not None), None)
+    for piece, name in zip(pieces, names, strict=True):
+        check_same_classes(classes, piece.classes, name)
+    return Predictions(Joined(tuple(piece.source for piece in pieces)), known.draws, names_of_points, classes)
 
 
 def _checked_ids(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from batchbalance.errors import FileFormatError
 from batchbalance.files import replacing
-from batchbalance.predictions.arrays import Values
+from batchbalance.predictions.arrays import Label, Values
 
 FORMAT, VERSION = "batchbalance predictions", 1
 LOOKED_AT = 2**20  # bytes at each end of the file; a pool may be larger than memory
@@ -27,6 +27,7 @@ class Note:
     values: Values
     draw_ids: list[Any] | None
     weights: list[Any] | None
+    classes: list[Any] | None = None
 
 
 def note_path(path: Path) -> Path:
@@ -35,9 +36,14 @@ def note_path(path: Path) -> Path:
 
 
 def write_note(
-    path: Path, shape: tuple[int, ...], values: Values, draw_ids: tuple[str, ...] | None, weights: Tensor | None
+    path: Path,
+    shape: tuple[int, ...],
+    values: Values,
+    draw_ids: tuple[str, ...] | None,
+    weights: Tensor | None,
+    classes: tuple[Label, ...] | None = None,
 ) -> None:
-    """Say what a ``.npy`` file, which is in its place, holds: axes "nsc", these values and draws."""
+    """Say what a ``.npy`` file, which is in its place, holds: axes "nsc", these values, draws and classes."""
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -48,6 +54,8 @@ def write_note(
         "weights": None if weights is None else weights.tolist(),
         "digest": _digest(path),
     }
+    if classes is not None:
+        content["classes"] = list(classes)
     content["checksum"] = checksum(content)
     with replacing(note_path(path)) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -78,8 +86,8 @@ def read_note(path: Path, shape: tuple[int, ...], axes: str) -> Note | None:
         raise FileFormatError(f"{beside} must describe {path.name} as it is, got one about another array; {REMEDY}")
     if content.get("axes") != axes:
         raise FileFormatError(f"{path} holds axes {content.get('axes')!r}, but `axes` says {axes!r}; leave `axes` out")
-    ids, weights = (_checked_list(beside, content, name) for name in ("draw_ids", "weights"))
-    return Note(content["values"], ids, weights)
+    ids, weights, classes = (_checked_list(beside, content, name) for name in ("draw_ids", "weights", "classes"))
+    return Note(content["values"], ids, weights, classes)
 
 
 REMEDY = "delete it, or write both files again"

@@ -19,7 +19,7 @@ from torch import Tensor
 from batchbalance.checks import as_tensor
 from batchbalance.errors import DrawMismatchError, FileFormatError, UnknownNameError
 from batchbalance.files import MappedFile
-from batchbalance.predictions.arrays import Values, as_nsc, check_draw_ids, check_weights
+from batchbalance.predictions.arrays import Label, Values, as_nsc, check_classes, check_draw_ids, check_weights
 from batchbalance.predictions.draws import Draws
 from batchbalance.predictions.files import read_array, write_predictions
 from batchbalance.predictions.sources import CHUNK_NUMBERS, Placed, Rows, Source, Stored, spans_of
@@ -36,15 +36,23 @@ class Predictions:
         source: where the numbers come from. Read them with ``log_probs``.
         draws: which draws they are of.
         ids: names of the points, or None.
+        classes: the C labels, in the order of the class axis, or None.
     """
 
     source: Source
     draws: Draws
     ids: tuple[Hashable, ...] | None = None
+    classes: tuple[Label, ...] | None = None
 
     @classmethod
     def from_probs(
-        cls, x: Any, axes: str = "nsc", *, draw_ids: Sequence[str | int] | None = None, weights: Any = None
+        cls,
+        x: Any,
+        axes: str = "nsc",
+        *,
+        draw_ids: Sequence[str | int] | None = None,
+        weights: Any = None,
+        classes: Any = None,
     ) -> "Predictions":
         """Predictions from class probabilities.
 
@@ -53,22 +61,35 @@ class Predictions:
             axes: the order of the axes of `x`: a permutation of "nsc", or of "nc" for a single model.
             draw_ids: S distinct names of the draws. Sets that have them combine only if they are equal.
             weights: S non-negative draw weights that sum to 1; equal weights if left out.
+            classes: the C labels, in the order of the class axis. Sets that have them combine only if they are equal.
         """
-        return _checked(x, "probs", axes, draw_ids, weights)._in_memory()
+        return _checked(x, "probs", axes, draw_ids, weights, classes)._in_memory()
 
     @classmethod
     def from_logits(
-        cls, x: Any, axes: str = "nsc", *, draw_ids: Sequence[str | int] | None = None, weights: Any = None
+        cls,
+        x: Any,
+        axes: str = "nsc",
+        *,
+        draw_ids: Sequence[str | int] | None = None,
+        weights: Any = None,
+        classes: Any = None,
     ) -> "Predictions":
         """Predictions from unnormalised log-probabilities; arguments as in ``from_probs``."""
-        return _checked(x, "logits", axes, draw_ids, weights)._in_memory()
+        return _checked(x, "logits", axes, draw_ids, weights, classes)._in_memory()
 
     @classmethod
     def from_log_probs(
-        cls, x: Any, axes: str = "nsc", *, draw_ids: Sequence[str | int] | None = None, weights: Any = None
+        cls,
+        x: Any,
+        axes: str = "nsc",
+        *,
+        draw_ids: Sequence[str | int] | None = None,
+        weights: Any = None,
+        classes: Any = None,
     ) -> "Predictions":
         """Predictions from log-probabilities; arguments as in ``from_probs``."""
-        return _checked(x, "log-probs", axes, draw_ids, weights)._in_memory()
+        return _checked(x, "log-probs", axes, draw_ids, weights, classes)._in_memory()
 
     def _in_memory(self) -> "Predictions":
         """The same numbers as log-probabilities of this process's own."""
@@ -155,12 +176,17 @@ class Predictions:
         """The most probable class of each point under each draw; a tie goes to the lowest class."""
         return self.log_probs(rows).argmax(dim=-1)
 
+    def most_probable(self, rows: Rows = slice(None)) -> list[Label]:
+        """The label of the most probable class of each point by the mean of draws; its number if it has no name."""
+        best = self.subset(rows).mean_probs().argmax(dim=1).tolist()
+        return best if self.classes is None else [self.classes[index] for index in best]
+
     def subset(self, rows: Rows) -> "Predictions":
         """The same draws on some of the points, in memory."""
         ids = self.ids
         if ids is not None:
             ids = ids[rows] if isinstance(rows, slice) else tuple(ids[int(row)] for row in rows)
-        return Predictions(Stored(self.log_probs(rows)), self.draws, ids)
+        return replace(self, source=Stored(self.log_probs(rows)), ids=ids)
 
     def to(self, device: str | torch.device) -> "Predictions":
         """The same predictions, put on a device as they are read."""
@@ -171,12 +197,17 @@ class Predictions:
         """The same predictions with these draw weights."""
         return replace(self, draws=replace(self.draws, weights=check_weights(weights, self.num_draws)))
 
+    def with_classes(self, classes: Any) -> "Predictions":
+        """The same predictions with these names of the classes."""
+        return replace(self, classes=check_classes(classes, self.num_classes))
+
     def check_same_draws(self, other: "Predictions", name: str = "reference") -> None:
         """Raise DrawMismatchError unless `other` holds the same draws, weights and classes."""
         if other.num_classes != self.num_classes:
             raise DrawMismatchError(
                 f"`{name}` must have the pool's {self.num_classes} classes, got {other.num_classes}"
             )
+        check_same_classes(self.classes, other.classes, name)
         self.draws.check_same(other.draws, name)
 
     @classmethod
@@ -188,6 +219,7 @@ class Predictions:
         *,
         draw_ids: Sequence[str | int] | None = None,
         weights: Any = None,
+        classes: Any = None,
         check: Callable[["Predictions"], float] | None = None,
     ) -> "Predictions":
         """Read a ``.npy``, ``.npz`` or ``.safetensors`` file; nothing is ever unpickled.
@@ -195,7 +227,7 @@ class Predictions:
         A ``.npy`` file is memory-mapped: it is validated chunk by chunk and converted at each read, so it may be
         larger than memory. What it holds is read from the file beside it that ``save`` and ``predict`` write
         (``pool.npy.json``), if there is one. The other two hold a named array ``probs``, ``logits`` or
-        ``log_probs``, and may hold ``draw_ids`` and ``weights``.
+        ``log_probs``, and may hold ``draw_ids``, ``weights`` and ``classes``.
 
         Args:
             path: the file.
@@ -204,6 +236,7 @@ class Predictions:
             axes: the order of the axes in the file.
             draw_ids: as in ``from_probs``; overrides the file's own.
             weights: as in ``from_probs``; overrides the file's own.
+            classes: as in ``from_probs``; overrides the file's own.
             check: does the work of ``Predictions.check``, on other machines say; it is done here if left out.
         """
         path = Path(path)
@@ -217,6 +250,7 @@ class Predictions:
                 axes,
                 found.draw_ids if draw_ids is None else draw_ids,
                 found.weights if weights is None else weights,
+                found.classes if classes is None else classes,
                 MappedFile.of(found.array, path, axes) if isinstance(found.array, np.memmap) else None,
                 check,
             )
@@ -229,11 +263,10 @@ class Predictions:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write log-probabilities, axes "nsc", to a ``.npy``, ``.npz`` or ``.safetensors`` file, atomically.
 
-        A ``.npy`` file gets a small JSON file beside it, as ``pool.npy.json``, with what it holds, ids and weights.
+        A ``.npy`` file gets a small JSON file beside it, ``pool.npy.json``: what it holds, ids, weights and classes.
         """
-        write_predictions(
-            Path(path), self.shape, self.dtype, (chunk for _, chunk in self.chunks()), self.draw_ids, self.weights
-        )
+        chunks = (chunk for _, chunk in self.chunks())
+        write_predictions(Path(path), self.shape, self.dtype, chunks, self.draw_ids, self.weights, self.classes)
 
     def __repr__(self) -> str:
         kind = f"{self.num_points} points, {self.num_draws} draws, {self.num_classes} classes"
@@ -246,9 +279,19 @@ def stored_predictions(
     draw_ids: tuple[str, ...] | None = None,
     weights: Tensor | None = None,
     file: MappedFile | None = None,
+    classes: tuple[Label, ...] | None = None,
 ) -> Predictions:
     """Predictions of numbers that are known to be right; they are neither checked nor copied."""
-    return Predictions(Stored(numbers, values, file), Draws(numbers.shape[1], draw_ids, weights))
+    return Predictions(Stored(numbers, values, file), Draws(numbers.shape[1], draw_ids, weights), classes=classes)
+
+
+def check_same_classes(own: tuple[Label, ...] | None, other: tuple[Label, ...] | None, name: str) -> None:
+    """Raise DrawMismatchError if both name their classes, and not alike."""
+    if own is not None and other is not None and own != other:
+        a, b = next((a, b) for a, b in zip(own, other, strict=True) if a != b)
+        raise DrawMismatchError(
+            f"`{name}` must name the classes as the pool does, in the same order, got {b!r} where the pool has {a!r}"
+        )
 
 
 def _checked(
@@ -257,6 +300,7 @@ def _checked(
     axes: str,
     draw_ids: Sequence[str | int] | None,
     weights: Any,
+    classes: Any = None,
     file: MappedFile | None = None,
     check: Callable[[Predictions], float] | None = None,
 ) -> Predictions:
@@ -265,9 +309,9 @@ def _checked(
         raise UnknownNameError("kind of values", str(values), get_args(Values))
     numbers = as_nsc(as_tensor(x), axes)
     ids, checked_weights = check_draw_ids(draw_ids, numbers.shape[1]), check_weights(weights, numbers.shape[1])
-    wrapped = stored_predictions(numbers, values, ids, checked_weights, file)
+    wrapped = stored_predictions(numbers, values, ids, checked_weights, file, check_classes(classes, numbers.shape[2]))
     off = wrapped.check() if check is None else check(wrapped)
     # Log-probabilities that are off by more than rounding need what logits need: to be normalised when read.
     if values == "log-probs" and off > ROUNDING:
-        return stored_predictions(numbers, "logits", ids, checked_weights, file)
+        return replace(wrapped, source=Stored(numbers, "logits", file))
     return wrapped

@@ -26,6 +26,12 @@ def shown(kind: SourceKind, name: str, content: str | None, root: Path | None) -
     return Shown(name, content or "")
 
 
+def shown_path(path: Path) -> str:
+    """A path as people write it: from the current folder if it is below that, else whole."""
+    here = Path.cwd()
+    return (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Questions for one person.
@@ -99,7 +105,7 @@ class Batch:
         """The i-th item in these columns."""
         content = self.contents[i] or ""
         if self.kind == "images" and self.root is not None:
-            return [(self.root / content).as_posix()]
+            return [shown_path(self.root / content)]
         if self.kind != "table":
             return [content] if self.columns else []
         row = json.loads(content)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,8 @@ class Vectors:
 
 
 def source_path(data: Data, folder: Path) -> Path:
-    """Where the items are, seen from here."""
-    path = Path(data.path)
-    return path if path.is_absolute() else folder / path
+    """Where the items are."""
+    return (folder / data.path).resolve()
 
 
 def project_encoder(settings: Settings) -> Encoder:
@@ -88,12 +87,12 @@ def content_of(item: Item, kind: Kind, root: Path) -> tuple[str, str]:
     return text, _digest(text.encode())
 
 
-def vector_items(vectors: np.ndarray, names: Sequence[str]) -> Iterator[NewItem]:
+def vector_items(vectors: np.ndarray, names: Sequence[str], costs: Mapping[str, float]) -> Iterator[NewItem]:
     """Items that are nothing but an embedding."""
     for start in range(0, len(vectors), BLOCK):
         block = np.ascontiguousarray(vectors[start : start + BLOCK], dtype=np.float32) + 0.0  # -0 is 0
         for name, vector in zip(names[start : start + BLOCK], block, strict=True):
-            yield NewItem(normal_id(name), None, _digest(vector.tobytes()))
+            yield NewItem(normal_id(name), None, _digest(vector.tobytes()), costs.get(normal_id(name), 1.0))
 
 
 def normal_id(name: str) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from batchbalance.checks import check_whole
 
 NUM_FOLDS = 5
-NUM_SHOWN = 10
+NUM_SHOWN, UNLIKELY = 10, 0.2  # labels shown at most, and how probable they may be
 
 # Trains on some rows of the labelled items and gives class probabilities (n, C) of others.
 TrainAndPredict = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]]
@@ -108,7 +108,7 @@ def cross_validated_error(probs: NDArray[Any], labels: NDArray[Any], judged: NDA
 def likely_errors(
     probs: NDArray[Any], labels: NDArray[Any], judged: NDArray[Any], limit: int = NUM_SHOWN
 ) -> list[Suspect]:
-    """The labels that the model finds least likely and would have given otherwise, the least likely first.
+    """The labels that the model finds least likely, below 0.2, and would have given otherwise; the least likely first.
 
     Args:
         probs: (L, C) by models that have not seen the label.
@@ -126,6 +126,7 @@ def likely_errors(
             int(rows[i]), int(labels[rows[i]]), int(suggested[i]), float(own[i]), float(probs[rows[i], suggested[i]])
         )
         for i in np.argsort(own, kind="stable")[:limit]
+        if own[i] < UNLIKELY
     ]
 
 

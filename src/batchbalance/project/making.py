@@ -1,5 +1,7 @@
 """Making a project: its folder, its items, its embeddings; and adding to them."""
 
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -36,18 +38,15 @@ class Maker:
             new = self._folder / sources.NEW
             sources.copy_vectors([vectors], new)
             costs = sources.read_costs(self._folder / data.cost) if data.cost is not None else {}
-            made = [
-                NewItem(each.id, None, each.digest, costs.get(each.id, 1.0))
-                for each in sources.vector_items(vectors, names)
-            ]
+            made = sources.vector_items(vectors, names, costs)
             using = None
         else:
             found = sources.open_source(data, self._folder)
             self.notes += found.notes
             using = self.encoder()
             names = self._embedded(found, using, data.skip_bad)
-            made = list(sources.new_items(data, self._folder, names, found))
-        self._check_new(made)
+            made = sources.new_items(data, self._folder, names, found)
+        self._check_new(names)
         sources.install(self._folder, self._store.num_items, using, self._settings.image_size)
         return self._store.add_items(self._with_audit(made), data.path)
 
@@ -88,19 +87,19 @@ class Maker:
         self.notes += [f"left out: {reason}" for _, reason in made.skipped]
         return made.ids
 
-    def _check_new(self, made: list[NewItem]) -> None:
+    def _check_new(self, names: list[str]) -> None:
         """Refuse ids that come twice or are there already, before anything is written."""
         seen: set[str] = set()
-        for item in made:
-            if item.id in seen:
-                raise FileFormatError(f"items must have distinct ids, got {item.id!r} more than once")
-            if self._store.num_items and self._store.row_of(item.id) is not None:
-                raise ValueError(f"new items must have ids of their own, got {item.id!r}, which is there already")
-            seen.add(item.id)
+        for name in map(sources.normal_id, names):
+            if name in seen:
+                raise FileFormatError(f"items must have distinct ids, got {name!r} more than once")
+            if self._store.num_items and self._store.has(name):
+                raise ValueError(f"new items must have ids of their own, got {name!r}, which is there already")
+            seen.add(name)
 
-    def _with_audit(self, made: list[NewItem]) -> list[NewItem]:
-        aside = is_audit([item.id for item in made], self._settings.seed, self._settings.audit)
-        return [
-            NewItem(item.id, item.content, item.digest, item.cost, bool(audit))
-            for item, audit in zip(made, aside, strict=True)
-        ]
+    def _with_audit(self, made: Iterator[NewItem]) -> Iterator[NewItem]:
+        """Items, each with whether it is set aside."""
+        while block := list(islice(made, BLOCK)):
+            aside = is_audit([item.id for item in block], self._settings.seed, self._settings.audit)
+            for item, audit in zip(block, aside.tolist(), strict=True):
+                yield NewItem(item.id, item.content, item.digest, item.cost, audit)

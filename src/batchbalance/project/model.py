@@ -7,9 +7,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchbalance.posteriors import BayesianHead, Fitted, Posterior, PosteriorFit, posterior_options
+from batchbalance.checks import check_whole
+from batchbalance.errors import UnknownNameError
+from batchbalance.networks import NETWORKS
+from batchbalance.posteriors import (
+    POSTERIORS,
+    BayesianHead,
+    EstimatorFit,
+    Fitted,
+    Posterior,
+    PosteriorFit,
+    PosteriorOptions,
+    posterior_options,
+)
 from batchbalance.predictions import OnDemand, Predictions, Rows
 from batchbalance.predictions.draws import Draws
+from batchbalance.registry import imported, is_path
+from batchbalance.sections import check_keys
 
 BLOCK = 4096  # embeddings predicted at a time
 
@@ -34,23 +48,53 @@ class Trained:
         return self.fitted.posterior
 
 
-def model_fit(table: dict[str, Any], num_classes: int) -> PosteriorFit:
+def named_model(name: str) -> dict[str, Any]:
+    """The settings of a model by one name: a posterior, a network, or the path of either or of an estimator."""
+    if name in POSTERIORS:
+        return {"kind": name}
+    if name in NETWORKS:
+        return {"network": name}
+    if not is_path(name):
+        raise UnknownNameError("model", name, [*POSTERIORS, *NETWORKS, "package.module:Name"])
+    found = imported("model", name)
+    if isinstance(found, type) and issubclass(found, PosteriorOptions):
+        return {"kind": name}
+    return {"estimator": name} if hasattr(found, "fit") else {"network": name}
+
+
+def model_fit(table: dict[str, Any], num_classes: int) -> PosteriorFit | EstimatorFit:
     """What trains the model that a table of settings names."""
-    options = dict(table)
-    kind = options.pop("kind", None)
-    network = options.pop("network", None)
-    if kind is None:
-        kind = "mc-dropout" if network is not None else "bayesian-head"
-    return PosteriorFit(posterior_options(kind, **options), num_classes, network)
+    given = dict(table)
+    kind, network, estimator = (given.pop(key, None) for key in ("kind", "network", "estimator"))
+    if estimator is None:
+        default = "bayesian-head" if network is None else "mc-dropout"
+        return PosteriorFit(posterior_options(kind or default, **given), num_classes, network)
+    if kind is not None or network is not None:
+        raise ValueError("`model` must name an estimator or a kind of posterior, got both; leave one out")
+    check_keys("[model] with an estimator", given, ("size", "options"))
+    found = imported("estimator", estimator)
+    made = found(**given.get("options", {})) if isinstance(found, type) else found
+    return EstimatorFit(made, range(num_classes), check_whole("model.size", given.get("size", 20), 2))
 
 
 def trained(
-    fit: PosteriorFit, vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, unlabelled: np.ndarray, seed: int
+    fit: PosteriorFit | EstimatorFit,
+    vectors: np.ndarray,
+    rows: np.ndarray,
+    labels: np.ndarray,
+    unlabelled: np.ndarray,
+    seed: int,
 ) -> Trained:
     """Train on some rows; those of `unlabelled` are looked at without a label by models that can."""
-    others = as_inputs(vectors[unlabelled]) if fit.uses_unlabelled else None
     classes = torch.from_numpy(np.asarray(labels, dtype=np.int64))
-    return Trained(fit(as_inputs(vectors[rows]), classes, seed, others), rows, labels)
+    inputs = as_inputs(vectors[rows])
+    if isinstance(fit, PosteriorFit):
+        others = as_inputs(vectors[unlabelled]) if fit.uses_unlabelled else None
+        return Trained(fit(inputs, classes, seed, others), rows, labels)
+    committee = fit(inputs, classes, seed)
+    if committee is None:
+        raise ValueError("labels of at least two classes are needed to train, got one class")
+    return Trained(Fitted(committee), rows, labels)
 
 
 def reported(posterior: Posterior) -> Posterior:

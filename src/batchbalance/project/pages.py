@@ -42,7 +42,7 @@ def status_page(status: Status) -> str:
     above = {"accuracy", "classes", "likely label error", "cannot be known", "note"}
     above |= {each.rule for each in status.advice}
     parts = [f"<h1>{escape(title)}</h1>", *_headline(status), *_warned(status), *_charts(status)]
-    parts += ["<h2>Whether to stop</h2>", _advice(status), *_classes(status), *_items(status)]
+    parts += ["<h2>Whether to stop</h2>", _advice(status), *_items(status), *_classes(status)]
     told = [row for row in status.rows() if row[0].partition(":")[0] not in above]
     parts += ["<h2>More</h2>", f'<div class="more">{table(["", ""], told, is_text=True)}</div>']
     return page(title, parts, STYLE)
@@ -50,12 +50,12 @@ def status_page(status: Status) -> str:
 
 def status_fragment(status: Status) -> str:
     """A status in a notebook: the curve above the table."""
-    return f"<div>{_accuracy_chart(status.curve)}{table(['', ''], status.rows(), is_text=True)}</div>"
+    return f"<div>{_accuracy_chart(status.curve)}{_in_notebook(status.rows())}</div>"
 
 
 def project_fragment(name: str, rows: Sequence[tuple[str, str]]) -> str:
     """A project in a notebook: its name and what it is made of."""
-    return f"<div><strong>{escape(name)}</strong>{table(['', ''], rows, is_text=True)}</div>"
+    return f"<div><strong>{escape(name)}</strong>{_in_notebook(rows)}</div>"
 
 
 def batch_page(project: str, items: Sequence[Shown], classes: Sequence[str], answers: str = "batch.csv") -> str:
@@ -86,6 +86,13 @@ def thumbnail(path: Path) -> str | None:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=QUALITY)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _in_notebook(rows: Sequence[tuple[str, str]]) -> str:
+    """A table with its styles in it: a notebook has styles of its own, which put texts to the right."""
+    left = 'style="text-align:left;vertical-align:top"'
+    told = (f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>" for name, text in rows)
+    return f"<table><tbody>{''.join(told)}</tbody></table>"
 
 
 def _sheet(items: Sequence[Shown], told: Iterable[str]) -> str:
@@ -202,4 +209,4 @@ def _guesses(guesses: Sequence[tuple[str, float]]) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return "below 1 %" if share < 0.005 else f"{100 * share:.0f} %"

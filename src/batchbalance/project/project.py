@@ -12,6 +12,7 @@ from batchbalance.labels import NewEvent
 from batchbalance.project import sheets
 from batchbalance.project.answers import Told, Undone, answer_events, as_answers, check_name, class_number, named_class
 from batchbalance.project.batch import Batch
+from batchbalance.project.model import named_model
 from batchbalance.project.opened import check_parts
 from batchbalance.project.planning import Plan, Question, is_free, waiting
 from batchbalance.project.reading import ReadableProject, seen_from
@@ -96,9 +97,10 @@ class Project(ReadableProject):
             "cost": seen_from(target, cost) if cost is not None and Path(cost).is_file() else cost,
             "ids": None if ids is None else seen_from(target, ids), "skip_bad": skip_bad,
         }  # fmt: skip
-        for key, name in (("model", "kind"), ("strategy", "name")):
-            if isinstance(settings.get(key), str):
-                settings[key] = {name: settings[key]}
+        if isinstance(settings.get("model"), str):
+            settings["model"] = named_model(settings["model"])
+        if isinstance(settings.get("strategy"), str):
+            settings["strategy"] = {"name": settings["strategy"]}
         known = {key: value for key, value in settings.items() if value is not None}
         made = as_settings({"classes": [named_class(each) for each in classes], "data": data, **known})
         if len(set(made.classes)) < len(made.classes):
@@ -110,9 +112,14 @@ class Project(ReadableProject):
         if test is not None:
             sheets.read_answers(test)  # a mistake is found before the work begins
         write_settings(target, made)
-        project = cls(target, allow_imports=True, progress=progress)
-        if test is not None:
-            project.set_test(test)
+        try:
+            project = cls(target, allow_imports=True, progress=progress)
+            if test is not None:
+                project.set_test(test)
+        except Exception:  # a mistake, not an interruption: the folder is free for another try
+            for name in ("project.toml", "labels.sqlite"):
+                (target / name).unlink(missing_ok=True)
+            raise
         return project
 
     @classmethod
@@ -349,7 +356,9 @@ class Project(ReadableProject):
             asked = [each for each in plan.questions if each.row in under_way or is_free(state, each.row, who)]
             drawn = [each for each in plan.drawn if not self._is_drawn(state, each)]
             batch = max(batch, state.num_batches)
-            self._store.log.append([NewEvent("asked", x.row, x.reason, who, batch=batch) for x in [*asked, *drawn]])
+            events = [NewEvent("asked", each.row, each.reason, who, batch=batch) for each in asked]
+            events += [NewEvent("drawn", each.row, each.reason, batch=batch) for each in drawn]
+            self._store.log.append(events)
 
     def _is_drawn(self, state: State, question: Question) -> bool:
         view = state.items.get(question.row)

@@ -92,7 +92,7 @@ class Settings(Section):
         """Names that are paths of code ("package.module:Name"), and what each is."""
         named = {"encoder": self.encoder, "strategy": self.strategy.get("name")}
         named |= {f"model's {key}": self.model.get(key) for key in ("kind", "network", "estimator")}
-        families = ("timm:", "sentence-transformers:")
+        families = ("timm:", "sentence-transformers:", "sklearn.")  # what is installed with us, or no code
         return {
             str(name): kind
             for kind, name in named.items()

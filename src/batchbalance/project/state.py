@@ -32,8 +32,9 @@ class ItemView:
         last: who answered last.
         open: whom it was asked and who has neither answered, skipped nor given it back; with the number of the event.
         skipped: who skipped it, and was not asked again.
-        reasons: why it was asked: "audit", "random", or the name of a strategy; empty if it never was.
-        first_asked: the number of the event that asked it first.
+        reasons: why it was asked: "audit", "random", or the name of a strategy; empty if it never was. An item whose
+            turn in the audit or the random arm came while its label was known, or asked for, is only drawn.
+        first_asked: the number of the event that asked or drew it first.
         flags: notes of those who flagged it.
         comments: other notes.
         seconds: how long answers took, all together.
@@ -70,10 +71,11 @@ class ItemView:
     def take(self, event: Event) -> None:
         """Count an event in."""
         who = event.who
-        if event.kind == "asked":
+        if event.kind in ("asked", "drawn"):
             self.reasons.append(str(event.value))
             if self.first_asked is None:
                 self.first_asked = event.number
+        if event.kind == "asked":
             if who not in self.answers or self.is_disputed:
                 self.open[who] = event.number
             self.skipped.pop(who, None)

@@ -316,6 +316,11 @@ def told_accuracy(found: Accuracy | None) -> str:
     return f"{found.value:.3f} [{low:.3f}, {high:.3f}] (95 %, {ONE_LOOK}; {of})"
 
 
+def told_share(share: float) -> str:
+    """A probability to two digits; one that would round to 0 is below 0.01."""
+    return "below 0.01" if share < 0.005 else f"{share:.2f}"
+
+
 def _rows(status: Status) -> Iterator[tuple[str, str]]:
     facts, counts = status.facts, status.facts.counts
     yield "project", f"{facts.name}, {counts.items:,} items, {len(facts.classes)} classes"
@@ -372,7 +377,7 @@ def _doubts(facts: Facts) -> Iterator[tuple[str, str]]:
     differ = f", {len(copies.conflicts):,} groups with labels that differ" if copies.conflicts else ""
     yield "exact copies", f"{copies.num_copies:,}{differ}"
     for each in facts.suspects:
-        text = f"{each.item.id}: {each.label!r} has probability {each.probability:.2f}; {each.suggested!r}?"
+        text = f"{each.item.id}: {each.label!r} has probability {told_share(each.probability)}; {each.suggested!r}?"
         yield "likely label error", text
 
 

@@ -89,8 +89,8 @@ def cohen_kappa(first: NDArray[Any], second: NDArray[Any]) -> float:
     return 1.0 if by_chance == 1 else (agreed - by_chance) / (1 - by_chance)
 
 
-def agreement(rounds: Sequence[Round]) -> Advice:
-    """Whether successive models, at least 20 labels apart, agree on the fixed set."""
+def agreement(rounds: Sequence[Round], least: float = LEAST_KAPPA) -> Advice:
+    """Whether successive models, at least 20 labels apart, agree on the fixed set by a mean κ of `least` or more."""
     models = _apart(rounds, SPAN)[-NUM_STEPS - 1 :]
     if len(models) <= NUM_STEPS:
         return Advice("agreement", "cannot tell", f"There are not yet {NUM_STEPS + 1} models {SPAN} labels apart.")
@@ -98,14 +98,14 @@ def agreement(rounds: Sequence[Round]) -> Advice:
     kappa = sum(cohen_kappa(a, b) for a, b in pairs) / len(pairs)
     return Advice(
         "agreement",
-        "stop" if kappa >= LEAST_KAPPA else "go on",
+        "stop" if kappa >= least else "go on",
         f"The last {len(models)} models, at least {SPAN} labels apart, agree by κ = {kappa:.3f} on "
-        f"{len(pairs[-1][0]):,} items; {LEAST_KAPPA} or more says that they have settled.",
+        f"{len(pairs[-1][0]):,} items; {least:g} or more says that they have settled.",
     )
 
 
-def label_change(rounds: Sequence[Round]) -> Advice:
-    """Whether predicted labels still change: against the model with half as many labels, or fewer."""
+def label_change(rounds: Sequence[Round], most: float = MOST_CHANGED) -> Advice:
+    """Whether more than a share of predicted labels differs from the model with half as many labels, or fewer."""
     before = [each for each in rounds if 0 < 2 * each.num_labels <= rounds[-1].num_labels]
     if not before:
         return Advice("label change", "cannot tell", "There is no model yet with half as many labels as now.")
@@ -113,9 +113,9 @@ def label_change(rounds: Sequence[Round]) -> Advice:
     changed = float((first != last).mean())
     return Advice(
         "label change",
-        "stop" if changed <= MOST_CHANGED else "go on",
+        "stop" if changed <= most else "go on",
         f"From {before[-1].num_labels} to {rounds[-1].num_labels} labels {100 * changed:.1f} % of predicted labels "
-        f"changed, so accuracy changed by at most as much; {100 * MOST_CHANGED:.0f} % or less says that it settled.",
+        f"changed, so accuracy changed by at most as much; {100 * most:g} % or less says that it settled.",
     )
 
 
@@ -148,9 +148,11 @@ def budget_spent(budget: float | None, spent: float, unit: str = "labels") -> Ad
 def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE, *, seed: int = 0) -> Forecast | None:
     """What `more` labels would bring, if the error goes on to fall as a power of the number of labels.
 
-    The power is fitted to the models of the last three quarters of the labels, on the same audit items. The interval
-    is from 1,000 resamples of these items, each with the scatter of the models around the curve for two models (now
-    and then). That the curve is a power is assumed, not tested. None with fewer than 4 models or 20 audit labels.
+    The power is fitted to the models of the last three quarters of the labels, on the same audit items and two made-up
+    ones: one that is learned half way and one that is forgotten, since a small sample without a change does not prove
+    that there is none. The interval is from 1,000 resamples of these items, each with the models' own scatter around
+    the curve, for two models (now and then). That the curve is a power is assumed, not tested. None with fewer than 4
+    models or 20 audit labels.
 
     Args:
         num_labels: (R,) what each model was trained on, not falling.
@@ -163,6 +165,8 @@ def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE
     if len(np.unique(counts[recent])) < LEAST_ROUNDS or np.shape(is_right)[1] < LEAST_FOR_ERROR:
         return None
     wrong = 1.0 - np.asarray(is_right, dtype=np.float64)[recent]
+    learned = np.arange(len(wrong))[:, None] < len(wrong) / 2  # wrong in the first half of the models
+    wrong = np.hstack([wrong, learned, ~learned])
     num_items = wrong.shape[1]
     random = np.random.default_rng(seed)
     resampled = random.multinomial(num_items, np.full(num_items, 1 / num_items), size=NUM_RESAMPLES)
@@ -171,11 +175,13 @@ def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE
     log_counts = np.log(counts[recent])
     centred = log_counts - log_counts.mean()
     logs = np.log(errors)
-    powers = np.minimum(centred @ logs / (centred @ centred), 0.0)  # more labels do not make the curve rise
+    powers = centred @ logs / (centred @ centred)
     fitted = np.exp(logs.mean(axis=0) + powers * centred[:, None])
     gains = fitted[-1] * (1 - (1 + more / counts[-1]) ** powers)
-    scatter = np.sqrt(2 * ((errors[:, 0] - fitted[:, 0]) ** 2).sum() / max(1, len(centred) - 2))
-    spread = gains[1:] + scatter * random.standard_normal(NUM_RESAMPLES)
+    off = errors - fitted
+    # What is left of the scatter around the curve once that of the items is taken off is the models' own.
+    own = max(0.0, float((off[:, 0] ** 2).sum() / (len(centred) - 2) - off[:, 1:].var(axis=1).mean()))
+    spread = gains[1:] + np.sqrt(2 * own) * random.standard_normal(NUM_RESAMPLES)
     low, high = np.quantile(spread, [ALPHA / 2, 1 - ALPHA / 2])
     return Forecast(more, float(gains[0]), Interval(float(low), float(high)))
 

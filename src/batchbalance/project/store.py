@@ -5,7 +5,6 @@ that items are as safe from silent damage as events are.
 """
 
 import hashlib
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -81,17 +80,17 @@ class ProjectStore:
         return self._is_audit
 
     def add_items(self, items: Iterable[NewItem], note: str) -> int:
-        """Add items and the event that they came; how many there were. Within a transaction of the log."""
-        digest, first = hashlib.sha256(), self._num_items
-        row = first
+        """Add items, whose ids must be new, and the event that they came, in a transaction; how many there were."""
+        digest, expected = hashlib.sha256(), self._num_items
         with self.log.writing() as connection:
+            self.events()
+            first = row = self._num_items
+            if first != expected:
+                raise BlockingIOError(f"another process has added items to {self.log.path} meanwhile; try again")
             iterator = iter(items)
             while block := list(islice(iterator, BLOCK)):
                 rows = [(row + i, x.id, x.content, x.digest, x.cost, int(x.is_audit)) for i, x in enumerate(block)]
-                try:
-                    connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", rows)
-                except sqlite3.IntegrityError as error:
-                    raise ValueError(f"ids must be distinct, got {self._twice(block)!r} more than once") from error
+                connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", rows)
                 for each in rows:
                     digest.update(_line(each[0], each[1], each[3], each[4], each[5]))
                 row += len(rows)
@@ -100,18 +99,16 @@ class ProjectStore:
         self.events()
         return row - first
 
-    def _twice(self, block: Sequence[NewItem]) -> str:
-        seen = set()
-        for item in block:
-            if item.id in seen or self.row_of(item.id) is not None:
-                return item.id
-            seen.add(item.id)
-        return "one"
+    def has(self, name: str) -> bool:
+        """Whether there is an item of that id, by the index alone."""
+        return bool(self.log.query("SELECT 1 FROM items WHERE id = ?", (name,)))
 
     def row_of(self, name: str) -> int | None:
         """The row of an id; None if there is none."""
         found = self.log.query("SELECT row FROM items WHERE id = ?", (name,))
         if not found:
+            if self.log.query("SELECT 1 FROM items NOT INDEXED WHERE id = ?", (name,)):
+                raise self._damage(f"its index has lost {name!r}")
             return None
         # Not by the index, which no hash covers.
         if self.ids([found[0][0]]) != [name]:

@@ -1,13 +1,16 @@
-"""What a reader must know before believing a report: few trials, unequal seeds or versions, runs that end early."""
+"""What a reader must know before believing a report: few trials, unequal seeds or versions, poor fits."""
 
 from collections.abc import Iterator
 
+from batchbalance.lab.records import Run
 from batchbalance.lab.report.comparisons import ENOUGH_TRIALS, Report
+
+FITTED = 0.9  # training accuracy below which a network did not fit its labels
 
 
 def notes(report: Report) -> list[str]:
     """The notes of a report, one sentence or two each."""
-    return [*_runs(report), *_versions(report), *_trials(report), *_counts(report), *_tests(report)]
+    return [*_runs(report), *_fits(report), *_versions(report), *_trials(report), *_counts(report), *_tests(report)]
 
 
 def _runs(report: Report) -> Iterator[str]:
@@ -25,6 +28,29 @@ def _runs(report: Report) -> Iterator[str]:
            report.span[1] < max(other.labels[1] for other in report.summaries)]  # fmt: skip
     if cut:
         yield f"Areas are over {report.span[0]} to {report.span[1]} labels, because {', '.join(cut)} ends there."
+
+
+def _fits(report: Report) -> Iterator[str]:
+    for run in report.runs:
+        fits = _training_accuracies(run)
+        poor = [(accuracy, num_labels) for accuracy, num_labels in fits if accuracy < FITTED]
+        if poor:
+            lowest, at = min(poor)
+            yield (
+                f"{run.label}: the networks of {len(poor)} of {len(fits)} rounds did not fit their training labels "
+                f"(training accuracy below {FITTED:g}; lowest {lowest:.2f} at {at} labels), so that the comparison may "
+                "tell more about the training than about the strategy. Train for more steps."
+            )
+
+
+def _training_accuracies(run: Run) -> list[tuple[float, int]]:
+    """The training accuracy of the worst network of each round that tells, and the training labels of the round."""
+    return [
+        (min(kept["training_accuracy"] for kept in record["training"]), record["num_labelled"])
+        for records in run.trials.values()
+        for record in records
+        if record.get("training")
+    ]
 
 
 def _versions(report: Report) -> Iterator[str]:

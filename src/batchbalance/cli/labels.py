@@ -1,0 +1,162 @@
+"""`batchbalance select --labels`: a head fitted on the labels that there are, and what it predicts for the pool."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchbalance.errors import FileFormatError
+
+if TYPE_CHECKING:
+    from batchbalance.posteriors import BayesianHead
+    from batchbalance.posteriors.pool import InputFile
+    from batchbalance.predictions import Predictions
+    from batchbalance.strategies import Strategy
+
+SHOW_PROGRESS = 10**8  # predicted numbers; fewer take some seconds
+STORED_SHARE = 0.25  # of free memory; predictions that take more are made where they are read
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of some points of a pool, by row.
+
+    Attributes:
+        path: where they come from.
+        of_rows: the label of each row that has one.
+    """
+
+    path: Path
+    of_rows: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> list[str]:
+        """The distinct labels, sorted."""
+        return sorted(set(self.of_rows.values()))
+
+
+def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
+    """The labels in a file with the columns `id` and `label`; a blank label is a point that has none yet.
+
+    Args:
+        path: CSV (with commas or semicolons), TSV, JSON lines or Parquet.
+        names: the ids of all points; their numbers from 0 if None.
+        num_points: N.
+    """
+    from batchbalance.encoders.rows import open_rows
+
+    rows = open_rows(path)
+    missing = next((column for column in ("id", "label") if column not in rows.columns), None)
+    if missing is not None:
+        raise FileFormatError(f"{path} must have the columns id and label, got {', '.join(rows.columns)}")
+    position = {name: row for row, name in enumerate(names or map(str, range(num_points)))}
+    found: dict[int, str] = {}
+    for cells in rows:
+        name, label = _text(cells.get("id")), _text(cells.get("label")).strip()
+        row = position.get(name, position.get(name.strip()))
+        if row is None:
+            raise FileFormatError(f"{path} must name points of the pool, got {name!r}; {_advice(names, num_points)}")
+        if label and found.setdefault(row, label) != label:
+            raise FileFormatError(
+                f"{path} must have one label for each id, got {found[row]!r} and {label!r} for {name!r}; keep one"
+            )
+    return Labels(path, found)
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What labels say about the rest of a pool.
+
+    Attributes:
+        rows: the points that have labels.
+        told: one line for the user.
+        predictions: of the pool; None if the strategy needs none, or if labels are not of two classes yet.
+        error: the head's cross-validated error; None if the strategy has no use for it, or nobody knows.
+    """
+
+    rows: list[int]
+    told: str
+    predictions: "Predictions | None" = None
+    error: float | None = None
+
+
+def learn(labels: Labels, embeddings: Path | None, strategy: "Strategy | str", seed: int) -> Learned:
+    """Fit a head on labels of the embeddings in a file, if there are two classes of them, and predict the rest.
+
+    Args:
+        labels: of some of the points.
+        embeddings: a ``.npy`` file.
+        strategy: that the batch is chosen by, or "auto".
+        seed: for the head.
+    """
+    from batchbalance.posteriors.pool import InputFile
+
+    if embeddings is None:
+        raise ValueError("--labels needs --embeddings to fit a head on, got none; batchbalance embed makes them")
+    rows, classes = sorted(labels.of_rows), labels.classes
+    needs_predictions = isinstance(strategy, str) or strategy.needs_predictions
+    if len(classes) < 2:
+        if not isinstance(strategy, str) and needs_predictions:
+            got = f"only {classes[0]!r}" if classes else "none"
+            raise ValueError(
+                f"{labels.path} must have labels of at least two classes for strategy {strategy.name!r}, got {got}; "
+                "leave --strategy out to choose by embeddings alone"
+            )
+        known = f"all {len(rows)} labels are {classes[0]!r}" if classes else "no labels yet"
+        return Learned(rows, f"head         none: {known}, so that there is nothing to tell apart")
+    head = fitted_head(labels, InputFile.open(embeddings), seed)
+    predictions = predicted(head, embeddings) if needs_predictions else None
+    error = head.tuned.error if head.tuned is not None and uses(strategy, "validation_error") else None
+    return Learned(rows, _told(labels, head), predictions, error)
+
+
+def fitted_head(labels: Labels, points: "InputFile", seed: int) -> "BayesianHead":
+    """The head for these labels, centred with the whole pool."""
+    from batchbalance.posteriors import BayesianHead
+
+    rows = sorted(labels.of_rows)
+    texts = [labels.of_rows[row] for row in rows]
+    return BayesianHead(seed=seed).fit(points.read(rows), texts, unlabelled=points.array)
+
+
+def predicted(head: "BayesianHead", path: Path) -> "Predictions":
+    """What a head predicts for the embeddings in a file: held in memory, or made where it is read if that is large."""
+    from batchbalance.files import mapped_array
+    from batchbalance.machine import free_memory
+    from batchbalance.posteriors import predicted_pool
+
+    pool = predicted_pool(lambda: head, [path])
+    if 4 * math.prod(pool.shape) > STORED_SHARE * free_memory():
+        return pool
+    return head.predict(mapped_array(path), progress=math.prod(pool.shape) >= SHOW_PROGRESS)
+
+
+def uses(strategy: "Strategy | str", name: str) -> bool:
+    """Whether a strategy looks at an argument of ``select``; "auto" takes predictions and embeddings."""
+    return name == "embeddings" if isinstance(strategy, str) else name in strategy.uses
+
+
+def check_alone(**others: object) -> None:
+    """Refuse what cannot go with --labels."""
+    for name, value in others.items():
+        if value:
+            spelled = name if name == "predictions" else f"--{name}"
+            raise ValueError(f"--labels fits a head that predicts the pool, got {spelled} too; leave one out")
+
+
+def _told(labels: Labels, head: "BayesianHead") -> str:
+    known = f"head         {len(labels.of_rows):,} labels of {len(labels.classes)} classes"
+    if head.tuned is None or head.tuned.error is None:
+        return f"{known}; too few to tell its accuracy by cross-validation"
+    accuracy = f"{1 - head.tuned.error:.3f} on {head.tuned.num_held_out:,} of them"
+    return f"{known}; cross-validated accuracy {accuracy}"
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else str(cell)
+
+
+def _advice(names: list[str] | None, num_points: int) -> str:
+    if names is None:
+        return f"without --ids points go by their numbers, 0 to {num_points - 1}"
+    return f"--ids has {names[0]!r} for example"

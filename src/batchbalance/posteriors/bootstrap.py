@@ -1,0 +1,262 @@
+"""A bootstrap of any classifier: members fitted on resampled rows, each a draw.
+
+Rows are drawn with replacement; a class that came out short of its own count is filled up from its own rows. So every
+class seen stays, and what an estimator needs of each class (rows for its folds, say) is there in every resample.
+"""
+
+import random
+import re
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from batchbalance.checks import check_whole
+from batchbalance.errors import sentence
+from batchbalance.posteriors.rows import as_rows, height, take
+from batchbalance.progress import progress as shown_progress
+from batchbalance.seeds import derived_seed
+from batchbalance.threads import one_thread
+
+Array = NDArray[Any]
+
+WORTH_PROCESSES = 6.0  # seconds of fitting; starting processes takes about half as long
+
+
+@dataclass(frozen=True, eq=False)
+class Resampling:
+    """Labelled rows, and an estimator to fit on resamples of them.
+
+    Attributes:
+        estimator: as the user gave it.
+        inputs: the rows, of any type that `take` reads.
+        labels: (n,) as the estimator gets them.
+        codes: (n,) the number of each row's class.
+        seed: same seed, same members.
+        one_job: whether the estimator's own ``n_jobs`` becomes 1.
+    """
+
+    estimator: Any
+    inputs: Any
+    labels: Array
+    codes: Array
+    seed: int
+    one_job: bool = False
+
+    def member(self, draw: int) -> Any:
+        """The fitted member of a draw: the same in any process, on any number of cores."""
+        from threadpoolctl import threadpool_limits
+
+        rows = resampled(self.codes, np.random.default_rng(derived_seed(self.seed, "bootstrap", draw)))
+        seed = derived_seed(self.seed, "bootstrap-member", draw) % 2**32
+        member = as_new(self.estimator, seed, one_job=self.one_job)
+        with seeded(seed), threadpool_limits(1), one_thread():
+            member.fit(take(self.inputs, rows), self.labels[rows])
+        return member
+
+
+@dataclass(frozen=True, eq=False)
+class Bootstrap:
+    """Fitted members.
+
+    Attributes:
+        members: the classifiers.
+        classes: (K,) the labels seen, sorted.
+        is_encoded: whether members were fitted on the numbers of the labels.
+        name: made of the estimator, the data and the seed.
+    """
+
+    members: list[Any]
+    classes: Array
+    is_encoded: bool
+    name: str
+
+    def classes_of(self, member: Any) -> Array:
+        """The labels of a member's columns; every member saw every class, so that one that does not say has all."""
+        own = getattr(member, "classes_", None)
+        if own is None:
+            return self.classes
+        return self.classes[np.asarray(own).astype(int)] if self.is_encoded else np.asarray(own)
+
+
+def bootstrapped(
+    estimator: Any, inputs: Any, labels: Any, *, size: Any, seed: Any, jobs: Any = None, progress: bool = False
+) -> Bootstrap:
+    """Fit members on resamples; arguments as in ``Committee.bootstrap``."""
+    size, jobs = check_whole("size", size), None if jobs is None else check_whole("jobs", jobs)
+    estimator = getattr(estimator, "best_estimator_", estimator)  # of a search that is done
+    if isinstance(estimator, type) or not hasattr(estimator, "fit"):
+        what = f"the class {estimator.__name__}; call it" if isinstance(estimator, type) else repr(estimator)
+        raise ValueError(f"`estimator` must be a classifier with `fit` and `predict_proba`, got {what}")
+    inputs = as_rows(inputs, "`X`")
+    checked = as_labels(labels, height(inputs))
+    classes, codes = np.unique(checked, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(
+            f"`y` must hold at least two classes, got only {classes[0]!s}; label rows of another one first"
+        )
+    task = Resampling(estimator, inputs, checked, codes, check_whole("seed", seed, 0))
+    with shown_progress("fitting members", size, progress) as bar:
+        task, found = _fitted(task, size, jobs)
+        members = []
+        for member in found:
+            members.append(member)
+            bar.advance()
+    return Bootstrap(members, classes, task.labels is task.codes, _named(task))
+
+
+def resampled(codes: Array, generator: np.random.Generator) -> Array:
+    """As many rows, with replacement, and as many more as classes lack that have fewer of them than before."""
+    rows = generator.integers(len(codes), size=len(codes))
+    lacking = np.bincount(codes) - np.bincount(codes[rows], minlength=int(codes.max()) + 1)
+    more = [generator.choice(np.flatnonzero(codes == code), lacking[code]) for code in np.flatnonzero(lacking > 0)]
+    return np.concatenate([rows, *more])
+
+
+def as_new(estimator: Any, seed: int, *, one_job: bool = False) -> Any:
+    """An unfitted copy of an estimator, with every random state in it set, as bagging does."""
+    from sklearn.base import clone
+
+    new = clone(estimator, safe=False)
+    if not hasattr(new, "get_params"):
+        return new
+    params = new.get_params(deep=True)
+    stream = np.random.default_rng(seed)
+    changes = {name: int(stream.integers(2**31)) for name in sorted(params) if _is_named(name, "random_state")}
+    if one_job:
+        changes |= {name: 1 for name, value in params.items() if _is_named(name, "n_jobs") and value is not None}
+    return new.set_params(**changes) if changes else new
+
+
+def _is_named(parameter: str, name: str) -> bool:
+    return parameter == name or parameter.endswith(f"__{name}")
+
+
+def as_labels(labels: Any, num: int) -> Array:
+    """(n,) labels, all text or all numbers, none missing."""
+    if isinstance(labels, Tensor):
+        labels = labels.detach().cpu().numpy()
+    given = np.array(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
+    if given.ndim != 1:
+        raise ValueError(f"`y` must be one label for each row, got shape {given.shape}; hand over one column")
+    if len(given) != num:
+        raise ValueError(f"`y` must be one label for each of {num} rows of `X`, got {len(given)}")
+    listed = [label.item() if isinstance(label, np.generic | Tensor) else label for label in given.tolist()]
+    missing = next((row for row, label in enumerate(listed) if _is_missing(label)), None)
+    if missing is not None:
+        raise ValueError(
+            f"`y` must have no gaps, got {listed[missing]!r} in row {missing}; leave rows without label out"
+        )
+    kinds = {str if isinstance(label, str) else type(label) for label in listed}
+    is_date = given.dtype.kind in "mM"  # whose entries may come as whole numbers
+    if is_date or not (kinds == {str} or all(issubclass(kind, int | float) for kind in kinds)):
+        got = str(given.dtype) if is_date else " and ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(f"`y` must be all text or all numbers, got {got}")
+    fraction = next((label for label in listed if isinstance(label, float) and not label.is_integer()), None)
+    if fraction is not None:
+        raise ValueError(f"`y` must be labels, text or whole numbers, got {fraction}; name the classes")
+    return np.array(listed) if given.dtype.kind in "OT" else given
+
+
+def _is_missing(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas.NA is neither equal to itself nor not
+        return True
+
+
+def _fitted(task: Resampling, size: int, jobs: int | None) -> tuple[Resampling, Iterator[Any]]:
+    """The members of all draws, and the task as it had to be for this estimator."""
+    import joblib  # type: ignore[import-untyped]
+
+    workers = joblib.cpu_count() if jobs is None else jobs
+    first, task = _first(replace(task, one_job=workers > 1))
+    done, draws, seconds = [first], list(range(1, size)), 0.0
+    if draws and jobs is None:  # the first member also paid for imports, so that the second is timed
+        started = time.perf_counter()
+        done.append(task.member(draws.pop(0)))
+        seconds = (time.perf_counter() - started) * len(draws)
+    workers = min(workers, len(draws))
+    if workers <= 1 or (jobs is None and seconds < WORTH_PROCESSES):
+        return task, chain(done, map(task.member, draws))
+    return task, chain(done, _in_processes(task, draws, workers))
+
+
+def _in_processes(task: Resampling, draws: list[int], workers: int) -> Iterator[Any]:
+    """Members of some draws, several at a time; if they cannot be sent between processes, one after the other here."""
+    from sklearn.utils.parallel import Parallel, delayed  # these hand scikit-learn's settings over
+
+    found = Parallel(workers, return_as="generator")(delayed(task.member)(draw) for draw in draws)
+    for number, draw in enumerate(draws):
+        try:
+            member = next(found)
+        except Exception as error:  # of the estimator, and then it comes again below, or of sending it
+            member = task.member(draw)
+            warnings.warn(
+                f"members are fitted in this process alone, because another one failed: {sentence(error)}; use jobs=1",
+                stacklevel=2,
+            )
+            yield from chain([member], map(task.member, draws[number + 1 :]))
+            return
+        yield member
+
+
+def _first(task: Resampling) -> tuple[Any, Resampling]:
+    """The first member. Some estimators take no labels but 0, 1, 2, …: they get the numbers of the classes."""
+    try:
+        member = task.member(0)
+    except Exception as error:  # each library has its own
+        if np.array_equal(task.labels, task.codes):
+            raise
+        task = replace(task, labels=task.codes)
+        try:
+            member = task.member(0)
+        except Exception:
+            raise error from None
+    if not hasattr(member, "predict_proba"):
+        kind = type(member).__name__
+        raise ValueError(f"`estimator` must have `predict_proba`, got {kind} without it; {_remedy(member, kind)}")
+    return member, task
+
+
+def _remedy(member: Any, kind: str) -> str:
+    from sklearn.base import RegressorMixin
+
+    if isinstance(member, RegressorMixin):
+        return "take a classifier"
+    return "say voting='soft'" if hasattr(member, "voting") else f"wrap it: CalibratedClassifierCV({kind}(…))"
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed what estimators without a random state of their own draw from; all is as it was afterwards."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        try:
+            random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
+            torch.manual_seed(seed)
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+
+
+def _named(task: Resampling) -> str:
+    import joblib
+
+    new = as_new(task.estimator, 0, one_job=True)
+    data = [joblib.hash(task.inputs), task.labels, task.seed]
+    try:
+        return str(joblib.hash([new, *data]))[:10]
+    except Exception:  # functions without a name cannot be hashed; where they lie in memory says nothing
+        params = new.get_params() if hasattr(new, "get_params") else vars(new)
+        return str(joblib.hash([re.sub(r" at 0x[0-9a-f]+", "", repr(params)), *data]))[:10]

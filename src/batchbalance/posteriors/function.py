@@ -1,0 +1,134 @@
+"""A posterior from plain functions: whatever gives class predictions of a batch under several draws."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from batchbalance.checks import as_tensor, compute_dtype
+from batchbalance.errors import UnknownNameError
+from batchbalance.posteriors.contract import Posterior
+from batchbalance.posteriors.outputs import OUTPUTS
+from batchbalance.posteriors.rows import height, row_batches, take
+from batchbalance.predictions import as_nsc, check_classes, check_weights, looks_like_probs
+
+SAME = 1e-3  # how far probabilities of the same point may be apart in two calls
+
+
+class FunctionPosterior(Posterior):
+    """Functions as draws.
+
+    A function takes a batch of n inputs and gives (n, S, C), or (n, C) for one draw; the draws of several functions
+    come one after the other. Draw 7 must be the same hypothesis in every call. That is looked at once: a part of the
+    first batch is given again, and must be predicted as before.
+
+    Args:
+        functions: one function, or a list of them. They get what `predict` is given in batches: tensors, arrays,
+            DataFrames, sparse matrices, lists of texts.
+        outputs: what they give, "logits" (log-probabilities are logits too) or "probs".
+        name: what the draws are called, so that those of another model are told apart; the names of the functions if
+            left out.
+        classes: the C labels, in the order of the class axis.
+        weights: (S,) draw weights that sum to 1; equal weights if left out.
+        embedding: gives the features (n, D) of a batch, for `embed`.
+    """
+
+    kind: ClassVar[str] = "function"
+
+    def __init__(
+        self,
+        functions: Callable[[Any], Any] | Sequence[Callable[[Any], Any]],
+        outputs: str = "logits",
+        *,
+        name: str | None = None,
+        classes: Any = None,
+        weights: Any = None,
+        embedding: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._functions = [functions] if callable(functions) else list(functions)
+        wrong = next((each for each in self._functions if not callable(each)), None)
+        if not self._functions or wrong is not None:
+            got = "an empty list" if wrong is None else repr(wrong)
+            raise ValueError(f"`functions` must be a function or a list of functions, got {got}")
+        if outputs not in OUTPUTS:
+            raise UnknownNameError("kind of outputs", str(outputs), OUTPUTS)
+        self._outputs, self._embedding = outputs, embedding
+        self._name = name or "+".join(getattr(each, "__qualname__", type(each).__name__) for each in self._functions)
+        self.classes = None if classes is None else list(check_classes(classes, len(classes)) or ())
+        self.weights = weights
+        self._num_draws: int | None = None
+
+    @property
+    def draw_ids(self) -> tuple[str, ...]:
+        """The name and the number of each draw; known once something was predicted."""
+        if self._num_draws is None:
+            raise ValueError("the number of draws is not known yet; predict something first")
+        return tuple(f"{self._name}-{draw}" for draw in range(self._num_draws))
+
+    @classmethod
+    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":  # noqa: ARG003
+        """Nothing can be read: functions are not saved."""
+        raise ValueError(f"{directory} cannot be loaded: functions are not saved; make the posterior again from them")
+
+    def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
+        if isinstance(inputs, Tensor | Dataset | DataLoader):
+            return super()._batches(inputs, batch_size)
+        return row_batches(inputs, self.batch_size if batch_size is None else batch_size)
+
+    def _logits(self, batch: Any) -> Tensor:
+        logits = self._called(batch)
+        if self._num_draws is None:
+            self._check_same(batch, logits)
+            self.weights = check_weights(self.weights, logits.shape[1])
+            self._num_draws = logits.shape[1]
+        if logits.shape[1] != self._num_draws:
+            raise ValueError(f"functions must give {self._num_draws} draws of every batch, got {logits.shape[1]}")
+        if self.classes is not None and logits.shape[2] != len(self.classes):
+            raise ValueError(f"functions must give the {len(self.classes)} classes of `classes`, got {logits.shape[2]}")
+        return logits
+
+    def _called(self, batch: Any) -> Tensor:
+        """Logits of all functions, (n, S, C)."""
+        num, found = height(batch), []
+        for function in self._functions:
+            given = as_tensor(function(batch), "what a function gives").cpu()
+            given = as_nsc(given.to(compute_dtype(given.dtype)), "nsc" if given.ndim == 3 else "nc")
+            if len(given) != num:
+                raise ValueError(
+                    f"functions must give one row for each of {num} inputs, got shape {tuple(given.shape)}"
+                )
+            is_probs = looks_like_probs(given)
+            if is_probs != (self._outputs == "probs"):
+                other = "probs" if is_probs else "logits"
+                raise ValueError(
+                    f"functions must give {self._outputs}, as `outputs` says, got {given[0, 0].tolist()}, which are "
+                    f"{'non-negative and sum to 1' if is_probs else 'no distribution'}; say outputs={other!r}"
+                )
+            found.append(given.log() if is_probs else given)
+        if len({given.shape[2] for given in found}) > 1:
+            raise ValueError(f"functions must give the same classes, got {[given.shape[2] for given in found]} of them")
+        return torch.cat(found, dim=1)
+
+    def _check_same(self, batch: Any, logits: Tensor) -> None:
+        """Raise ValueError unless a part of a batch, given again, is predicted as before."""
+        start = height(batch) // 2
+        again = self._called(take(batch, slice(start, None))).softmax(dim=-1)
+        before = logits[start:].softmax(dim=-1)
+        apart = (again - before).abs().max() if again.shape == before.shape else torch.inf
+        if not apart <= SAME:
+            raise ValueError(
+                "functions must predict a point the same whenever they are asked, because a draw is one hypothesis on "
+                f"all points, got probabilities that differ by {float(apart):.2g} in a second call; fix the seed "
+                "of each draw, and switch dropout and batch statistics off"
+            )
+
+    def _hidden(self, batch: Any) -> Tensor:
+        if self._embedding is None:
+            raise ValueError("`embedding`, a function that gives the features of a batch, must be given to `embed`")
+        return as_tensor(self._embedding(batch), "what `embedding` gives").flatten(1)
+
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        raise ValueError("functions cannot be saved; save their predictions, `posterior.predict(inputs).save(path)`")

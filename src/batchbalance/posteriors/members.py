@@ -1,0 +1,161 @@
+"""What scikit-learn's ensembles are made of: fitted members, what is done to inputs before them, and their labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A fitted classifier.
+
+    Attributes:
+        classifier: what predicts.
+        columns: (K,) where its classes are among those of the committee.
+        features: which features it sees; None for all.
+    """
+
+    classifier: Any
+    columns: Array
+    features: Array | None = None
+
+    def probs(self, x: Any) -> Array:
+        """(n, K) class probabilities; a vote counts as 1 where there are none."""
+        seen = x if self.features is None else x[:, self.features]
+        if not hasattr(self.classifier, "predict_proba"):
+            labels = np.asarray(self.classifier.predict(seen))
+            votes: Array = (labels[:, None] == classes_of(self.classifier)[None, :]).astype(np.float32)
+            return votes
+        probs = np.asarray(self.classifier.predict_proba(seen))
+        if probs.ndim != 2 or probs.shape[1] != len(self.columns):
+            raise ValueError(
+                f"`predict_proba` of a {type(self.classifier).__name__} must give (n, {len(self.columns)}), one column "
+                f"for each class that it was fitted on, got shape {probs.shape}"
+            )
+        return probs
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """What is done to inputs before all members.
+
+    Attributes:
+        transformers: fitted, as the steps of a pipeline before its last.
+        names: the columns that a DataFrame must have; None if members look themselves.
+        as_array: whether members were fitted on arrays, as those of forests and bagging are.
+    """
+
+    transformers: Sequence[Any] = ()
+    names: list[str] | None = None
+    as_array: bool = False
+
+    def __call__(self, x: Any) -> Any:
+        """Inputs as the members take them."""
+        if self.names is not None and hasattr(x, "columns") and list(x.columns) != self.names:
+            raise ValueError(f"`inputs` must have the columns of the fit, {self.names}, got {list(x.columns)}")
+        for transformer in self.transformers:
+            x = transformer.transform(x)
+        return as_numbers(x) if self.as_array else x
+
+
+def as_numbers(x: Any) -> Any:
+    """A table of numbers as an array, a sparse matrix as it is."""
+    if sparse.issparse(x):
+        return x.tocsr()
+    array = np.asarray(x.to_numpy(na_value=np.nan) if hasattr(x, "iloc") else x)
+    if array.ndim != 2:
+        raise ValueError(f"`inputs` must be (N, features) for a committee, got shape {array.shape}")
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Fitted classifiers, taken from wherever they were.
+
+    Attributes:
+        members: the classifiers.
+        labels: what their classes are the numbers of; None if these are the labels themselves.
+        features: those that each sees; None for all.
+        weights: of the members; None for equal ones.
+        preparation: what is done to inputs before.
+    """
+
+    members: list[Any]
+    labels: Array | None
+    features: list[Array | None]
+    weights: list[float] | None = None
+    preparation: Preparation = Preparation()
+
+    @property
+    def classes(self) -> list[Array]:
+        """The labels of each member's columns."""
+        own = [classes_of(member) for member in self.members]
+        return own if self.labels is None else [self.labels[codes.astype(int)] for codes in own]
+
+
+def classes_of(member: Any) -> Array:
+    """The classes that a fitted classifier names."""
+    if not hasattr(member, "classes_") or not hasattr(member, "predict"):
+        raise ValueError(f"members must be fitted classifiers, got {type(member).__name__} without `classes_`")
+    return np.asarray(member.classes_)
+
+
+def names_of(fitted: Any) -> list[str] | None:
+    """The columns of the DataFrame that an estimator was fitted on, if it was one."""
+    names = getattr(fitted, "feature_names_in_", None)
+    return None if names is None else list(names)
+
+
+def ensemble_of(fitted: Any) -> Ensemble:
+    """The members of a fitted forest, bagging or voting classifier, or of a list, also behind a pipeline or search."""
+    from sklearn.ensemble import VotingClassifier
+    from sklearn.pipeline import Pipeline
+
+    if isinstance(fitted, list | tuple):
+        if not fitted:
+            raise ValueError("a committee must have at least one member, got an empty list")
+        members = [getattr(member, "best_estimator_", member) for member in fitted]
+        return Ensemble(members, None, [None] * len(members))
+    outer, before = getattr(fitted, "best_estimator_", fitted), []
+    while isinstance(outer, Pipeline) and outer.steps:
+        before += [outer[:-1]] if len(outer.steps) > 1 else []
+        outer = getattr(outer.steps[-1][1], "best_estimator_", outer.steps[-1][1])
+    if not gives_members(outer, votes=True):
+        inside = "" if outer is fitted else f" at the end of the {type(fitted).__name__}"
+        raise ValueError(
+            "a committee must come from a forest, bagging or voting classifier or a list of classifiers, got "
+            f"{type(outer).__name__}{inside}; hand over a list of several fitted ones, or make them with "
+            "`Committee.bootstrap(estimator, X, y)`"
+        )
+    if not hasattr(outer, "estimators_"):
+        raise ValueError(f"the {type(outer).__name__} must be fitted first; call `fit`")
+    if isinstance(outer.classes_, list):
+        raise ValueError(f"a committee must predict one label, got a forest for {len(outer.classes_)} outputs")
+    is_voting = isinstance(outer, VotingClassifier)
+    names = None if is_voting or before else names_of(outer)
+    preparation = Preparation(before, names, as_array=not is_voting)
+    members = list(outer.estimators_)
+    features = list(getattr(outer, "estimators_features_", [None] * len(members)))
+    weights = _votes(outer) if is_voting else None
+    return Ensemble(members, np.asarray(outer.classes_), features, weights, preparation)
+
+
+def gives_members(estimator: Any, *, votes: bool = False) -> bool:
+    """Whether an estimator is, once fitted, a committee: a forest or bagging, and with `votes` a voting classifier."""
+    from sklearn.ensemble import BaggingClassifier, ExtraTreesClassifier, RandomForestClassifier, VotingClassifier
+
+    kinds = (BaggingClassifier, ExtraTreesClassifier, RandomForestClassifier)
+    return isinstance(estimator, (*kinds, VotingClassifier) if votes else kinds)
+
+
+def _votes(voting: Any) -> list[float] | None:
+    if voting.weights is None:
+        return None
+    used = [float(w) for (_, kind), w in zip(voting.estimators, voting.weights, strict=True) if kind != "drop"]
+    return [weight / sum(used) for weight in used]
