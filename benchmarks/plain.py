@@ -196,8 +196,11 @@ def repeated(model: nn.Module, inputs: Tensor, num_draws: int, rows: int) -> Non
 
 @torch.no_grad()
 def looped(model: nn.Module, inputs: Tensor, num_draws: int, rows: int) -> None:
-    """A pass over the inputs for each draw."""
+    """A pass over the inputs for each draw, with dropout on and batch normalisation as it was trained."""
     model.train()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
     for _ in range(num_draws):
         for batch in inputs.split(rows):
             torch.log_softmax(model(batch), dim=-1)

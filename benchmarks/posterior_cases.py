@@ -1,12 +1,13 @@
 """The lines of the benchmark on posteriors: prediction, training, and memory of predicting into a file."""
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from batchbalance.networks import mnist_cnn
+from batchbalance.networks import mnist_cnn, resnet18, tabular_mlp
 from batchbalance.posteriors import MCDropout
 from batchbalance.seeds import derived_seed, generator
 from batchbalance.training import Recipe, fit
@@ -35,6 +36,81 @@ def prediction_against_usual(size: Size, seed: int) -> list[Side]:
         Side("repeated input", lambda: plain.repeated(model, inputs, few, ROWS), scale, scaled),
         Side("loop over draws", lambda: plain.looped(model, inputs, few, ROWS), scale, scaled),
     ]
+
+
+class Net(nn.Module):
+    """A backbone without dropout, and a head with it, as people write it."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits (n, 10)."""
+        return self.head(self.backbone(inputs))  # type: ignore[no-any-return]
+
+
+def backbone_and_head() -> nn.Module:
+    """A small ResNet-18 and a linear layer behind dropout."""
+    return Net(resnet18(width=0.25).features, nn.Sequential(nn.Dropout(0.5), nn.Linear(128, 10)))
+
+
+def small_table() -> nn.Module:
+    """The paper's smallest network."""
+    return tabular_mlp(10, (16,), hidden=(8, 8))
+
+
+def normalised_convolutions() -> nn.Module:
+    """3 × 3 filters with batch normalisation and dropout between."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Dropout2d(0.25),
+        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout2d(0.25),
+        nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Dropout(0.5), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+class Tokens(nn.Module):
+    """A classifier of sequences by their mean: attention or an LSTM with dropout inside."""
+
+    def __init__(self, attention: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 128, 0.1, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.body: nn.Module = encoder if attention else nn.LSTM(64, 64, 2, dropout=0.3, batch_first=True)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits (n, 10)."""
+        hidden = self.body(inputs)
+        return self.head((hidden[0] if isinstance(hidden, tuple) else hidden).mean(dim=1))  # type: ignore[no-any-return]
+
+
+def network_against_loop(build: Callable[[], nn.Module], *shape: int) -> Callable[[Size, int], list[Side]]:
+    """MC-dropout prediction of a network, all of it from the model to log-probabilities; a loop over draws."""
+
+    def sides(size: Size, seed: int) -> list[Side]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(seed, "benchmark network"))
+            model = build()
+        inputs = torch.randn(size["N"], *shape, generator=generator(seed, "benchmark inputs"))
+        few = max(1, size["S"] // 10)
+        scale, scaled = size["S"] / few, f"{few} draws of {size['S']}, scaled linearly"
+        return [
+            Side("predict", lambda: MCDropout(model, size["S"], seed).predict(inputs, batch_size=ROWS)),
+            Side("loop over draws", lambda: plain.looped(model, inputs, few, ROWS), scale, scaled),
+        ]
+
+    return sides
+
+
+NETWORKS: list[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, float]] = [
+    ("backbone", backbone_and_head, (3, 32, 32), 200, 8.0),
+    ("tabular", small_table, (16,), 2_000, 1.0),
+    ("convolutions", normalised_convolutions, (3, 16, 16), 200, 1.0),
+    ("attention", lambda: Tokens(True), (32, 64), 200, 1.0),
+    ("lstm", lambda: Tokens(False), (32, 64), 200, 1.0),
+]
 
 
 def training_against_loop(size: Size, seed: int) -> list[Side]:
@@ -73,6 +149,16 @@ def prediction_into_file(size: Size, seed: int) -> list[Side]:
 
 POSTERIOR_CASES = [
     Case("mc-dropout", prediction_against_usual, ({"N": 2_000, "S": 200},), ({"N": 100, "S": 40},)),
+    *(
+        Case(
+            f"mc-dropout-{name}",
+            network_against_loop(build, *shape),
+            ({"N": num, "S": 100},),
+            ({"N": min(num, 50), "S": 100},),
+            target,
+        )
+        for name, build, shape, num, target in NETWORKS
+    ),
     Case("training", training_against_loop, ({"N": 4_096},), ({"N": 512},)),
     Case("predict-to-file", prediction_into_file, ({"N": 4_000, "S": 50}, {"N": 40_000, "S": 50})),
 ]

@@ -17,10 +17,14 @@ def test_every_section_has_one_block():
     assert len(BLOCKS) == TEXT.count("```python\n") == TEXT.count("\n## ")
     assert {"Forest in a pipeline on a DataFrame", "Any estimator by bootstrap", "A function"} <= BLOCKS.keys()
     assert {"Embeddings", "Last layer of a fine-tuned model"} <= BLOCKS.keys()
+    assert {"Own nn.Module", "BERT"} <= BLOCKS.keys()
 
 
 def test_links_within_the_page_lead_somewhere():
-    anchors = {heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", TEXT, re.MULTILINE)}
+    anchors = {
+        re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
+    }
     assert set(re.findall(r"\]\(#([^)]*)\)", TEXT)) <= anchors
 
 

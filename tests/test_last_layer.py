@@ -98,7 +98,7 @@ def test_refusals(trained):
     x, y = data(40, 1)
     with pytest.raises(ValueError, match="must end in a linear layer"):
         BayesianHead.from_model(nn.Sequential(trained, nn.Softmax(dim=1)), [(x, y)])
-    with pytest.raises(ValueError, match="batches of inputs and labels, got Tensor"):
+    with pytest.raises(ValueError, match="batches of inputs and labels, got Tensor without labels"):
         BayesianHead.from_model(trained, [x])
     with pytest.raises(ValueError, match="at least one batch"):
         BayesianHead.from_model(trained, [])

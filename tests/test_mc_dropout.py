@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from batchbalance.networks import fashion_cnn, mnist_cnn, resnet18, tabular_mlp, vgg11
-from batchbalance.posteriors import MCDropout, mixing
+from batchbalance.posteriors import MCDropout, mixing, sliced
 from batchbalance.posteriors.sliced import Chain
 from batchbalance.seeds import generator
 
@@ -104,6 +104,21 @@ CHAINS = {
         ),
         (2, 8, 8),
     ),
+    "batch normalisation behind convolutions": (
+        sequential(
+            nn.Conv2d(2, 6, 3), nn.Dropout2d(0.5), nn.Conv2d(6, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Dropout2d(0.5), nn.Conv2d(8, 5, 2, padding=1), nn.BatchNorm2d(5, affine=False),
+            nn.LeakyReLU(-0.3), nn.MaxPool2d(2), nn.Dropout2d(0.3), nn.Flatten(), nn.Linear(20, 3),
+        ),
+        (2, 12, 12),
+    ),
+    "convolutions mixed, normalised, pooled later": (
+        sequential(
+            nn.Conv2d(2, 6, 3), nn.Dropout2d(0.2), nn.Conv2d(6, 8, 3), nn.BatchNorm2d(8), nn.Tanh(), nn.MaxPool2d(2),
+            nn.Dropout2d(0.3), nn.Conv2d(8, 5, 2), nn.Flatten(), nn.Linear(45, 3),
+        ),
+        (2, 12, 12),
+    ),
     "grouped convolution, nested, dropout twice": (
         sequential(
             nn.Sequential(nn.Conv1d(4, 6, 3), nn.Dropout1d(0.4)), nn.Conv1d(6, 6, 3, groups=3), nn.Dropout1d(0.3),
@@ -138,8 +153,10 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("num_draws", [7, 65])
-def test_the_fast_path_gives_the_general_numbers(name, num_draws):
+@pytest.mark.parametrize(("num_draws", "least", "rows"), [(7, 0, 1), (65, 0, 1), (7, 2**60, 2**12), (7, 2**60, 15)])
+def test_the_fast_path_gives_the_general_numbers(name, num_draws, least, rows, monkeypatch):
+    monkeypatch.setattr(sliced, "LEAST_PRODUCTS", least)  # cut units out, or take many draws at a time
+    monkeypatch.setattr(sliced, "STACKED_ROWS", rows)
     build, shape = CHAINS[name]
     model = built(build)
     x = random(5, *shape)
@@ -162,6 +179,8 @@ def test_the_fast_path_computes_less():
             return original(inputs, weight, bias)
 
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sliced, "LEAST_PRODUCTS", 0)
+            list(*posterior._chain.runs(x, 1))
             patch.setattr(nn.functional, "linear", spy)
             list(*posterior._chain.runs(x, 1))
         return seen[1:]  # the first is what all draws share
@@ -179,6 +198,7 @@ MIXED = [
     "stride, padding, and a pool that leaves a rest",
     "pools that overlap, wide kernels",
     "wide kernels, a draw may drop all that they give",
+    "convolutions mixed, normalised, pooled later",
 ]
 
 
@@ -254,24 +274,42 @@ class Encoder(nn.Module):
         return self.head(self.encoder(x)[:, 0])
 
 
-@pytest.mark.filterwarnings("ignore:dropout stays off")  # of attention weights
-def test_transformer_layers_use_their_masks():
-    model = built(Encoder).double()
-    x = random(4, 5, 8, dtype=torch.float64)
-    got = MCDropout(model, 3).predict(x).log_probs()
-    layer = model.encoder.layers[0].eval()
-    for draw in range(3):
-        masks = {
-            name: kept(f"encoder.layers.0.{name}", draw, shape, 0.3).double() / 0.7
-            for name, shape in (("dropout1", (5, 8)), ("dropout", (5, 16)), ("dropout2", (5, 8)))
-        }
-        with torch.no_grad():
-            attended = layer.self_attn(x, x, x, need_weights=False)[0]
-            hidden = layer.norm1(x + masks["dropout1"] * attended)
-            inner = masks["dropout"] * torch.relu(layer.linear1(hidden))
-            hidden = layer.norm2(hidden + masks["dropout2"] * layer.linear2(inner))
-            expected = torch.log_softmax(model.head(hidden[:, 0]), dim=-1)
-        torch.testing.assert_close(got[:, draw], expected, rtol=0, atol=1e-10)
+def kept_pairs(name, draw, heads, length, rate):
+    """Masks of attention weights: up to 16 tokens they are in the first block."""
+    stream = generator(0, f"mask/{name}/block/0/0", draw)
+    return (torch.rand((heads, 16, 16), generator=stream) >= rate)[:, :length, :length]
+
+
+def attended(layer, x, kept, rate):
+    """Self-attention of 2 heads by a loop over heads, with a mask on its weights."""
+    q, k, v = (x @ layer.in_proj_weight.T + layer.in_proj_bias).chunk(3, dim=2)
+    heads = []
+    for head in range(2):
+        part = slice(4 * head, 4 * head + 4)
+        weights = torch.softmax(q[:, :, part] @ k[:, :, part].transpose(1, 2) / 2, dim=2)
+        heads.append((weights * kept[head] / (1 - rate)) @ v[:, :, part])
+    return torch.cat(heads, dim=2) @ layer.out_proj.weight.T + layer.out_proj.bias
+
+
+def test_transformer_layers_use_their_masks_at_every_length():
+    model = built(Encoder).double().eval()
+    posterior = MCDropout(model, 3)
+    layer = model.encoder.layers[0]
+    for length in (5, 7, 4):
+        x = random(4, length, 8, dtype=torch.float64)
+        got = posterior.predict(x).log_probs()
+        for draw in range(3):
+            masks = {
+                name: kept(f"encoder.layers.0.{name}", draw, shape, 0.3).double() / 0.7
+                for name, shape in (("dropout1", (length, 8)), ("dropout", (length, 16)), ("dropout2", (length, 8)))
+            }
+            pairs = kept_pairs("encoder.layers.0.self_attn", draw, 2, length, 0.3)
+            with torch.no_grad():
+                hidden = layer.norm1(x + masks["dropout1"] * attended(layer.self_attn, x, pairs, 0.3))
+                inner = masks["dropout"] * torch.relu(layer.linear1(hidden))
+                hidden = layer.norm2(hidden + masks["dropout2"] * layer.linear2(inner))
+                expected = torch.log_softmax(model.head(hidden[:, 0]), dim=-1)
+            torch.testing.assert_close(got[:, draw], expected, rtol=0, atol=1e-10)
 
 
 def test_a_dropout_layer_that_runs_twice_has_two_masks():
@@ -336,7 +374,7 @@ def test_images_of_another_size(fast):
         posterior.predict(torch.zeros(2, 1, 28, 28, dtype=torch.uint8))
 
 
-@pytest.mark.filterwarnings("ignore:dropout stays off")  # of attention weights
+@pytest.mark.filterwarnings("ignore:dropout stays off")  # of the attention, whose batch is not first
 def test_models_that_are_not_batch_first_or_mix_examples():
     with pytest.raises(ValueError, match="batch"):
         MCDropout(Encoder(batch_first=False), 2).predict(random(4, 5, 8))
@@ -353,9 +391,17 @@ def test_models_that_are_not_batch_first_or_mix_examples():
         MCDropout(built(Mixing), 2).predict(random(4, 4))
 
 
-@pytest.mark.filterwarnings("ignore:dropout stays off")  # of attention weights
-def test_sequences_of_another_length():
-    posterior = MCDropout(built(Encoder), 2)
+def test_layers_of_another_width():
+    class Flexible(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop, self.head = nn.Dropout(0.5), nn.Linear(1, 3)
+
+        def forward(self, x):
+            return self.head(self.drop(x).mean(dim=(1, 2)).unsqueeze(1))
+
+    posterior = MCDropout(built(Flexible), 2)
     posterior.predict(random(4, 5, 8))
-    with pytest.raises(ValueError, match=r"one shape, got \(6, 8\) instead of \(5, 8\)"):
-        posterior.predict(random(4, 6, 8))
+    posterior.predict(random(4, 6, 8))
+    with pytest.raises(ValueError, match=r"differ in length only, got \(5, 9\) instead of 2 axes and 8 units"):
+        posterior.predict(random(4, 5, 9))

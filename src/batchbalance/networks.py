@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchbalance.calling import Batch, logits_from, num_rows
 from batchbalance.checks import check_flag, check_real, check_whole
 from batchbalance.registry import Registry
 
@@ -195,7 +196,7 @@ def network_options(network: Network) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def flops_of(model: nn.Module, inputs: Tensor) -> float:
+def flops_of(model: nn.Module, inputs: Batch) -> float:
     """About how many operations a network takes for one input: those of linear layers and convolutions.
 
     Args:
@@ -211,11 +212,11 @@ def flops_of(model: nn.Module, inputs: Tensor) -> float:
     counted = (nn.Linear, nn.modules.conv._ConvNd)
     handles = [part.register_forward_hook(count) for part in model.modules() if isinstance(part, counted)]
     try:
-        model(inputs)
+        logits_from(model, inputs)
     finally:
         for handle in handles:
             handle.remove()
-    return total / len(inputs)
+    return total / num_rows(inputs)
 
 
 class _Residual(nn.Module):

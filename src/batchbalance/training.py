@@ -5,17 +5,30 @@ validation accuracy and restores the best weights. docs/training.md compares the
 data sets of this size that beats loader workers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from batchbalance import threads
 from batchbalance.augmentation import AUGMENTATIONS, crop_and_flip
-from batchbalance.checks import check_dense, check_device, check_flag, check_real, check_whole
+from batchbalance.calling import (
+    Batch,
+    Examples,
+    as_batch,
+    changed,
+    channels_last,
+    described,
+    logits_from,
+    num_rows,
+    padding_of,
+    tensors_in,
+)
+from batchbalance.checks import check_device, check_flag, check_real, check_whole
 from batchbalance.errors import UnknownNameError, is_out_of_memory
 from batchbalance.networks import flops_of
 from batchbalance.predictions import looks_like_probs
@@ -23,7 +36,7 @@ from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
 
 ModelFactory = Callable[[], nn.Module]
-Labelled = tuple[Tensor, Tensor]
+Labelled = tuple[Any, Tensor]  # inputs as `fit` takes them, and their classes
 
 OPTIMIZERS = ("adam", "sgd")
 STEPS = 1000  # the default length of a run, see docs/training.md
@@ -137,7 +150,7 @@ class Fit:
 
 def fit(
     model_factory: ModelFactory,
-    inputs: Tensor,
+    inputs: Any,
     labels: Tensor,
     recipe: Recipe | None = None,
     *,
@@ -153,7 +166,8 @@ def fit(
 
     Args:
         model_factory: builds the network; called once, under a seed of its own.
-        inputs: (N, ...) in the type of the weights.
+        inputs: (N, ...) in the type of the weights; a dict or a tuple of such tensors; a Dataset, or a DataLoader, of
+            which the data set and the `collate_fn` are used.
         labels: (N,) classes, int64, from 0 to num_classes − 1.
         recipe: optimizer, sizes, length; the defaults of `Recipe` if left out.
         num_classes: C.
@@ -168,16 +182,15 @@ def fit(
     check_labelled("inputs", "labels", inputs, labels, num_classes)
     if validation is not None:
         check_labelled("validation inputs", "validation labels", *validation, num_classes)
-        validation = placed(validation[0], device), validation[1].to(device)
     model = fresh_model(model_factory, derived_seed(seed, "init"), device)
     set_channels_last(model)
     check_finite(model)
-    check_dtype(model, inputs)
-    inputs, labels = placed(inputs, device), labels.to(device)
-    _check_outputs(model, inputs[:PROBED], num_classes)
-    step_flops = (
-        3 * flops_of(model, inputs[:1]) * min(recipe.batch_size, len(inputs))
-    )  # forward, and twice as much back
+    examples, labels = Examples(inputs, padding_of(model), device), labels.to(device)
+    if validation is not None:
+        validation = Examples(validation[0], padding_of(model), device), validation[1].to(device)
+    _check_outputs(model, examples[:PROBED], num_classes)
+    # forward, and twice as much back
+    step_flops = 3 * flops_of(model, examples[:1]) * min(recipe.batch_size, len(examples))
     optimizer = _optimizer(model, recipe)
     weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
     loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
@@ -193,8 +206,8 @@ def fit(
         shown_progress("training", recipe.steps or recipe.max_epochs, progress) as bar,
     ):
         while not recipe.is_done(steps, len(history)):
-            batches = _batches(len(inputs), recipe, order)[: None if recipe.steps is None else recipe.steps - steps]
-            mean_loss = _train_epoch(model, inputs, labels, batches, loss, optimizer, num_classes, changing)
+            batches = _batches(len(examples), recipe, order)[: None if recipe.steps is None else recipe.steps - steps]
+            mean_loss = _train_epoch(model, examples, labels, batches, loss, optimizer, num_classes, changing)
             index = len(history)
             steps += len(batches)
             if mean_loss != mean_loss or mean_loss == float("inf"):
@@ -213,22 +226,24 @@ def fit(
                 break
     if watched is not None:
         model.load_state_dict(best_state)
-    return Fit(model.eval(), tuple(history), Kept(best + 1, best_steps, network_accuracy(model, inputs, labels)))
+    return Fit(model.eval(), tuple(history), Kept(best + 1, best_steps, network_accuracy(model, examples, labels)))
 
 
 @torch.inference_mode()
-def network_accuracy(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
+def network_accuracy(model: nn.Module, inputs: Any, labels: Tensor) -> float:
     """Accuracy of a network in eval mode (dropout off); the network is left in eval mode."""
     model.eval()
-    pairs = zip(torch.split(inputs, EVALUATION_BATCH), torch.split(labels, EVALUATION_BATCH), strict=True)
-    right = sum(int((model(channels_last(x)).argmax(dim=-1) == y).sum()) for x, y in pairs)
+    examples = inputs if isinstance(inputs, Examples) else Examples(inputs, padding_of(model), labels.device)
+    batches = examples.batches(EVALUATION_BATCH)
+    right = sum(int((logits_from(model, batch).argmax(dim=-1) == labels[rows]).sum()) for rows, batch in batches)
     return right / len(labels)
 
 
 @torch.no_grad()
-def _check_outputs(model: nn.Module, inputs: Tensor, num_classes: int) -> None:
-    """Raise ValueError if a network ends in a softmax, which the loss would apply again."""
-    if looks_like_probs(logits_of(model.eval(), channels_last(inputs), num_classes)):
+def _check_outputs(model: nn.Module, batch: Batch, num_classes: int) -> None:
+    """Raise ValueError if inputs do not fit a network, or if it ends in a softmax, which the loss would apply again."""
+    check_dtype(model, batch)
+    if looks_like_probs(logits_of(model.eval(), batch, num_classes)):
         raise ValueError(
             "the model must give logits, got rows that are non-negative and sum to 1; leave its softmax out, which the "
             "loss applies"
@@ -286,18 +301,19 @@ def check_finite(model: nn.Module) -> None:
             raise ValueError(f"the model's weights must be finite, got NaN or infinity in `{name}`; train it again")
 
 
-def check_dtype(model: nn.Module, inputs: Tensor) -> None:
+def check_dtype(model: nn.Module, inputs: Batch) -> None:
     """Raise ValueError if `inputs` are floating-point numbers of another type than the weights."""
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), inputs.dtype)
-    if inputs.is_floating_point() and inputs.dtype != dtype:
-        raise ValueError(
-            f"`inputs` must be {dtype} like the model's weights, got {inputs.dtype}; use inputs.to({dtype})"
-        )
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    for tensor in tensors_in(inputs):
+        if tensor.is_floating_point() and dtype not in (None, tensor.dtype):
+            raise ValueError(
+                f"`inputs` must be {dtype} like the model's weights, got {tensor.dtype}; use inputs.to({dtype})"
+            )
 
 
 def _train_epoch(
     model: nn.Module,
-    inputs: Tensor,
+    examples: Examples,
     labels: Tensor,
     batches: list[Tensor],
     loss: nn.Module,
@@ -306,11 +322,11 @@ def _train_epoch(
     changing: torch.Generator | None,
 ) -> float:
     model.train()
-    total = torch.zeros((), device=inputs.device)
+    total = torch.zeros((), device=labels.device)
     for rows in batches:
         optimizer.zero_grad(set_to_none=True)
-        batch = inputs[rows] if changing is None else crop_and_flip(inputs[rows], generator=changing)
-        logits = logits_of(model, channels_last(batch), num_classes)
+        batch = examples[rows] if changing is None else cropped(examples[rows], changing)
+        logits = logits_of(model, changed(batch, channels_last), num_classes)
         value = loss(logits, labels[rows])
         value.backward()
         optimizer.step()
@@ -318,22 +334,29 @@ def _train_epoch(
     return float(total) / len(batches)
 
 
-def logits_of(model: nn.Module, batch: Tensor, num_classes: int) -> Tensor:
+def logits_of(model: nn.Module, batch: Batch, num_classes: int) -> Tensor:
     """Logits (n, C) of a batch; a clear ValueError if batch, model and C do not fit."""
     try:
-        logits = model(batch)
+        logits = logits_from(model, batch)
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
+        raise ValueError(f"`inputs` must fit the model, got {described(batch)}: {error}") from error
+    if logits.shape != (num_rows(batch), num_classes):
         raise ValueError(
-            f"`inputs` must fit the model, got a batch of shape {tuple(batch.shape)} and {batch.dtype}: {error}"
-        ) from error
-    if logits.shape != (len(batch), num_classes):
-        raise ValueError(
-            f"the model must give ({len(batch)}, {num_classes}) logits, got {tuple(logits.shape)}; "
+            f"the model must give ({num_rows(batch)}, {num_classes}) logits, got {tuple(logits.shape)}; "
             "build it for `num_classes` classes, or say binary=True if it gives the one logit of two classes"
         )
-    return logits  # type: ignore[no-any-return]
+    return logits
+
+
+def cropped(batch: Batch, changing: torch.Generator) -> Tensor:
+    """Images cropped and mirrored at random."""
+    if not isinstance(batch, Tensor):
+        raise ValueError(
+            f"`augmentation` must be 'none' for inputs that are not one tensor of images, got {described(batch)}"
+        )
+    return crop_and_flip(batch, generator=changing)
 
 
 def _batches(num_examples: int, recipe: Recipe, order: torch.Generator) -> list[Tensor]:
@@ -371,38 +394,30 @@ def placed(inputs: Tensor, device: str | torch.device) -> Tensor:
     return channels_last(inputs.to(device))
 
 
-def channels_last(inputs: Tensor) -> Tensor:
-    """Images (N, channels, height, width) laid out channels last; anything else as it is."""
-    if inputs.ndim != 4:
-        return inputs
-    if inputs.shape[1] > 1:
-        return inputs.contiguous(memory_format=torch.channels_last)
-    # With one channel both layouts are the same in memory, and only the strides tell a convolution which one to take.
-    height, width = inputs.shape[2:]
-    return inputs.contiguous().as_strided(inputs.shape, (height * width, 1, width, 1))
-
-
 def copied_state(model: nn.Module) -> dict[str, Tensor]:
     """The weights and buffers of a network, cloned."""
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def check_labelled(inputs_name: str, labels_name: str, inputs: Tensor, labels: Tensor, num_classes: int) -> None:
+def check_labelled(inputs_name: str, labels_name: str, inputs: Any, labels: Tensor, num_classes: int) -> None:
     """Raise ValueError unless these are N ≥ 1 finite inputs with N classes below `num_classes`."""
-    if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+    if not isinstance(inputs, Tensor | Mapping | tuple | Dataset | DataLoader) or not isinstance(labels, Tensor):
         got = f"{type(inputs).__name__} and {type(labels).__name__}"
         raise ValueError(f"{inputs_name} and {labels_name} must be tensors, got {got}; use torch.as_tensor")
-    check_dense(inputs_name, inputs)
     if labels.dtype != torch.int64 or labels.ndim != 1:
         raise ValueError(f"{labels_name} must be (N,) int64, got {tuple(labels.shape)} {labels.dtype}")
-    if inputs.ndim < 2 or len(inputs) != len(labels) or not len(labels):
+    held = None if isinstance(inputs, Dataset | DataLoader) else as_batch(inputs)
+    num_inputs = len(Examples(inputs)) if held is None else num_rows(held)
+    is_flat = isinstance(inputs, Tensor) and inputs.ndim < 2
+    if is_flat or num_inputs != len(labels) or not num_inputs:
+        got = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else f"{num_inputs} rows"
         raise ValueError(
-            f"{inputs_name} must be one row for each of at least one {labels_name}, got shape {tuple(inputs.shape)} "
-            f"and {len(labels)} labels"
+            f"{inputs_name} must be one row for each of at least one {labels_name}, got {got} and {len(labels)} labels"
         )
     if int(labels.min()) < 0 or int(labels.max()) >= num_classes:
         raise ValueError(
             f"{labels_name} must be classes from 0 to {num_classes - 1}, got {int(labels.min())} to {int(labels.max())}"
         )
-    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+    tensors = [] if held is None else tensors_in(held)
+    if not all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point()):
         raise ValueError(f"{inputs_name} must be finite, got NaN or infinity; drop or fill those rows")

@@ -8,7 +8,7 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -18,10 +18,11 @@ import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from batchbalance import threads
-from batchbalance.checks import as_tensor, check_dense, check_whole
+from batchbalance.calling import Batch, as_batch, collated, described, first_of, num_rows, some_rows
+from batchbalance.checks import check_whole
 from batchbalance.errors import FileFormatError
 from batchbalance.files import MappedFile, mapped_array, replacing
 from batchbalance.machine import as_text, free_memory
@@ -30,7 +31,8 @@ from batchbalance.predictions import Label, Predictions, check_rows, note_path, 
 from batchbalance.progress import Bar
 from batchbalance.progress import progress as shown_progress
 
-# A tensor or array (N, ...), a Dataset, or a DataLoader; posteriors that wrap an estimator take tables as well.
+# A tensor or array (N, ...), a Dataset, or a DataLoader; posteriors of networks take dicts and tuples of tensors as
+# well, those that wrap an estimator tables.
 Inputs = Any
 
 FORMAT = "batchbalance posterior"
@@ -42,11 +44,13 @@ class Posterior(ABC):
 
     Attributes:
         kind: the name of the family, written into saved folders.
+        takes_structures: whether batches may be dicts and tuples of tensors, or single tensors only.
         weights: (S,) draw weights that sum to 1, or None for equal weights.
         classes: the C labels, in the order of the class axis, or None if they have no names.
     """
 
     kind: ClassVar[str]
+    takes_structures: ClassVar[bool] = False
     weights: Tensor | None = None
     classes: list[Any] | None = None
 
@@ -55,19 +59,24 @@ class Posterior(ABC):
     def draw_ids(self) -> tuple[str, ...]:
         """S names that tell these draws from those of any other posterior."""
 
+    @property
+    def _padding(self) -> int:
+        """The token that items of a data set are padded with."""
+        return 0
+
     @abstractmethod
-    def _logits(self, batch: Tensor) -> Tensor:
+    def _logits(self, batch: Any) -> Tensor:
         """Logits of a batch under every draw, (n, S, C)."""
 
     @abstractmethod
-    def _hidden(self, batch: Tensor) -> Tensor:
+    def _hidden(self, batch: Any) -> Tensor:
         """The last hidden layer of a batch, the mean over draws, (n, D)."""
 
-    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
+    def _hidden_of_draws(self, batch: Any) -> Tensor:
         """The last hidden layer of a batch under every draw, (n, S, D); unless overridden, all draws have the same."""
         return self._hidden(batch).flatten(1).unsqueeze(1).expand(-1, self.num_draws, -1)
 
-    def _pass_flops(self, batch: Tensor) -> float:  # noqa: ARG002
+    def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
         """About how many operations a batch takes under one draw; infinity if that is not known."""
         return math.inf
 
@@ -104,7 +113,8 @@ class Posterior(ABC):
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
         """Consecutive batches of inputs, as `_logits` takes them."""
-        return batches_of(inputs, self.batch_size if batch_size is None else batch_size)
+        size = self.batch_size if batch_size is None else batch_size
+        return batches_of(inputs, size, structured=self.takes_structures, padding=self._padding)
 
     def predict(
         self,
@@ -117,8 +127,9 @@ class Posterior(ABC):
         """Class log-probabilities of `inputs` under every draw.
 
         Args:
-            inputs: a tensor or array (N, ...), a Dataset, or a DataLoader that does not shuffle. Of items that are
-                tuples, the first entry is taken.
+            inputs: a tensor or array (N, ...); a dict (also a `BatchEncoding`) or a tuple of such tensors, for networks
+                that take them; a Dataset, or a DataLoader that does not shuffle, of any of these. Of items that are
+                tuples, the first entry is taken; labels in a dict are left out.
             batch_size: inputs looked at at a time, ``self.batch_size`` if left out; a DataLoader has its own.
             path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N. A
                 small JSON file beside it, as ``pool.npy.json``, says what it holds.
@@ -296,32 +307,39 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], directory: str |
         raise FileFormatError(f"the posterior in {directory} is of another network: {error}") from error
 
 
-def batches_of(inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
-    """Consecutive batches of inputs, (n, ...), in order."""
+def batches_of(inputs: Inputs, batch_size: int, *, structured: bool = False, padding: int = 0) -> Iterator[Any]:
+    """Consecutive batches of inputs, (n, ...), in order.
+
+    Args:
+        inputs: as `predict` takes them.
+        batch_size: inputs in a batch.
+        structured: whether batches may be dicts and tuples of tensors.
+        padding: the token that sequences in a Dataset are padded with.
+    """
     batch_size = check_whole("batch_size", batch_size)
-    if isinstance(inputs, np.ndarray):
-        inputs = as_tensor(np.ascontiguousarray(inputs), "`inputs`")
-    if isinstance(inputs, Tensor):
-        check_dense("`inputs`", inputs)
-        if inputs.ndim < 2 or not len(inputs):
-            raise ValueError(f"`inputs` must be (N, ...) with at least one row, got shape {tuple(inputs.shape)}")
-        yield from torch.split(inputs, batch_size)
-        return
-    if isinstance(inputs, DataLoader):
+    if isinstance(inputs, Tensor | np.ndarray | Mapping | tuple):
+        held = as_batch(inputs)
+        if isinstance(held, Tensor) and (held.ndim < 2 or not len(held)):
+            raise ValueError(f"`inputs` must be (N, ...) with at least one row, got shape {tuple(held.shape)}")
+        batches: Iterable[Batch] = (
+            some_rows(held, slice(start, start + batch_size)) for start in range(0, num_rows(held), batch_size)
+        )
+    elif isinstance(inputs, DataLoader):
         _check_order(inputs)
-        collated: Iterable[Any] = inputs
+        batches = map(first_of, inputs)
     elif isinstance(inputs, Dataset):
         ordered = isinstance(inputs, IterableDataset)
         items = iter(inputs) if ordered else (inputs[row] for row in range(len(inputs)))  # type: ignore[arg-type]
-        collated = map(default_collate, iter(lambda: list(islice(items, batch_size)), []))
+        batches = (collated(some, padding) for some in iter(lambda: list(islice(items, batch_size)), []))
     else:
-        raise ValueError(f"`inputs` must be a tensor, Dataset or DataLoader, got {type(inputs).__name__}")
+        raise ValueError(
+            f"`inputs` must be a tensor, a dict or tuple of tensors, a Dataset or a DataLoader, got "
+            f"{type(inputs).__name__}"
+        )
     empty = True
-    for item in collated:
-        batch = item[0] if isinstance(item, list | tuple) else item
-        if not isinstance(batch, Tensor):
-            raise ValueError(f"`inputs` must give tensors, got {type(batch).__name__}")
-        check_dense("`inputs`", batch)
+    for batch in batches:
+        if not (structured or isinstance(batch, Tensor)):
+            raise ValueError(f"`inputs` must give tensors for this posterior, got {described(batch)}")
         empty = False
         yield batch
     if empty:
@@ -348,23 +366,36 @@ def fitting(batch: Any) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, IndexError) as error:
-        raise ValueError(f"`inputs` must fit the model, got a batch of {described_rows(batch)}: {error}") from error
+        known = isinstance(batch, Tensor | dict | tuple)
+        got = described(batch) if known else f"a batch of {described_rows(batch)}"
+        raise ValueError(f"`inputs` must fit the model, got {got}: {error}") from error
 
 
 @contextmanager
-def last_hidden(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Give a list whose last entry, after a forward pass, is the input of the last linear layer that ran."""
+def last_hidden(model: nn.Module) -> Iterator[Callable[[Tensor], Tensor]]:
+    """Give a function that, after a forward pass with these logits, has the input of the last linear layer that ran.
+
+    A network that classifies every token and then picks one, as GPT-2 does, has the input of that token.
+    """
     seen: list[Tensor] = []
 
-    def record(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-        seen[:] = args[:1]
+    def record(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        seen[:] = [args[0], output]
+
+    def hidden(logits: Tensor) -> Tensor:
+        inputs, outputs = seen
+        if outputs.ndim == 3 and outputs.shape[::2] == logits.shape:
+            picked = (outputs == logits.unsqueeze(1)).all(dim=2)
+            if bool(picked.any(dim=1).all()):
+                return inputs[torch.arange(len(inputs), device=inputs.device), picked.int().argmax(dim=1)]
+        return inputs.clone()
 
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not linear:
         raise ValueError("the model must have a linear layer for `embed`, got none; end it with nn.Linear")
-    handles = [module.register_forward_pre_hook(record) for module in linear]
+    handles = [module.register_forward_hook(record) for module in linear]
     try:
-        yield seen
+        yield hidden
     finally:
         for handle in handles:
             handle.remove()
@@ -377,6 +408,8 @@ def _num_points(inputs: Inputs) -> int | None:
         whole = len(inputs.sampler)  # type: ignore[arg-type]
         size = inputs.batch_size
         return whole - whole % size if inputs.drop_last and size else whole
+    if isinstance(inputs, Mapping | tuple):
+        return num_rows(as_batch(inputs))
     try:
         return height(inputs)
     except TypeError:

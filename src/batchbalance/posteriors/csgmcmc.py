@@ -19,7 +19,8 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from batchbalance.augmentation import AUGMENTATIONS, crop_and_flip
+from batchbalance.augmentation import AUGMENTATIONS
+from batchbalance.calling import Examples, changed, channels_last, padding_of
 from batchbalance.checks import check_real, check_whole
 from batchbalance.errors import UnknownNameError
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
@@ -30,14 +31,13 @@ from batchbalance.sections import check_keys, fields_of
 from batchbalance.seeds import derived_seed, generator
 from batchbalance.training import (
     ModelFactory,
-    channels_last,
     check_dtype,
     check_labelled,
     class_weights,
     copied_state,
+    cropped,
     fresh_model,
     logits_of,
-    placed,
     seeded,
     set_channels_last,
     split_rows,
@@ -187,7 +187,7 @@ class CyclicalSGMCMC(WeightDraws):
 
     def fit(
         self,
-        inputs: Tensor,
+        inputs: Any,
         labels: Tensor,
         *,
         num_classes: int,
@@ -197,22 +197,24 @@ class CyclicalSGMCMC(WeightDraws):
         """Run the chains. An interrupted run leaves the posterior as it was before.
 
         Args:
-            inputs: (N, ...) in the type of the weights.
+            inputs: (N, ...) in the type of the weights, or what else `training.fit` takes.
             labels: (N,) classes, int64.
             num_classes: C.
             device: where to run; the tensors are copied there once.
             progress: show loss and time left.
         """
         check_labelled("inputs", "labels", inputs, labels, num_classes)
-        inputs, labels = placed(inputs, device), labels.to(device)
+        labels = labels.to(device)
+        examples: Examples | None = None
         states: list[State] = []
         total = self.schedule.num_chains * self.schedule.epochs
         with shown_progress("cSG-MCMC", total, progress) as bar:
             for chain in range(self.schedule.num_chains):
                 model = fresh_model(self._model_factory, derived_seed(self._seed, "init", chain), device)
+                examples = examples or Examples(inputs, padding_of(model), device)
                 with seeded(derived_seed(self._seed, "dropout", chain), device):
                     states += _run_chain(
-                        model, inputs, labels, num_classes, self.schedule, generator(self._seed, "chain", chain), bar
+                        model, examples, labels, num_classes, self.schedule, generator(self._seed, "chain", chain), bar
                     )
         self._keep(model, states)
         return self
@@ -282,7 +284,7 @@ def cosine_step_size(step: int, cycle_steps: int, initial_step_size: float) -> f
 
 def _run_chain(
     model: nn.Module,
-    inputs: Tensor,
+    examples: Examples,
     labels: Tensor,
     num_classes: int,
     schedule: Schedule,
@@ -290,13 +292,13 @@ def _run_chain(
     bar: Bar,
 ) -> list[State]:
     """The snapshots of one chain."""
-    check_dtype(model, inputs)
+    check_dtype(model, examples[:1])
     set_channels_last(model)
     model.train()
     parameters = [p for p in model.parameters() if p.requires_grad]
     weight = class_weights(labels, num_classes).to(parameters[0].dtype) if schedule.class_weighted else None
     loss = nn.CrossEntropyLoss(weight)
-    num_labels = len(inputs)
+    num_labels = len(examples)
     num_noise = num_labels if schedule.noise_examples == "labels" else schedule.noise_examples
     steps_per_epoch = len(_epoch_batches(num_labels, schedule, torch.Generator()))
     cycle_epochs = schedule.epochs // schedule.cycles
@@ -305,12 +307,12 @@ def _run_chain(
     for epoch in range(schedule.epochs):
         left = cycle_epochs - epoch % cycle_epochs  # epochs to the end of the cycle, this one included
         noise_scale = schedule.temperature / num_noise if left <= schedule.noise_epochs else 0.0
-        total = torch.zeros((), device=inputs.device)
+        total = torch.zeros((), device=labels.device)
         for rows in _epoch_batches(num_labels, schedule, random):
-            batch = inputs[rows]
+            batch = examples[rows]
             if schedule.augmentation == "crop-flip":
-                batch = crop_and_flip(batch, generator=random)
-            value = loss(logits_of(model, channels_last(batch), num_classes), labels[rows])
+                batch = cropped(batch, random)
+            value = loss(logits_of(model, changed(batch, channels_last), num_classes), labels[rows])
             gradients = torch.autograd.grad(value, parameters, allow_unused=True)
             h = cosine_step_size(step, steps_per_epoch * cycle_epochs, schedule.initial_step_size)
             langevin_step(

@@ -49,7 +49,7 @@ class DeepEnsemble(WeightDraws):
 
     def fit(
         self,
-        inputs: Tensor,
+        inputs: Any,
         labels: Tensor,
         *,
         num_classes: int,

@@ -176,8 +176,8 @@ class BayesianHead(Posterior):
 
         Args:
             model: ends in a linear layer whose outputs are logits.
-            loader: batches of inputs and labels, best of data that the network was not trained on: on what it knows by
-                heart it is too sure of itself.
+            loader: batches of inputs and labels, or dicts with both, best of data that the network was not trained on:
+                on what it knows by heart it is too sure of itself.
             num_draws: S.
             prior_precision: of the weights, for features of unit length on average; 1/64 if left out.
             temperature: what the covariance is multiplied by; chosen on the data if left out.

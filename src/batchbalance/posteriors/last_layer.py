@@ -6,7 +6,7 @@ is computed once for all draws.
 
 import copy
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, ClassVar
@@ -14,12 +14,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from batchbalance.calling import LABELS, Batch, first_of, logits_from, padding_of
 from batchbalance.checks import check_real, check_whole
 from batchbalance.posteriors.contract import (
     Posterior,
     as_network,
     fingerprint,
     fitting,
+    last_hidden,
     load_weights,
     read_saved,
     structure_of,
@@ -46,6 +48,7 @@ class LastLayer(Posterior):
     """
 
     kind: ClassVar[str] = "last-layer"
+    takes_structures: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, scale: Tensor, found: LinearDraws) -> None:
         self._model = copy.deepcopy(model).eval()
@@ -115,52 +118,64 @@ class LastLayer(Posterior):
         tensors |= {f"layer/{name}": value for name, value in layer.items()}
         return tensors, {"tuned": asdict(self.tuned), "covariance": self.covariance}
 
-    def _logits(self, batch: Tensor) -> Tensor:
+    @property
+    def _padding(self) -> int:
+        return padding_of(self._model)
+
+    def _logits(self, batch: Batch) -> Tensor:
         rows = _with_constant(self._hidden(batch)) / self._scale
         draws = self._found.draws
         return (rows @ draws.flatten(1)).reshape(len(rows), *draws.shape[1:])
 
-    def _hidden(self, batch: Tensor) -> Tensor:
-        with _last_linear(self._model) as seen:
-            self._model(batch)
-        return seen[0][1].to(self._found.draws)
-
-
-@contextmanager
-def _last_linear(model: nn.Module) -> Iterator[list[tuple[nn.Linear, Tensor, Tensor]]]:
-    """Give a list that holds, after a forward pass, the last linear layer that ran, its input and its output."""
-    seen: list[tuple[nn.Linear, Tensor, Tensor]] = []
-
-    def record(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        seen[:] = [(layer, args[0], output)]  # type: ignore[list-item]
-
-    handles = [each.register_forward_hook(record) for each in model.modules() if isinstance(each, nn.Linear)]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
+    def _hidden(self, batch: Batch) -> Tensor:
+        with last_hidden(self._model) as hidden:
+            logits = logits_from(self._model, batch)
+        return hidden(logits).to(self._found.draws)
 
 
 def _features_of(model: nn.Module, loader: Iterable[Any]) -> tuple[Tensor, Tensor, nn.Linear]:
     """The inputs of the last layer for all of a loader, (N, D), the labels, (N,), and the layer."""
     features, labels, layer = [], [], None
     for item in loader:
-        if not isinstance(item, list | tuple) or len(item) != 2:
-            raise ValueError(f"`loader` must give batches of inputs and labels, got {type(item).__name__}")
-        batch, truth = item
-        with torch.no_grad(), fitting(batch), _last_linear(model) as seen:
-            logits = model(batch)
-        if not seen or seen[0][2].shape != logits.shape or not torch.equal(seen[0][2], logits):
-            raise ValueError(
-                "`model` must end in a linear layer, got outputs that are none of its own; leave out what follows it"
-            )
-        layer, hidden, _ = seen[0]
-        features.append(hidden.detach().float() if hidden.dtype != torch.float64 else hidden.detach())
-        labels.append(torch.as_tensor(truth).to(hidden.device))
+        batch, truth = first_of(item), _labels_of(item)
+        with torch.no_grad(), fitting(batch), _last_linear(model) as ran, last_hidden(model) as hidden:
+            logits = logits_from(model, batch)
+            layer, rows = ran[-1], hidden(logits)
+            ends_there = rows.ndim == 2 and layer.out_features == logits.shape[1]
+            if not ends_there or not torch.allclose(layer(rows), logits, rtol=1e-3, atol=1e-4):
+                raise ValueError(
+                    "`model` must end in a linear layer, got outputs that are not of its last one; leave out what "
+                    "follows it"
+                )
+        features.append(rows if rows.dtype == torch.float64 else rows.float())
+        labels.append(truth.to(rows.device))
     if layer is None:
         raise ValueError("`loader` must hold at least one batch, got none")
     return torch.cat(features), torch.cat(labels), layer
+
+
+def _labels_of(item: Any) -> Tensor:
+    """The labels in what a DataLoader gives: the second of two, or those in a dict."""
+    if isinstance(item, Mapping):
+        found = next((item[key] for key in LABELS if key in item), None)
+    else:
+        found = item[1] if isinstance(item, list | tuple) and len(item) == 2 else None
+    if found is None:
+        raise ValueError(f"`loader` must give batches of inputs and labels, got {type(item).__name__} without labels")
+    return torch.as_tensor(found)
+
+
+@contextmanager
+def _last_linear(model: nn.Module) -> Iterator[list[nn.Linear]]:
+    """Give a list that holds, after a forward pass, the linear layers that ran, in order."""
+    ran: list[nn.Linear] = []
+    linear = [each for each in model.modules() if isinstance(each, nn.Linear)]
+    handles = [each.register_forward_pre_hook(lambda layer, _: ran.append(layer)) for each in linear]
+    try:
+        yield ran
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _with_constant(features: Tensor) -> Tensor:

@@ -4,15 +4,15 @@ A draw is a network with one mask for each dropout layer, made from (seed, layer
 so batch normalisation uses its running statistics.
 
 Covered: every `nn.Dropout`, `Dropout1d/2d/3d`, `AlphaDropout` and `FeatureAlphaDropout` module, at any depth, those of
-`nn.TransformerEncoderLayer` too. Not covered, and off as in eval mode: dropout called as a function, and the dropout
-that `nn.MultiheadAttention` and `scaled_dot_product_attention` apply to attention weights, which are no modules.
+`nn.TransformerEncoderLayer` too; dropout of attention weights, and between the layers of `nn.LSTM` and its kin. Not
+covered, and off as in eval mode: dropout called as a function elsewhere.
 """
 
 import copy
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from batchbalance.calling import Batch, changed, logits_from, num_rows, padding_of, some_rows
 from batchbalance.checks import check_whole
 from batchbalance.networks import flops_of
 from batchbalance.posteriors.contract import (
@@ -32,9 +33,11 @@ from batchbalance.posteriors.contract import (
     read_saved,
     structure_of,
 )
+from batchbalance.posteriors.inner import AttentionDropout, RecurrentDropout
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
-from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask, is_plain
+from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask, is_drawn, is_plain
 from batchbalance.posteriors.outputs import check_logits, with_outputs
+from batchbalance.posteriors.replay import Replay, replayable
 from batchbalance.posteriors.sliced import Chain
 from batchbalance.sections import NumDraws, Whole
 from batchbalance.seeds import derived_seed
@@ -64,13 +67,15 @@ class MCDropout(Posterior):
         model: any module with dropout layers that gives logits (N, C); it is copied.
         num_draws: S.
         seed: for the masks. Draw 7 is the same network whatever `num_draws` is.
-        fast: run chains of layers as smaller networks (same numbers to about 1e-6); False for the general path. Only
-            layers that are exactly of a known type are cut down, and the first batch is compared with the general path.
+        fast: run chains of layers as smaller networks, and in any other network what comes before the first dropout
+            only once (same numbers to about 1e-6); False for one plain forward pass a draw. The first batch is compared
+            with that. Only layers that are exactly of a known type are cut down.
         outputs: what the model gives: "logits" (log-probabilities too), or "probs" if it ends in a softmax.
         binary: the model gives one output, the logit (or probability) of the second of two classes.
     """
 
     kind: ClassVar[str] = "mc-dropout"
+    takes_structures: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -93,6 +98,8 @@ class MCDropout(Posterior):
         self._seed = seed
         self._masks = _fix_masks(self._model, seed)
         self._chain = Chain.of(self._model) if fast else None
+        self._replay: Replay | None = None
+        self._fast = fast
         rates = [mask.rate for mask in self._masks]
         digest = fingerprint(weights, self.kind, seed, rates, structure)
         self._draw_ids = tuple(f"{digest}-{draw}" for draw in range(num_draws))
@@ -138,84 +145,107 @@ class MCDropout(Posterior):
             options |= {"outputs": self._outputs, "binary": self._binary}
         return self._given.state_dict(), options
 
-    def _logits(self, batch: Tensor) -> Tensor:
+    @property
+    def _padding(self) -> int:
+        return padding_of(self._given)
+
+    def _logits(self, batch: Batch) -> Tensor:
         batch = self._placed(batch)
+        if self._checked:
+            return self._all_draws(batch)
+        self._warn_and_plan(some_rows(batch, slice(PROBED)))
         logits = self._all_draws(batch)
-        if not self._checked:
-            check_logits(logits[:, 0])
-            logits = self._checked_once(batch, logits)
-            self._checked = True
+        check_logits(logits[:, 0])
+        logits = self._compared(batch, logits)
+        self._checked = True
         return logits
 
-    def _pass_flops(self, batch: Tensor) -> float:
+    def _pass_flops(self, batch: Batch) -> float:
         if self._flops is None:
-            self._flops = flops_of(self._given, self._placed(batch[:1]))
-        return self._flops * len(batch)
+            self._flops = flops_of(self._given, self._placed(some_rows(batch, slice(1))))
+        return self._flops * num_rows(batch)
 
-    def _all_draws(self, batch: Tensor) -> Tensor:
-        if self._chain is not None:
+    def _all_draws(self, batch: Batch) -> Tensor:
+        if self._chain is not None and isinstance(batch, Tensor):
             return torch.cat([_stacked(runs) for runs in self._chain.runs(batch, self.num_draws)])
-        return _stacked(self._forward(batch, draw) for draw in range(self.num_draws))
+        return _stacked(self._runs(batch))
 
-    def _hidden(self, batch: Tensor) -> Tensor:
-        batch = self._placed(batch)
-        if self._chain is not None and self._chain.last_linear is not None:
+    def _hidden(self, batch: Batch) -> Tensor:
+        batch = self._ready(batch)
+        if self._chain is not None and self._chain.last_linear is not None and isinstance(batch, Tensor):
             blocks = self._chain.runs(batch, self.num_draws, self._chain.last_linear)
             return torch.cat([sum(runs) / self.num_draws for runs in blocks])  # type: ignore[misc]
-        total = torch.zeros(())
-        with last_hidden(self._model) as seen:
-            for draw in range(self.num_draws):
-                self._forward(batch, draw)
-                total = total.to(seen[-1]) + seen[-1]
-        return total / self.num_draws
+        with last_hidden(self._model) as hidden:
+            return sum(hidden(logits) for logits in self._runs(batch)) / self.num_draws  # type: ignore[return-value]
 
-    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
-        batch = self._placed(batch)
-        if self._chain is not None and self._chain.last_linear is not None:
+    def _hidden_of_draws(self, batch: Batch) -> Tensor:
+        batch = self._ready(batch)
+        if self._chain is not None and self._chain.last_linear is not None and isinstance(batch, Tensor):
             blocks = self._chain.runs(batch, self.num_draws, self._chain.last_linear)
             return torch.cat([torch.stack(list(runs), dim=1) for runs in blocks])
-        layers = []
-        with last_hidden(self._model) as seen:
+        with last_hidden(self._model) as hidden:
+            return torch.stack([hidden(logits) for logits in self._runs(batch)], dim=1)
+
+    def _runs(self, batch: Batch) -> Iterator[Tensor]:
+        """The logits of a batch under one draw after the other; what they share runs once if it may."""
+        with nullcontext() if self._replay is None else self._replay.batch():
             for draw in range(self.num_draws):
-                self._forward(batch, draw)
-                layers.append(seen[-1].clone())
-        return torch.stack(layers, dim=1)
+                if self._replay is not None:
+                    self._replay.begin(is_first=draw == 0)
+                yield self._forward(batch, draw)
 
-    def _forward(self, batch: Tensor, draw: int) -> Tensor:
+    def _forward(self, batch: Batch, draw: int) -> Tensor:
         for mask in self._masks:
-            mask.begin(draw, len(batch))
-        return self._model(batch)  # type: ignore[no-any-return]
+            mask.begin(draw, num_rows(batch))
+        return logits_from(self._model, batch)
 
-    def _placed(self, batch: Tensor) -> Tensor:
+    def _ready(self, batch: Batch) -> Batch:
+        """A batch in its place, for a model that was compared with the plain network."""
+        if not self._checked:
+            self._logits(some_rows(batch, slice(PROBED)))
+        return self._placed(batch)
+
+    def _placed(self, batch: Batch) -> Batch:
         check_dtype(self._model, batch)
+        _check_padding(batch)
         parameter = next(self._model.parameters(), None)
-        return placed(batch, batch.device if parameter is None else parameter.device)
+        return changed(batch, lambda part: placed(part, part.device if parameter is None else parameter.device))
 
-    def _checked_once(self, batch: Tensor, logits: Tensor) -> Tensor:
+    def _warn_and_plan(self, few: Batch) -> None:
+        """Name dropout that stays off; find what runs before the first mask, unless two equal passes differ."""
+        with unmasked_dropout(self._model) as seen:
+            once = self._forward(few, 0)
+        for layer in dict.fromkeys(seen):
+            warnings.warn(f"dropout called as a function in {layer} stays off: use nn.Dropout instead", stacklevel=2)
+        if self._chain is None and self._fast and self.num_draws > 1:
+            found = replayable(self._model, self._masks, lambda: self._forward(few, 0))
+            if found and torch.equal(once, self._forward(few, 0)):
+                self._replay = Replay(found, self._masks)
+
+    def _compared(self, batch: Batch, logits: Tensor) -> Tensor:
         """The logits of the first batch, once they agree with those of the plain network.
 
         A model that mixes examples, or is not batch first, would give draws that depend on the chunks. A layer whose
         fast form differs from what it does sends all that follows to the general path.
         """
-        few = batch[:PROBED]
-        with unmasked_dropout(self._model) as seen:
-            alone = self._forward(batch[:1], 0)[0]
-        for layer in dict.fromkeys(seen):
-            warnings.warn(f"dropout called as a function in {layer} stays off: use nn.Dropout instead", stacklevel=2)
-        if self._chain is not None:
+        few = some_rows(batch, slice(PROBED))
+        if self._chain is not None or self._replay is not None:
             for draw in {0, self.num_draws - 1}:
-                if not torch.allclose(self._forward(few, draw), logits[: len(few), draw], rtol=1e-3, atol=1e-4):
+                if not torch.allclose(
+                    self._forward(few, draw), logits[:PROBED, draw], rtol=1e-3, atol=1e-4, equal_nan=True
+                ):
                     warnings.warn(
                         "the fast path of MC dropout does not give what the model gives; the general path is used",
                         stacklevel=2,
                     )
-                    self._chain = None
+                    self._chain = self._replay = None
                     logits = self._all_draws(batch)
                     break
+        alone = self._forward(some_rows(batch, slice(1)), 0)[0]
         if not torch.allclose(alone, logits[0, 0], rtol=1e-2, atol=1e-3, equal_nan=True):
             raise ValueError(
                 "the model must treat each input by itself, got other logits for the first input alone than within "
-                f"its batch of {len(batch)}; build the model batch first and keep examples apart"
+                f"its batch of {num_rows(batch)}; build the model batch first and keep examples apart"
             )
         return logits
 
@@ -287,12 +317,22 @@ def _stacked(runs: Iterator[Tensor]) -> Tensor:
     return torch.stack(outputs, dim=1)
 
 
-def _fix_masks(model: nn.Module, seed: int) -> list[Mask]:
+def _check_padding(batch: Batch) -> None:
+    """Raise ValueError if sequences are padded in front: masks go by the place of a token, which that shifts."""
+    shown = batch.get("attention_mask") if isinstance(batch, dict) else None
+    if shown is not None and shown.ndim == 2 and not bool(shown[:, 0].bool().all()):
+        raise ValueError(
+            "`inputs` must be padded behind, got sequences that are padded in front; use padding_side='right' in the "
+            "tokenizer"
+        )
+
+
+def _fix_masks(model: nn.Module, seed: int) -> list[Mask | AttentionDropout]:
     """Put a `Mask` in the place of each dropout layer, and switch off the fused paths that would pass them by.
 
     Layers that cannot be masked are named in a warning: their dropout stays off, as in eval mode.
     """
-    masks: dict[nn.Module, Mask] = {}
+    masks: dict[nn.Module, Mask | AttentionDropout] = {}
     off: list[str] = []
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if isinstance(module, (*ELEMENTWISE, *CHANNELWISE)) and name:
@@ -302,10 +342,15 @@ def _fix_masks(model: nn.Module, seed: int) -> list[Mask]:
             parent, _, child = name.rpartition(".")
             mask = masks.setdefault(module, Mask(module, name, seed))
             setattr(model.get_submodule(parent), child, mask)
+        elif module in masks:
+            continue
+        elif RecurrentDropout.fits(module):
+            layered = RecurrentDropout(module, name, seed)
+            module.forward, masks[module] = layered, layered.mask
         elif isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1:
             off.append(f"{name!r} (between the layers of {type(module).__name__})")
-        elif isinstance(module, nn.MultiheadAttention) and module.dropout > 0:
-            off.append(f"{name!r} (of attention weights)")
+        elif AttentionDropout.fits(module):
+            masks[module] = module.forward = AttentionDropout(module, name, seed)
         elif isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0
         elif isinstance(module, nn.TransformerEncoder):
@@ -314,25 +359,25 @@ def _fix_masks(model: nn.Module, seed: int) -> list[Mask]:
         found = f"; not covered: {', '.join(off)}" if off else ""
         raise ValueError(
             "the model must have dropout layers with a rate above 0, got none; add nn.Dropout, or use DeepEnsemble "
-            f"(dropout called as a function, and attention dropout, are not modules and do not count){found}"
+            f"(dropout called as a function is no module and does not count){found}"
         )
     if off:
         warnings.warn(f"dropout stays off, as in eval mode, in: {', '.join(off)}", stacklevel=3)
     return list(masks.values())
 
 
-def _enter(running: list[str], name: str, *_: Any) -> None:
-    running.append(name)
+def _enter(running: list[tuple[str, nn.Module]], name: str, module: nn.Module, *_: Any) -> None:
+    running.append((name, module))
 
 
-def _leave(running: list[str], *_: Any) -> None:
+def _leave(running: list[tuple[str, nn.Module]], *_: Any) -> None:
     running.pop()
 
 
 @contextmanager
 def unmasked_dropout(model: nn.Module) -> Iterator[list[str]]:
     """Give a list that names the modules in which dropout is called as a function while the block runs."""
-    running: list[str] = []
+    running: list[tuple[str, nn.Module]] = []
     seen: list[str] = []
 
     class Watching(TorchFunctionMode):
@@ -341,8 +386,8 @@ def unmasked_dropout(model: nn.Module) -> Iterator[list[str]]:
             rate = kwargs.get("dropout_p", 0.0) if function is nn.functional.scaled_dot_product_attention else None
             if function in FUNCTIONS:
                 rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-            if rate:
-                seen.append(f"module {running[-1]!r}" if running and running[-1] else "the model itself")
+            if rate and not (running and is_drawn(running[-1][1])):
+                seen.append(f"module {running[-1][0]!r}" if running and running[-1][0] else "the model itself")
             return function(*args, **kwargs)
 
     handles = []

@@ -7,6 +7,7 @@ logits; all that follows then reads logits and nothing else.
 import torch
 from torch import Tensor, nn
 
+from batchbalance.calling import Batch, logits_from
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import looks_like_probs
 
@@ -44,6 +45,18 @@ class LogProbs(nn.Module):
         return outputs.log()
 
 
+class Reading(nn.Sequential):
+    """A network that may take dicts and tuples, and layers that turn its outputs into logits."""
+
+    def forward(self, inputs: Batch, /) -> Tensor:
+        """Logits of a batch, (n, C)."""
+        model, *layers = self
+        logits = logits_from(model, inputs)
+        for layer in layers:
+            logits = layer(logits)
+        return logits
+
+
 def with_outputs(model: nn.Module, outputs: str, binary: bool) -> nn.Module:
     """The model, with layers behind it that turn what it gives into logits.
 
@@ -59,7 +72,7 @@ def with_outputs(model: nn.Module, outputs: str, binary: bool) -> nn.Module:
         layers.append(TwoLogits() if outputs == "logits" else TwoProbs())
     if outputs == "probs":
         layers.append(LogProbs())
-    return nn.Sequential(model, *layers) if layers else model
+    return Reading(model, *layers) if layers else model
 
 
 def check_logits(logits: Tensor, context: str = "the model") -> None:

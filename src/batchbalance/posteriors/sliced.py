@@ -8,21 +8,26 @@ not known here run in full, in their place.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from batchbalance.networks import Classifier
-from batchbalance.posteriors.masks import Mask, is_plain
+from batchbalance.posteriors.masks import Mask, is_drawn, is_plain
 from batchbalance.posteriors.mixing import LEAST_DRAWS, Mixing
+from batchbalance.posteriors.outputs import Reading
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # of these convolutions, in their order
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
 MEAN_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 POOLS = (*MAX_POOLS, *MEAN_POOLS, *ADAPTIVE_POOLS)
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU, nn.Identity)  # f(a·x) = a·f(x) for a ≥ 0
 ODD_SHAPED = (nn.ReLU6, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Softsign, nn.Hardswish)
+LEAST_PRODUCTS = 2**22  # of a draw, from which on cutting units out is faster than many draws at a time
+STACKED_ROWS = 2**12  # inputs times draws that are held at a time
 ZERO_AT_ZERO = (*POOLS, *RECTIFIERS, *ODD_SHAPED)  # and each channel by itself
 BY_CHANNEL = (*ZERO_AT_ZERO, nn.Sigmoid, nn.Softplus, nn.Hardsigmoid, nn.LogSigmoid)
 
@@ -60,9 +65,12 @@ class Chain:
         layers = _delayed(layers)
         first = next(i for i, layer in enumerate(layers) if isinstance(layer, Mask))
         self._shared = nn.Sequential(*layers[:first])
-        self._layers = layers[first:]
+        self._layers = _pooled_first(_folded(layers[first:]))
+        self._work: dict[torch.Size, int] = {}
         self._masks = [_mask_after(self._layers, i) for i in range(len(self._layers))]
         self._mixing = Mixing.of(self._layers, self._masks[1] if len(self._layers) > 1 else None)
+        behind = self._layers[self._mixing.num_layers :] if self._mixing else []
+        self._windows_follow = any(is_plain(layer, (*CONVOLUTIONS, *POOLS)) for layer in behind)
         linear = [i for i, layer in enumerate(self._layers) if isinstance(layer, nn.Linear)]
         self.last_linear = linear[-1] if linear else None
 
@@ -78,20 +86,50 @@ class Chain:
     def runs(self, batch: Tensor, num_draws: int, stop: int | None = None) -> Iterator[Iterator[Tensor]]:
         """For one block of the batch after the other: the output under each draw, or the input of layer `stop`."""
         shared = self._shared(batch).contiguous()
-        mixing = self._mixing
-        if mixing is None or num_draws < LEAST_DRAWS:
+        mixing = self._mixing if num_draws >= LEAST_DRAWS else None
+        if mixing is None and self._products(shared) * len(shared) < LEAST_PRODUCTS:
+            yield self._stacked(shared, num_draws, stop)
+            return
+        if mixing is None:
             yield (self._run(_Slice(shared), draw, 0, stop) for draw in range(num_draws))
             return
         for block in torch.split(shared, mixing.num_inputs(shared, num_draws)):
             mixed = mixing.outputs(block, num_draws)
-            slices = (_Slice(x, live, mixing.num_channels, zero=live is None) for x, live in mixed)
+            slices = (_Slice(self._laid_out(x), live, mixing.num_channels, zero=live is None) for x, live in mixed)
             yield (self._run(now, draw, mixing.num_layers, stop) for draw, now in enumerate(slices))
+
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """Mixed channels lie apart; convolutions and pools that follow are far faster where they lie together."""
+        return x.contiguous(memory_format=torch.channels_last) if self._windows_follow else x
+
+    def _products(self, shared: Tensor) -> int:
+        """How many products a draw takes for one input if nothing is cut out."""
+        if shared.shape[1:] not in self._work:
+            x, count = shared[:1], 0
+            for layer in self._layers:
+                x = x if isinstance(layer, Mask) else layer(x)
+                weight = getattr(layer, "weight", None)
+                count += x.numel() * (weight[0].numel() if isinstance(weight, Tensor) and weight.ndim > 1 else 1)
+            self._work[shared.shape[1:]] = count
+        return self._work[shared.shape[1:]]
+
+    def _stacked(self, shared: Tensor, num_draws: int, stop: int | None) -> Iterator[Tensor]:
+        """The output under each draw, from many draws at a time: what is small takes longer to cut than to compute."""
+        size = max(1, STACKED_ROWS // len(shared))
+        for draws in torch.arange(num_draws).split(size):
+            x = shared.unsqueeze(0)
+            for layer in self._layers[:stop]:
+                if isinstance(layer, Mask):
+                    x = _masked_under(x, layer, draws.tolist())
+                else:
+                    x = layer(x.expand(len(draws), *x.shape[1:]).flatten(0, 1)).unflatten(0, (len(draws), -1))
+            yield from x.expand(len(draws), *x.shape[1:])
 
     def _run(self, now: _Slice, draw: int, first: int, stop: int | None) -> Tensor:
         """What layers `first` to `stop` make of a slice under a draw."""
         for i, layer in enumerate(self._layers[first:stop], start=first):
             if isinstance(layer, Mask):
-                now = _masked(now, layer, draw)
+                now = _masked(now, layer, draw, cut=_stays_cut(self._layers, i))
             elif is_plain(layer, (nn.Flatten,)) and layer.start_dim == 1 and layer.end_dim in (-1, now.x.ndim - 1):
                 now = _flat(now)
             elif _sliceable(layer, now.x):
@@ -105,11 +143,20 @@ class Chain:
         return now.whole()
 
 
-def _masked(now: _Slice, mask: Mask, draw: int) -> _Slice:
+def _masked_under(x: Tensor, mask: Mask, draws: Sequence[int]) -> Tensor:
+    """Activations (draws, n, ...), or (1, n, ...) of all, under the mask of each draw."""
+    if mask.rate == 0:
+        return x
+    shape = tuple(x.shape[2:3] if mask.channelwise else x.shape[2:])
+    kept = torch.stack([mask.keep(draw, shape) for draw in draws]).unsqueeze(1).to(x.device)
+    return mask.applied(x, kept.reshape(*kept.shape, *[1] * (x.ndim - kept.ndim)))
+
+
+def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
     x, live = now.x, now.live
     if mask.rate == 0:
         return replace(now, zero=True) if live is None else now
-    if mask.alpha or not (mask.channelwise or x.ndim == 2):
+    if mask.alpha or not (mask.channelwise or x.ndim == 2) or not (cut or live is not None):
         x = now.whole()
         shape = tuple(x.shape[1:2] if mask.channelwise else x.shape[1:])
         kept = mask.keep(draw, shape).to(x.device)
@@ -169,12 +216,13 @@ def _flattened(module: nn.Module) -> list[nn.Module] | None:
     if module._forward_hooks or module._forward_pre_hooks:
         return None
     original = "forward" not in vars(module)
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and original:
+    chained = type(module).forward in (nn.Sequential.forward, Reading.forward)
+    if isinstance(module, nn.Sequential) and chained and original:
         parts: list[nn.Module] = list(module)
     elif type(module) is Classifier and original and "embed" not in vars(module):
         parts = [module.features, module.head]
     else:
-        inside = any(isinstance(part, Mask) for part in module.modules())
+        inside = any(is_drawn(part) for part in module.modules())
         return None if inside and not isinstance(module, Mask) else [module]
     layers: list[nn.Module] = []
     for part in parts:
@@ -199,6 +247,32 @@ def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
     return ordered
 
 
+def _folded(layers: Sequence[Any]) -> list[nn.Module]:
+    """The layers with each batch normalisation behind a convolution worked into its weights."""
+    folded: list[Any] = []
+    for layer in layers:
+        if folded and is_plain(folded[-1], CONVOLUTIONS) and _normalises(layer, folded[-1]):
+            folded[-1] = nn.utils.fuse_conv_bn_eval(folded[-1], layer)
+        else:
+            folded.append(layer)
+    return folded
+
+
+def _pooled_first(layers: Sequence[nn.Module]) -> list[nn.Module]:
+    """Max pools before the ReLU in front of them, which gives the same: there is less to do, and mixing can pool."""
+    ordered = list(layers)
+    for i in range(len(ordered) - 1):
+        if is_plain(ordered[i], (nn.ReLU,)) and is_plain(ordered[i + 1], MAX_POOLS):
+            ordered[i], ordered[i + 1] = ordered[i + 1], ordered[i]
+    return ordered
+
+
+def _normalises(layer: Any, before: Any) -> bool:
+    """Whether a layer only scales and shifts the channels of the convolution before it."""
+    kind = NORMALISATIONS[CONVOLUTIONS.index(type(before))]
+    return is_plain(layer, (kind,)) and layer.running_mean is not None and not layer.training
+
+
 def _mask_after(layers: Sequence[nn.Module], at: int) -> Mask | None:
     """The mask that drops outputs of the layer at `at`, if only layers that keep channels apart lie between."""
     layer = layers[at]
@@ -206,8 +280,16 @@ def _mask_after(layers: Sequence[nn.Module], at: int) -> Mask | None:
         return None
     for after in layers[at + 1 :]:
         if isinstance(after, Mask):
-            fits = is_plain(layer, CONVOLUTIONS) == after.channelwise
+            fits = is_plain(layer, CONVOLUTIONS) == after.channelwise and _stays_cut(layers, layers.index(after))
             return after if fits and not after.alpha and after.rate > 0 else None
         if not is_plain(after, BY_CHANNEL):
             return None
     return None
+
+
+def _stays_cut(layers: Sequence[nn.Module], mask: int) -> bool:
+    """Whether the layer behind a mask runs on the units that are left; if it needs all, cutting is in vain."""
+    return mask + 1 < len(layers) and (
+        isinstance(layers[mask + 1], Mask)
+        or is_plain(layers[mask + 1], (nn.Flatten, nn.Linear, *CONVOLUTIONS, *ZERO_AT_ZERO))
+    )

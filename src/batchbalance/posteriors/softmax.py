@@ -70,9 +70,8 @@ class _Regressions:
     def __init__(self, x: Tensor, targets: Tensor, counts: Tensor, precisions: Tensor) -> None:
         self._x, self._targets, self._precisions = x, targets[:, None], precisions
         self._counts = counts[:, :, None]
-        self.scale = _norm(
-            product(x.T, self._counts * (1 / targets.shape[1] - self._targets))
-        )  # the gradient at 0, (M,)
+        residual = self._counts * (1 / targets.shape[1] - self._targets)
+        self.scale = _norm(product(x.T, residual))
 
     def loss(self, logits: Tensor, weights: Tensor) -> Tensor:
         """(M,)."""
@@ -82,7 +81,7 @@ class _Regressions:
     def gradient(self, probs: Tensor, weights: Tensor) -> Tensor:
         """(D, M, C)."""
         pull = self._precisions[:, None] * weights
-        return product(self._x.T, self._counts * (probs - self._targets)) + pull
+        return pull + product(self._x.T, (probs - self._targets).mul_(self._counts))
 
     def newton_step(self, probs: Tensor, gradient: Tensor, done: Tensor) -> Tensor:
         """−H⁻¹·gradient by conjugate gradients, roughly far from the optimum and closely near it; 0 where `done`."""
@@ -96,12 +95,13 @@ class _Regressions:
         for _ in range(MAX_CONJUGATE):
             curved = self._curved(probs, direction)
             length = (slope / _dot(direction, curved).clamp_min(TINY))[:, None]
-            step, residual = step + length * direction, residual - length * curved
+            step += length * direction
+            residual -= length * curved
             if bool((_norm(residual) <= wanted).all()):
                 break
             scaled = residual / diagonal
             before, slope = slope, _dot(residual, scaled)
-            direction = scaled + (slope / before.clamp_min(TINY))[:, None] * direction
+            direction = scaled.add_((slope / before.clamp_min(TINY))[:, None] * direction)
         return step
 
     def step_length(self, logits: Tensor, weights: Tensor, change: Tensor, step: Tensor, gradient: Tensor) -> Tensor:
@@ -119,9 +119,9 @@ class _Regressions:
 
     def _curved(self, probs: Tensor, direction: Tensor) -> Tensor:
         """H·direction, (D, M, C)."""
-        moved = probs * product(self._x, direction)
-        moved = self._counts * (moved - probs * moved.sum(dim=2, keepdim=True))
-        return product(self._x.T, moved) + self._precisions[:, None] * direction
+        moved = product(self._x, direction).mul_(probs)
+        moved -= probs * moved.sum(dim=2, keepdim=True)
+        return product(self._x.T, moved.mul_(self._counts)).add_(self._precisions[:, None] * direction)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

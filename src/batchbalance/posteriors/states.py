@@ -3,13 +3,14 @@
 import copy
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from batchbalance.calling import Batch, arguments, changed, logits_in, num_rows, padding_of, some_rows
 from batchbalance.networks import flops_of
 from batchbalance.posteriors.contract import (
     Posterior,
@@ -29,6 +30,8 @@ Draws = TypeVar("Draws", bound="WeightDraws")
 
 class WeightDraws(Posterior):
     """A posterior of S sets of weights, empty until it is fitted or loaded."""
+
+    takes_structures: ClassVar[bool] = True
 
     def __init__(self, model_factory: ModelFactory, seed: int, outputs: str = "logits", binary: bool = False) -> None:
         self._model_factory: ModelFactory = model_factory
@@ -99,31 +102,41 @@ class WeightDraws(Posterior):
         }
         return tensors, {**self._options(), **self._reading, "num_draws": self.num_draws}
 
-    def _logits(self, batch: Tensor) -> Tensor:
-        model, batch = self._ready(batch)
-        outputs = [functional_call(model, dict(state), (batch,)) for state in self._states]
+    @property
+    def _padding(self) -> int:
+        return padding_of(self._ready())
+
+    def _logits(self, batch: Batch) -> Tensor:
+        outputs = list(self._outputs(batch))
         check_logits(outputs[0])
         return torch.stack(outputs, dim=1)
 
-    def _pass_flops(self, batch: Tensor) -> float:
+    def _pass_flops(self, batch: Batch) -> float:
         if self._flops is None:
-            self._flops = flops_of(*self._ready(batch[:1]))
-        return self._flops * len(batch)
+            self._flops = flops_of(self._ready(), self._placed(some_rows(batch, slice(1))))
+        return self._flops * num_rows(batch)
 
-    def _hidden(self, batch: Tensor) -> Tensor:
+    def _hidden(self, batch: Batch) -> Tensor:
         return self._hidden_of_draws(batch).mean(dim=1)
 
-    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
-        model, batch = self._ready(batch)
-        layers = []
-        with last_hidden(model) as seen:
-            for state in self._states:
-                functional_call(model, dict(state), (batch,))
-                layers.append(seen[-1].clone())
-        return torch.stack(layers, dim=1)
+    def _hidden_of_draws(self, batch: Batch) -> Tensor:
+        with last_hidden(self._ready()) as hidden:
+            return torch.stack([hidden(logits) for logits in self._outputs(batch)], dim=1)
 
-    def _ready(self, batch: Tensor) -> tuple[nn.Module, Tensor]:
+    def _outputs(self, batch: Batch) -> Iterator[Tensor]:
+        """The logits of a batch under one draw after the other."""
+        model = self._ready()
+        positions, keywords = arguments(model, self._placed(batch))
+        for state in self._states:
+            yield logits_in(functional_call(model, dict(state), positions, keywords))
+
+    def _placed(self, batch: Batch) -> Batch:
+        model = self._ready()
+        check_dtype(model, batch)
+        device = next(model.parameters()).device
+        return changed(batch, lambda part: placed(part, device))
+
+    def _ready(self) -> nn.Module:
         if self._model is None:
             raise ValueError(f"{type(self).__name__} must be fitted first, got one without draws; call `fit`")
-        check_dtype(self._model, batch)
-        return self._model, placed(batch, next(self._model.parameters()).device)
+        return self._model

@@ -1,0 +1,238 @@
+"""The expensive part once: what runs before the first dropout is the same under every draw.
+
+The outputs of modules that finish before the first mask are remembered under the first draw of a batch and handed out
+under the others. A module is replayed only where that cannot be told from running it: it is called with the very
+tensors it was called with before, unchanged, and its weights and buffers are unchanged too. What is handed out is a
+clone, so that a network may write into it.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as all_modules
+
+from batchbalance.posteriors.masks import Mask
+
+PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
+
+Key = tuple[int, int]  # which of the modules, and which of its calls in a forward pass
+
+
+class Dropping(Protocol):
+    """What depends on the draw; `calls` counts how often it did in a forward pass."""
+
+    calls: int
+
+
+class UnknownValueError(Exception):
+    """A value that can neither be compared nor copied."""
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A tensor at a moment: the object and its version; if it was handed out, the place in the output it is of."""
+
+    tensor: Tensor
+    version: int
+    place: tuple[Any, ...] | None = None
+
+    def is_still(self, other: Any) -> bool:
+        """Whether another is the same tensor with the same numbers."""
+        if not isinstance(other, Held) or self.place is not None or other.place is not None:
+            return isinstance(other, Held) and self.place == other.place
+        return self.tensor is other.tensor and self.version == other.version
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A call of a module: its inputs and its weights and buffers, as `Held`, and its output."""
+
+    inputs: Any
+    state: list[Held]
+    output: Any
+
+
+class Replay:
+    """Modules whose outputs are remembered from the first draw of a batch; their ``forward`` is replaced.
+
+    Args:
+        modules: what is replayed.
+        drops: all that depends on the draw.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], drops: Sequence[Dropping]) -> None:
+        self._drops = drops
+        self._records: dict[Key, Record] = {}
+        self._handed: dict[int, Held] = {}
+        self._calls: dict[int, int] = {}
+        self._is_running = self._is_first = False
+        for number, module in enumerate(modules):
+            module.forward = _Replayed(self, number, module, module.forward)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Remember outputs for one batch, whose inputs must be the same objects under every draw."""
+        self._is_running = True
+        try:
+            yield
+        finally:
+            self._is_running = False
+            self._records.clear()
+            self._handed.clear()
+
+    def begin(self, is_first: bool) -> None:
+        """Prepare for one forward pass."""
+        self._is_first = is_first
+        self._handed.clear()
+        self._calls.clear()
+
+    def call(self, module: "_Replayed", inputs: tuple[Any, Any]) -> Any:
+        """What a module gives: remembered, or run and perhaps remembered."""
+        key = module.number, self._calls.get(module.number, 0)
+        self._calls[module.number] = key[1] + 1
+        record = self._records.get(key)
+        if not self._is_running or (record is None and not self._is_first):
+            return module.run(inputs)
+        try:
+            held, state = self._held(inputs), module.state()
+        except UnknownValueError:
+            return module.run(inputs)
+        if record is None:
+            record = Record(held, state, module.run(inputs))
+            if not self._is_safe(record):
+                return record.output
+            self._records[key] = record
+        elif not (_same(record.inputs, held) and _same(record.state, state)):
+            return module.run(inputs)
+        return self._clone(record.output, (key,))
+
+    def _is_safe(self, record: Record) -> bool:
+        """Whether a call came before the first mask, changed nothing, and gives memory of its own."""
+        if any(drop.calls for drop in self._drops):
+            return False
+        try:
+            made = [_storage(tensor) for tensor in _tensors(record.output)]
+        except UnknownValueError:
+            return False
+        before = [*_tensors(record.inputs), *record.state]
+        others = {_storage(held.tensor) for held in before}
+        unchanged = all(held.tensor._version == held.version for held in before)
+        return unchanged and len(set(made)) == len(made) and not others & set(made)
+
+    def _clone(self, value: Any, place: tuple[Any, ...]) -> Any:
+        """An output with clones of its tensors, which are known when they come back as inputs."""
+        if isinstance(value, Tensor):
+            clone = value.clone()
+            self._handed[id(clone)] = Held(clone, clone._version, place)
+            return clone
+        if isinstance(value, Mapping):
+            copied: Any = copy.copy(value)
+            for key in value:
+                copied[key] = self._clone(value[key], (*place, key))
+            return copied
+        if isinstance(value, list | tuple):
+            parts = [self._clone(part, (*place, i)) for i, part in enumerate(value)]
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        return value
+
+    def _held(self, value: Any) -> Any:
+        """Inputs with a `Held` in the place of each tensor."""
+        if isinstance(value, Tensor):
+            known = self._handed.get(id(value))
+            return known if known is not None and known.version == value._version else _held_now(value)
+        if isinstance(value, Mapping):
+            return {key: self._held(part) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._held(part) for part in value]
+        if not isinstance(value, PLAIN):
+            raise UnknownValueError
+        return value
+
+
+class _Replayed:
+    """Stands in for the ``forward`` of a module."""
+
+    def __init__(self, replay: Replay, number: int, module: nn.Module, forward: Callable[..., Any]) -> None:
+        self.number = number
+        self._replay, self._forward = replay, forward
+        self._held = [held for part in module.modules() for held in (part._parameters, part._buffers) if held]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._replay.call(self, (args, kwargs))
+
+    def run(self, inputs: tuple[Any, Any]) -> Any:
+        """What the module gives."""
+        return self._forward(*inputs[0], **inputs[1])
+
+    def state(self) -> list[Held]:
+        """Its weights and buffers at this moment."""
+        return [_held_now(tensor) for held in self._held for tensor in held.values() if tensor is not None]
+
+
+def replayable(model: nn.Module, drops: Sequence[Dropping], run: Callable[[], Any]) -> list[nn.Module]:
+    """The outermost modules within a network that finish before the first mask when it runs, and may be replayed.
+
+    A module with hooks, on itself or within, runs in full; if there are hooks for all modules, every one does.
+    """
+    if all_modules._global_forward_hooks or all_modules._global_forward_pre_hooks:
+        return []
+    free = [module for module in model.modules() if module is not model and _is_free(module)]
+    found: dict[nn.Module, None] = {}
+
+    def leave(module: nn.Module, *_: Any) -> None:
+        if not any(drop.calls for drop in drops):
+            for part in module.modules():
+                found.pop(part, None)
+            found[module] = None
+
+    handles = [module.register_forward_hook(leave) for module in free]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return list(found)
+
+
+def _is_free(module: nn.Module) -> bool:
+    parts = list(module.modules())
+    hooked = any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+    return not (hooked or isinstance(module, Mask) or any(isinstance(part, torch.jit.ScriptModule) for part in parts))
+
+
+def _held_now(tensor: Tensor) -> Held:
+    if tensor.is_inference():  # has no version
+        raise UnknownValueError
+    return Held(tensor, tensor._version)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether these are the same tensors, unchanged, in the same places."""
+    if isinstance(one, Held):
+        return one.is_still(other)
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def _tensors(value: Any) -> list[Any]:
+    """The tensors, or those held, in a value."""
+    if isinstance(value, Tensor | Held):
+        return [value]
+    if isinstance(value, list | tuple | Mapping):
+        parts = value.values() if isinstance(value, Mapping) else value
+        return [tensor for part in parts for tensor in _tensors(part)]
+    if not isinstance(value, PLAIN):
+        raise UnknownValueError
+    return []
