@@ -4,7 +4,13 @@
 """
 
 import csv
+import functools
+import shutil
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from PIL import Image
 
 from batchbalance.bridge import link, pull, push
 from batchbalance.bridge.client import NotThereError
@@ -17,16 +23,34 @@ ANIMALS = {"cat": "cats purr and sleep in the sun", "dog": "dogs bark and run af
 
 
 def make_project(folder, **settings):
-    """A project of texts whose ids tell their labels: "cat, 7" or "dog, 8"."""
-    sheet = folder / "mails.csv"
+    """A project of texts whose ids tell their labels: "cat, 7 é" or "dog, 9 é"; a copy of one that is made once."""
+    shutil.copytree(made_once(tuple(settings.items())).name, folder, dirs_exist_ok=True)
+    return Project.open(folder / "pets")
+
+
+@functools.cache
+def made_once(settings):
+    kept = tempfile.TemporaryDirectory()
+    sheet = Path(kept.name) / "mails.csv"
     with sheet.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "body"])
         for i in range(NUM_TEXTS):
             name = "cat" if i % 3 else "dog"
             writer.writerow([f"{name}, {i} é", f"{ANIMALS[name]}, number {i}"])
-    options = {"encoder": "tfidf", "batch_size": BATCH, "seed": 3, "audit": 0.25, **settings}
-    return Project.create(folder / "pets", texts=sheet, column="body", classes=["cat", "dog"], **options)
+    options = {"encoder": "tfidf", "batch_size": BATCH, "seed": 3, "audit": 0.25, **dict(settings)}
+    made = Project.create(Path(kept.name) / "pets", texts=sheet, column="body", classes=["cat", "dog"], **options)
+    made.close()
+    return kept
+
+
+def make_pictures(folder):
+    """A project of four images."""
+    photos = folder / "photos" / "a b"
+    photos.mkdir(parents=True)
+    for i in range(4):
+        Image.new("RGB", (8, 8), (60 * i, 0, 0)).save(photos / f"{i} é.PNG")
+    return Project.create(folder / "pics", images=photos.parent, classes=["x", "y"], audit=0.0, image_size=32)
 
 
 def truth(name):
@@ -128,6 +152,18 @@ def second_round(project, linked, server, say):
     assert gone not in project.labels
     who, seconds = {(event.who, event.seconds) for event in project.events() if event.kind == "labelled"}.pop()
     say(f"round 2: {len(project.labels)} labels in all, by {who}, {seconds} s each; {pulled.notes[0]}")
+
+
+def pictures(project, server, download, say):
+    """Upload images, and look at what is there."""
+    linked, _ = link(project, server)
+    pushed = push(project, linked, server)
+    for task in server.tasks(linked.project):
+        assert download(task["data"]["image"]) == (project.root / task["data"]["item_id"]).read_bytes()
+    again = push(project, linked, server)
+    files = server.get(f"/api/projects/{linked.project}/file-uploads", all="true")
+    assert (pushed.created, again.created, len(files)) == (4, 0, 4)
+    say(f"images: {len(files)} uploaded, each the same there; pushed again: {again.created} tasks created")
 
 
 def delete_task(server, number):

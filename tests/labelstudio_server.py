@@ -21,7 +21,7 @@ from pathlib import Path
 import requests
 
 from batchbalance.bridge.client import Server
-from labelstudio_rounds import first_round, make_project, second_round
+from labelstudio_rounds import first_round, make_pictures, make_project, pictures, second_round
 from recorded_labelstudio import recording
 
 EMAIL = "annotator@example.com"
@@ -117,6 +117,11 @@ class RealServer:
         return made.json()["token"]
 
 
+def downloaded(server, place):
+    """What a browser would get at an address."""
+    return server._send("GET", place, headers={"Authorization": server._access}).content
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--label-studio", required=True)
@@ -141,6 +146,7 @@ def main():
             with recording(server, given.record):
                 linked = first_round(project, server, restart, say)
                 second_round(project, linked, server, say)
+            pictures(make_pictures(Path(folder)), server, lambda place: downloaded(server, place), say)
             project.close()
     finally:
         if starting.is_alive():

@@ -110,6 +110,7 @@ def test_guesses_are_written_on_request_and_never_shown_on_audit_items(tmp_path,
     assert all(bool(each["suggestions"]) == (not audit[each["id"]]) for each in records)
 
 
+@pytest.mark.slow
 def test_images_are_in_the_file_or_at_an_address(tmp_path):
     from PIL import Image
 
@@ -133,6 +134,7 @@ def test_images_are_in_the_file_or_at_an_address(tmp_path):
     assert line["image"] == (folder / line[ITEM]).as_posix()
 
 
+@pytest.mark.slow
 def test_tables_are_shown_as_lines_and_bare_embeddings_not_at_all(tmp_path):
     from batchbalance.project import Project
 
@@ -188,6 +190,18 @@ def test_label_studio_s_short_export(tmp_path):
     _, project = told(tmp_path, rows)
     assert project.labels == {"dog, 0 é": "dog", "cat, 1 é": "cat"}
     assert list(project.view("dog, 0 é").answers) == ["user 2"]
+
+
+def test_the_choices_that_count_can_be_named(tmp_path):
+    task = label_studio("dog, 0 é", "dog")
+    task["annotations"][0]["result"].append(
+        {"from_name": "mood", "to_name": "text", "type": "choices", "value": {"choices": ["happy"]}}
+    )
+    with pytest.raises(FileFormatError, match="must have one set of choices, got label, mood; name it with --label"):
+        told(tmp_path, [task])
+    (tmp_path / "again").mkdir()
+    _, project = told(tmp_path / "again", [task], label_column="label")
+    assert project.labels == {"dog, 0 é": "dog"}
 
 
 def test_lines_of_doccano_and_prodigy(tmp_path):

@@ -10,7 +10,7 @@ from batchbalance.bridge.client import InterruptedRequestError, NotThereError, S
 from batchbalance.bridge.labelstudio import ASKER
 from batchbalance.project import Project
 from fake_labelstudio import URL, FakeLabelStudio
-from labelstudio_rounds import BATCH, Annotator, first_round, make_project, second_round, truth
+from labelstudio_rounds import BATCH, Annotator, first_round, make_pictures, make_project, second_round, truth
 from recorded_labelstudio import RECORDED, read_part
 
 CONFIG = '<View><Text name="t" value="$body"/><Choices name="c" toName="t">{}</Choices></View>'
@@ -260,6 +260,7 @@ def test_an_existing_config_is_checked(project, fake):
     assert Link.of(project).project == empty
 
 
+@pytest.mark.slow
 def test_classes_with_letters_of_xml(tmp_path, fake):
     project = Project.create(tmp_path / "ab", embeddings=npy(tmp_path), classes=['<"&">', "b"], audit=0.0)
     with pytest.raises(ValueError, match="bare embeddings have nothing"):
@@ -278,14 +279,9 @@ def npy(folder):
     return folder / "e.npy"
 
 
+@pytest.mark.slow
 def test_images_are_uploaded_once(tmp_path, fake):
-    from PIL import Image
-
-    folder = tmp_path / "photos"
-    (folder / "a b").mkdir(parents=True)
-    for i in range(4):
-        Image.new("RGB", (8, 8), (60 * i, 0, 0)).save(folder / "a b" / f"{i} é.PNG")
-    project = Project.create(tmp_path / "p", images=folder, classes=["x", "y"], audit=0.0, image_size=32)
+    project = make_pictures(tmp_path)
     server = fake.server()
     found, _ = link(project, server)
     fake.failures[("POST", f"/api/projects/{found.project}/import")] = "after"  # files there, tasks not

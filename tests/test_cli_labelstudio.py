@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import stat
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from batchbalance.bridge import sync
 from batchbalance.cli import app
+from batchbalance.cli.labelstudio import token
 from fake_labelstudio import REFRESH, URL, FakeLabelStudio
 from labelstudio_rounds import BATCH, Annotator, make_project, truth
 
@@ -122,3 +124,33 @@ def test_export_and_tell_files_of_other_tools(folder, tmp_path):
     assert (code, "unknown format 'xml'" in said) == (2, True)
     code, said = run("export", folder, "--open", "--output", tmp_path / "t.csv")
     assert (code, "--open and --image-url must be left out for format csv" in said) == (2, True)
+
+
+def test_a_token_can_be_typed_without_being_shown(monkeypatch):
+    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
+    monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": lambda _: True})())
+    asked = []
+
+    def prompt(text, **options):
+        asked.append((text, options))
+        return "typed"
+
+    monkeypatch.setattr("typer.prompt", prompt)
+    assert token() == "typed"
+    assert asked == [("Personal access token of Label Studio", {"hide_input": True})]
+
+
+def test_a_port_that_is_taken_and_an_interrupt(folder, fake, monkeypatch):
+    assert run("labelstudio", "link", folder, "--url", URL)[0] == 0
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said = run("labelstudio", "serve", folder, "--port", port)
+    assert (code, f"cannot listen at 127.0.0.1, port {port}" in said) == (2, True)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fake, "send", interrupted)
+    for command in ("push", "pull", "sync"):
+        code, said = run("labelstudio", command, folder)
+        assert (code, "what is done is kept; the same command goes on from there" in said) == (130, True)

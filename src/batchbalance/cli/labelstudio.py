@@ -2,7 +2,10 @@
 
 import os
 import re
+import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,7 +69,8 @@ def push_command(
         from batchbalance.bridge import push
 
         project, link, server = linked(folder, allow_imports=allow_imports)
-        pushed = push(project, link, server, n, guesses=guesses, every=every)
+        with interruptible():
+            pushed = push(project, link, server, n, guesses=guesses, every=every)
         tell_notes(pushed.notes)
         say(f"{len(pushed.ids)} items are to be labelled at {link.url}/projects/{link.project}/")
         say(f"{pushed.created:,} tasks are new; the order is that of {pushed.version!r}")
@@ -79,7 +83,8 @@ def pull_command(folder: Folder) -> None:
         from batchbalance.bridge import pull
 
         project, link, server = linked(folder)
-        pulled = pull(project, link, server)
+        with interruptible():
+            pulled = pull(project, link, server)
         tell_notes(pulled.notes)
         told = pulled.told
         say(f"{told.labelled:,} labelled, {told.corrected:,} corrected, {told.skipped:,} skipped")
@@ -101,11 +106,8 @@ def sync_command(
         seconds = as_seconds(every)
         project, link, server = linked(folder, allow_imports=allow_imports)
         say(f"in step with {link.url}/projects/{link.project}/, every {seconds:g} s; Ctrl-C ends it")
-        try:
+        with interruptible():
             sync(project, link, server, every=seconds, rounds=rounds, guesses=guesses, say=say)
-        except KeyboardInterrupt:
-            complain("stopped", "what was pulled is kept; the same command goes on from there")
-            raise typer.Exit(130) from None
 
 
 @labelstudio.command("serve")
@@ -127,12 +129,34 @@ def serve_command(
             raise MissingExtraError("an ML backend for Label Studio", "label") from error
         project, link, server = linked(folder, allow_imports=allow_imports)
         backend = Backend(project, link, server, guesses=guesses, say=say)
+        at_port = listening(host, port)
         at = f"http://{host}:{port}"
         say(f"an ML backend for {link.url}/projects/{link.project}/ at {at}; Ctrl-C ends it")
         say(f"there, in Settings: Model, Connect Model, {at}; and Webhooks, Add Webhook, {at}/webhook")
         say("on the same machine or network, start Label Studio with ML_BLOCK_LOCAL_IP=false")
         say("and SSRF_PROTECTION_ENABLED=false: it refuses such addresses else")
-        uvicorn.run(backend_app(backend), host=host, port=port, log_level="warning", access_log=False)
+        config = uvicorn.Config(backend_app(backend), log_level="warning", access_log=False)
+        uvicorn.Server(config).run(sockets=[at_port])
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Say what Ctrl-C means in the middle of an exchange with a server."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain("stopped", "what is done is kept; the same command goes on from there")
+        raise typer.Exit(130) from None
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket at an address."""
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        raise OSError(
+            f"cannot listen at {host}, port {port}: {error.strerror or error}; give another --port"
+        ) from error
 
 
 def token() -> str:
