@@ -199,6 +199,10 @@ class FakeLabelStudio(BaseAdapter):
         self.annotations = {key: each for key, each in self.annotations.items() if each["task"] != number}
         return 204, None
 
+    def change_task(self, number, sent, **_):
+        self.of(self.tasks, number).update(sent)
+        return 200, self.with_annotations(self.tasks[number])
+
     def annotate(self, task, sent, **_):
         self.of(self.tasks, task)
         number = next(self.counters["annotation"])
@@ -223,6 +227,7 @@ ROUTES = [
     ("GET", r"/api/projects/(\d+)/next/", FakeLabelStudio.next_task),
     ("GET", r"/api/tasks", FakeLabelStudio.list_tasks),
     ("DELETE", r"/api/tasks/(\d+)/", FakeLabelStudio.delete_task),
+    ("PATCH", r"/api/tasks/(\d+)/", FakeLabelStudio.change_task),
     ("POST", r"/api/tasks/(\d+)/annotations/", FakeLabelStudio.annotate),
     ("PATCH", r"/api/annotations/(\d+)/", FakeLabelStudio.change_annotation),
 ]  # fmt: skip

@@ -189,7 +189,8 @@ def test_two_people_who_disagree(linked, fake):
     assert (pulled.notes, pulled.left, pulled.told.labelled) == ((said,), 0, BATCH + 1)
     assert set(project.view(pushed.ids[0]).answers) == {"annotator@example.com", "bo@example.com"}
     assert pushed.ids[0] not in project.labels
-    assert pushed.ids[0] not in push(project, found, server).ids  # it would not be served again
+    assert (task["overlap"], task["is_labeled"]) == (3, False)  # so that it is served to one more person
+    assert pushed.ids[0] not in push(project, found, server).ids  # after the next batch, which it does not hold up
     fake.answering = 1
     Annotator(server, found.project).answer(task, other)  # a change of mind, as another annotation
     assert pull(project, found, server).notes == ()

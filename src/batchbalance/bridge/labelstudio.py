@@ -114,7 +114,7 @@ def pull(project: Project, link: Link, server: Server) -> Pulled:
         skips = [(each.item, who) for each in skipped for who in (each.who, ASKER)]
         note = link.note(annotations={str(each.key): each.moment for each in new})
         told = project.record(answers, skips, note) if new else Told()
-        notes += _skip_disputed(project) + _skip_deleted(project, link, {_item(task) for task in ours})
+        notes += _reopen_disputed(project, server, ours) + _skip_deleted(project, link, {_item(task) for task in ours})
     people = sum(who != ASKER for _, who in skips)
     return Pulled(Told(told.labelled, told.corrected, told.unchanged, people), _num_open(project), tuple(notes))
 
@@ -340,12 +340,19 @@ def _sorted_out(project: Project, found: Iterable[Annotation]) -> tuple[list[Ann
     return new, notes
 
 
-def _skip_disputed(project: Project) -> list[str]:
-    """End the questions to which people gave answers that disagree: Label Studio does not ask them again."""
+def _reopen_disputed(project: Project, server: Server, tasks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Let one more person answer where answers disagree.
+
+    The question does not hold up the batch: Label Studio serves such a task after it, to people who have not answered.
+    """
     wanted = project.settings.annotators_per_item
     views = project.views()
-    ties = [name for name, view in views.items() if view.is_disputed and len(view.answers) >= wanted]
-    still = [name for name in ties if ASKER in views[name].open]
+    ties = {name: view for name, view in views.items() if view.is_disputed and len(view.answers) >= wanted}
+    still = [name for name, view in ties.items() if ASKER in view.open]
+    for task in tasks:
+        if _item(task) in still:
+            more = {"overlap": len(task["annotations"]) + 1, "is_labeled": False}
+            server.patch(f"/api/tasks/{task['id']}/", more)
     if still:
         project.skip(still, ASKER)
     if not ties:
