@@ -234,3 +234,31 @@ def test_refusals():
         BayesianHead().fit(x, ["a", "b"] * (len(x) // 2), classes=["a", "b", "a"])
     with pytest.raises(ValueError, match="whole numbers or texts"):
         BayesianHead().fit(x, y.double())
+
+
+def test_a_head_is_refitted_to_other_labels_at_its_own_centre_and_precision():
+    x, y = blobs(60)
+    x = x.double()
+    head = BayesianHead("bootstrap", 5).fit(x, y, num_classes=4)
+    single = head.refitted(x[:30], y[:30])
+    assert single.num_draws == 1
+    # By plain gradient descent on the same loss.
+    rows = torch.nn.functional.normalize(x[:30] - x.mean(dim=0), dim=1)
+    weights = torch.zeros(x.shape[1], 4, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [weights], max_iter=2000, tolerance_grad=1e-12, tolerance_change=1e-15, line_search_fn="strong_wolfe"
+    )
+
+    def loss():
+        optimizer.zero_grad()
+        value = torch.nn.functional.cross_entropy(rows @ weights, y[:30], reduction="sum")
+        value = value + head.tuned.precision / 2 * weights.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    others = torch.nn.functional.normalize(x[30:] - x.mean(dim=0), dim=1)
+    expected = torch.softmax(others @ weights.detach(), dim=1)
+    torch.testing.assert_close(single.predict(x[30:]).mean_probs(), expected, rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match="got an MLP"):
+        BayesianHead("dropout", 2).fit(x, y, num_classes=4).refitted(x, y)

@@ -55,7 +55,7 @@ def test_a_posterior():
     forest = RandomForestClassifier(7, random_state=0).fit(np.eye(4), [0, 1, 0, 1])
     assert repr(Committee.from_sklearn(forest, range(2))) == "Committee(7 draws)"
     head = BayesianHead(num_draws=7).fit(torch.eye(4), torch.tensor([0, 1, 0, 1]), num_classes=2)
-    assert repr(head).startswith("BayesianHead('laplace', 7 draws; precision ")
+    assert repr(head).startswith("BayesianHead('bootstrap', 7 draws; precision ")
 
 
 class Unfitted(BayesianHead):
