@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test check types lint check-workflows format demo bench torture clean
+.PHONY: install test check types lint check-workflows format demo bench torture test-labelstudio clean
 
 install: .venv/.installed
 
@@ -66,5 +66,17 @@ bench: install .venv-bench/.installed
 torture: install
 	$(BIN)/python -m torture $(OPTIONS)
 
+# Label Studio is about 160 packages, 1 GB; `make test-labelstudio LABEL_STUDIO=…/bin/label-studio` takes one that is there. Its
+# data directory is kept, because its first start takes minutes.
+LABEL_STUDIO ?= .venv-labelstudio/bin/label-studio
+LABEL_STUDIO_DATA ?= .labelstudio
+
+.venv-labelstudio/bin/label-studio:
+	$(PYTHON) -m venv .venv-labelstudio
+	.venv-labelstudio/bin/python -m pip install --quiet --disable-pip-version-check label-studio==1.23.2
+
+test-labelstudio: install $(LABEL_STUDIO)
+	PYTHONPATH=src:.:tests $(BIN)/python tests/labelstudio_server.py --label-studio $(LABEL_STUDIO) --data $(LABEL_STUDIO_DATA) $(OPTIONS)
+
 clean:
-	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .venv-labelstudio .mypy_cache .pytest_cache .ruff_cache

@@ -19,7 +19,7 @@ ROOMS = [
     "errors", "markup", "registry", "checks", "sections", "seeds", "machine", "files", "ids", "progress", "threads",
     "journal", "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection",
     "calling", "networks", "augmentation", "training", "encoders", "posteriors", "labels", "learner", "project",
-    "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
+    "bridge", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
     "lab.report", "lab.paper", "cluster", "cli",
 ]  # fmt: skip
 LIBRARY = ROOMS[: ROOMS.index("lab.data")]

@@ -2,10 +2,12 @@
 
 import gc
 
-from batchbalance.cli import embed, experiments, project, project_changes, report, run, select
+from batchbalance.cli import embed, experiments, labelstudio, project, project_changes, report, run, select
 from batchbalance.cli.app import app
 
-__all__ = ["app", "embed", "experiments", "main", "project", "project_changes", "report", "run", "select"]
+__all__ = [
+    "app", "embed", "experiments", "labelstudio", "main", "project", "project_changes", "report", "run", "select",
+]  # fmt: skip
 
 
 def main() -> None:

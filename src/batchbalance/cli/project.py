@@ -205,19 +205,28 @@ def _short(cell: str) -> str:
 @app.command("tell")
 def tell_command(
     folder: Folder,
-    answers: Annotated[Path, typer.Argument(metavar="CSV", help="A CSV file with columns id and label.")],
+    answers: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A CSV file with columns id and label; or .json or .jsonl of Label Studio, Argilla, doccano, Prodigy.",
+        ),
+    ],
     annotator: As = None,
     id_column: Annotated[str | None, typer.Option("--id", help="The column of the ids; default 'id'.")] = None,
     label_column: Annotated[
-        str | None, typer.Option("--label", help="The column of the labels; default 'label'.")
+        str | None, typer.Option("--label", help="The column of the labels, or the name of the choices.")
     ] = None,
     allow_imports: Imports = False,
 ) -> None:
-    """Take in labels: batch.csv with its label column filled in, any part of it; or any CSV with ids and labels."""
+    """Take in labels: batch.csv with its label column filled in, any part of it; or a file of another tool."""
     with reported_errors(tell_command):
+        from batchbalance.bridge import tell_file
+
         project = opened(folder, allow_imports=allow_imports)
-        told = project.tell(answers, annotator, id_column=id_column, label_column=label_column)
-        say(f"{told.labelled:,} labelled, {told.corrected:,} corrected, {told.unchanged:,} known already")
+        told = tell_file(project, answers, annotator, id_column=id_column, label_column=label_column)
+        skipped = f", {told.skipped:,} skipped" if told.skipped else ""
+        say(f"{told.labelled:,} labelled, {told.corrected:,} corrected, {told.unchanged:,} known already{skipped}")
         left = len(project.open_questions(annotator))
         say(f"{len(project.labels):,} labels in all, {left:,} open questions{f' for {annotator}' if annotator else ''}")
         try:
@@ -265,16 +274,28 @@ def status_command(
 @app.command("export")
 def export_command(
     folder: Folder,
-    output: Annotated[Path, typer.Option(help="The CSV file to write.")],
+    output: Annotated[Path, typer.Option(help="The file to write.")],
+    form: Annotated[
+        str, typer.Option("--format", help="csv, jsonl (also for doccano and Prodigy), label-studio or argilla.")
+    ] = "csv",
     predictions: Annotated[
         bool, typer.Option("--predictions", help="All items, with what the model predicts and how sure it is.")
     ] = False,
+    only_open: Annotated[
+        bool, typer.Option("--open", help="Only what was asked and has no answer yet, in its order; not for csv.")
+    ] = False,
+    image_url: Annotated[
+        str | None,
+        typer.Option(help="Where other tools find the folder of images; else they are written into the file."),
+    ] = None,
     allow_imports: Imports = False,
 ) -> None:
-    """Write the labels to a CSV file."""
+    """Write the labels to a CSV file, or items and labels to a file for another labelling tool."""
     with reported_errors(export_command):
+        from batchbalance.bridge import write_export
+
         project = opened(folder, allow_imports=allow_imports)
-        count = project.export(output, predictions=predictions)
+        count = write_export(project, output, form, predictions=predictions, only_open=only_open, image_url=image_url)
         say(f"{count:,} items written to {output}")
 
 

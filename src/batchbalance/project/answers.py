@@ -23,11 +23,13 @@ class Told:
         labelled: answers that are new.
         corrected: answers that took the place of others by the same person.
         unchanged: answers that were there already.
+        skipped: items that a person passed over, and had not before.
     """
 
     labelled: int = 0
     corrected: int = 0
     unchanged: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True)

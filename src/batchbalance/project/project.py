@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -20,7 +21,7 @@ from batchbalance.project.settings import (
     as_settings,
     write_settings,
 )
-from batchbalance.project.state import State, Who
+from batchbalance.project.state import ItemView, State, Who
 
 SOURCES: tuple[SourceKind, ...] = ("images", "texts", "table", "embeddings")
 
@@ -223,6 +224,29 @@ class Project(ReadableProject):
             events, told = answer_events(state, rows, given)
             self._store.log.append(events)
         return told
+
+    def record(
+        self, answers: Sequence[sheets.Answer], skips: Sequence[tuple[Any, str | None]] = (), note: Any = None
+    ) -> Told:
+        """Take in what another tool collected, all of it or, if something is not valid, nothing.
+
+        Args:
+            answers: as `tell` takes them.
+            skips: ids, and who passed each over; one that was passed over or answered by that person already counts
+                as known.
+            note: what to remember with it, in the same transaction: an event of the kind "recorded".
+        """
+        rows = [self._row_at(each.where, each.id) for each in answers]
+        passed = [(self.row_of(name), check_name(who)) for name, who in dict.fromkeys(skips)]
+        with self._writing() as state:
+            events, told = answer_events(state, rows, [replace(x, annotator=check_name(x.annotator)) for x in answers])
+            views = {row: state.items.get(row, ItemView()) for row, _ in passed}
+            new = [(row, who) for row, who in passed if who not in {*views[row].skipped, *views[row].answers}]
+            events += [NewEvent("skipped", row, who=who) for row, who in new]
+            if note is not None:
+                events.append(NewEvent("recorded", value=note))
+            self._store.log.append(events)
+        return replace(told, skipped=len(new))
 
     def skip(self, ids: Any, annotator: str | None = None) -> None:
         """Pass items over: they are not asked of this person again, until `ask(again=True)`."""

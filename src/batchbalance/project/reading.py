@@ -72,6 +72,12 @@ class ReadableProject(OpenProject):
         with self._lock:
             return self._now().items.get(self.row_of(name), ItemView())
 
+    def views(self) -> dict[str, ItemView]:
+        """All that is known of each item that anything happened to, by id, in the order of rows."""
+        state = self._snapshot()
+        rows = sorted(state.items)
+        return {name: state.items[row] for name, row in zip(self._store.ids(rows), rows, strict=True)}
+
     def events(self) -> list[Event]:
         """Everything that ever happened, oldest first; `item` is a row, see `ids`."""
         with self._lock:

@@ -1,0 +1,122 @@
+"""Linking a project to one on a Label Studio server."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from batchbalance.bridge.client import NotThereError, Server
+from batchbalance.bridge.config import Fitting, fitting, proposed_config
+from batchbalance.bridge.items import shown_data
+from batchbalance.bridge.tasks import Names
+from batchbalance.errors import FileFormatError
+from batchbalance.files import replacing
+from batchbalance.project import Project
+
+FILE = "labelstudio.json"
+TITLE = (3, 50)  # letters that a title may have there
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where a project is labelled; kept in `labelstudio.json`, without a token.
+
+    Attributes:
+        url: of the server.
+        project: the number of the project there.
+        control: the name of its choices.
+        object: the name of what they are about.
+        key: where a task's data hold what is shown.
+    """
+
+    url: str
+    project: int
+    control: str
+    object: str
+    key: str
+
+    @property
+    def names(self) -> Names:
+        """Of the parts of the labelling config."""
+        return Names(self.control, self.object)
+
+    def note(self, **values: Any) -> dict[str, Any]:
+        """What to remember in the log."""
+        return {"server": self.url, "project": self.project, **values}
+
+    def notes(self, project: Project, key: str) -> list[Any]:
+        """What was remembered under a key about this server and project, oldest first."""
+        events = [event.value for event in project.events() if event.kind == "recorded"]
+        mine = [each for each in events if (each.get("server"), each.get("project")) == (self.url, self.project)]
+        return [each[key] for each in mine if key in each]
+
+    @classmethod
+    def of(cls, project: Project) -> "Link":
+        """The link of a project.
+
+        Raises:
+            FileNotFoundError: if there is none.
+        """
+        path = project.folder / FILE
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{project.folder} is not linked yet; link it with: batchbalance labelstudio link {project.folder}"
+            )
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise FileFormatError(f"{path} is damaged; link the project again") from error
+
+
+def link(project: Project, server: Server, number: int | None = None) -> tuple[Link, tuple[str, ...]]:
+    """Link a project to one on a server, whose labelling config is checked; what is worth knowing comes with it.
+
+    Args:
+        project: the project here.
+        server: the server.
+        number: of the project there; None makes one. One without a labelling config gets the one we propose.
+    """
+    kind, classes = project.settings.data.kind, project.classes
+    shown_data(project, str)  # refuses what cannot be shown
+    config = proposed_config(kind, classes)
+    if number is None:
+        found = server.post("/api/projects/", {"title": _title(project.folder), "label_config": config})
+    else:
+        found = _project(server, number)
+        if not found["parsed_label_config"]:
+            found = server.patch(f"/api/projects/{number}/", {"label_config": config})
+    fits = _fitting(project, server, found)
+    made = Link(server.url, found["id"], fits.names.control, fits.names.object, fits.key)
+    with replacing(project.folder / FILE) as temporary:
+        temporary.write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
+    return made, _about_unknown(fits.unknown)
+
+
+def _title(folder: Path) -> str:
+    name = folder.resolve().name
+    return (name if len(name) >= TITLE[0] else f"{name} project")[: TITLE[1]]
+
+
+def _project(server: Server, number: int) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = server.get(f"/api/projects/{number}/")
+    except NotThereError:
+        raise ValueError(f"{server.url} has no project {number}, or not for the owner of this token") from None
+    return found
+
+
+def _fitting(project: Project, server: Server, found: Mapping[str, Any]) -> Fitting:
+    where = f"project {found['id']} on {server.url}"
+    return fitting(found["parsed_label_config"], project.settings.data.kind, project.classes, where)
+
+
+def check_config(project: Project, link: Link, server: Server) -> tuple[str, ...]:
+    """Refuse a labelling config there that does not fit any more; what is worth knowing about it."""
+    return _about_unknown(_fitting(project, server, _project(server, link.project)).unknown)
+
+
+def _about_unknown(unknown: Sequence[str]) -> tuple[str, ...]:
+    if not unknown:
+        return ()
+    return (f"choices there that are no classes here: {', '.join(unknown)}; add them with batchbalance add-class",)

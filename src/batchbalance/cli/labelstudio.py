@@ -1,0 +1,187 @@
+"""`batchbalance labelstudio`: label a project's items in Label Studio."""
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from batchbalance.cli.app import app, complain, reported_errors
+from batchbalance.cli.project import Folder, Imports, opened, say, tell_notes
+
+if TYPE_CHECKING:
+    from batchbalance.bridge import Link
+    from batchbalance.bridge.client import Server
+    from batchbalance.project import Project
+
+TOKEN = "LABEL_STUDIO_API_KEY"  # as Label Studio's own tools name it
+UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
+
+labelstudio = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None,
+    help="Label a project's items in Label Studio: link it once, then push, pull, or sync. "
+    f"The token is taken from the environment variable {TOKEN}, or asked for; it is never written to a file.",
+)  # fmt: skip
+app.add_typer(labelstudio, name="labelstudio")
+
+Guesses = Annotated[
+    bool, typer.Option("--guesses", help="Show the model's guess on each item, but never on audit items.")
+]
+
+
+@labelstudio.command("link")
+def link_command(
+    folder: Folder,
+    url: Annotated[str, typer.Option(help="Where Label Studio is, as http://127.0.0.1:8080.")],
+    project_number: Annotated[
+        int | None, typer.Option("--project", help="The project's number there; left out, one is made.")
+    ] = None,
+) -> None:
+    """Link a project to one in Label Studio; its labelling config is checked, or made from the classes."""
+    with reported_errors(link_command):
+        from batchbalance.bridge import link
+        from batchbalance.bridge.client import Server
+
+        project = opened(folder)
+        made, notes = link(project, Server(url, token()), project_number)
+        tell_notes(notes)
+        say(f"{folder} is linked to {made.url}/projects/{made.project}/")
+        say(f"next: batchbalance labelstudio push {folder}")
+
+
+@labelstudio.command("push")
+def push_command(
+    folder: Folder,
+    n: Annotated[
+        int | None, typer.Option("-n", help="How many items; default those open there, or else the batch size.")
+    ] = None,
+    guesses: Guesses = False,
+    every: Annotated[bool, typer.Option("--all", help="Create tasks for all items, not only for the batch.")] = False,
+    allow_imports: Imports = False,
+) -> None:
+    """Bring the next batch to Label Studio, to be labelled in its order. Pushing twice creates nothing twice."""
+    with reported_errors(push_command):
+        from batchbalance.bridge import push
+
+        project, link, server = linked(folder, allow_imports=allow_imports)
+        with interruptible():
+            pushed = push(project, link, server, n, guesses=guesses, every=every)
+        tell_notes(pushed.notes)
+        say(f"{len(pushed.ids)} items are to be labelled at {link.url}/projects/{link.project}/")
+        say(f"{pushed.created:,} tasks are new; the order is that of {pushed.version!r}")
+
+
+@labelstudio.command("pull")
+def pull_command(folder: Folder) -> None:
+    """Take in what was labelled, corrected and skipped in Label Studio, by whom, and how long it took."""
+    with reported_errors(pull_command):
+        from batchbalance.bridge import pull
+
+        project, link, server = linked(folder)
+        with interruptible():
+            pulled = pull(project, link, server)
+        tell_notes(pulled.notes)
+        told = pulled.told
+        say(f"{told.labelled:,} labelled, {told.corrected:,} corrected, {told.skipped:,} skipped")
+        say(f"{len(project.labels):,} labels in all, {pulled.left:,} open questions there")
+
+
+@labelstudio.command("sync")
+def sync_command(
+    folder: Folder,
+    every: Annotated[str, typer.Option(help="How often to look, as 30s, 5min or 1h.")] = "30s",
+    rounds: Annotated[int | None, typer.Option(min=1, help="End after so many batches.")] = None,
+    guesses: Guesses = False,
+    allow_imports: Imports = False,
+) -> None:
+    """Keep pulling, and push the next batch whenever one is done; Ctrl-C ends it, and nothing is lost."""
+    with reported_errors(sync_command):
+        from batchbalance.bridge import sync
+
+        seconds = as_seconds(every)
+        project, link, server = linked(folder, allow_imports=allow_imports)
+        say(f"in step with {link.url}/projects/{link.project}/, every {seconds:g} s; Ctrl-C ends it")
+        with interruptible():
+            sync(project, link, server, every=seconds, rounds=rounds, guesses=guesses, say=say)
+
+
+@labelstudio.command("serve")
+def serve_command(
+    folder: Folder,
+    host: Annotated[str, typer.Option(help="The address to listen at; default this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen at.")] = 9090,
+    guesses: Guesses = False,
+    allow_imports: Imports = False,
+) -> None:
+    """Be an ML backend of Label Studio: serve its four routes until Ctrl-C. For most teams, sync is simpler."""
+    with reported_errors(serve_command):
+        from batchbalance.bridge.backend import Backend, backend_app
+        from batchbalance.errors import MissingExtraError
+
+        try:
+            import uvicorn
+        except ImportError as error:
+            raise MissingExtraError("an ML backend for Label Studio", "label") from error
+        project, link, server = linked(folder, allow_imports=allow_imports)
+        backend = Backend(project, link, server, guesses=guesses, say=say)
+        at_port = listening(host, port)
+        at = f"http://{host}:{port}"
+        say(f"an ML backend for {link.url}/projects/{link.project}/ at {at}; Ctrl-C ends it")
+        say(f"there, in Settings: Model, Connect Model, {at}; and Webhooks, Add Webhook, {at}/webhook")
+        say("on the same machine or network, start Label Studio with ML_BLOCK_LOCAL_IP=false")
+        say("and SSRF_PROTECTION_ENABLED=false: it refuses such addresses else")
+        config = uvicorn.Config(backend_app(backend), log_level="warning", access_log=False)
+        uvicorn.Server(config).run(sockets=[at_port])
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Say what Ctrl-C means in the middle of an exchange with a server."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain("stopped", "what is done is kept; the same command goes on from there")
+        raise typer.Exit(130) from None
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket at an address."""
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        raise OSError(
+            f"cannot listen at {host}, port {port}: {error.strerror or error}; give another --port"
+        ) from error
+
+
+def token() -> str:
+    """The token: from the environment, or asked for without showing it."""
+    given = os.environ.get(TOKEN, "")
+    if given.strip():
+        return given
+    if not sys.stdin.isatty():
+        raise ValueError(f"a token must be given in the environment variable {TOKEN}; make one in Label Studio")
+    return str(typer.prompt("Personal access token of Label Studio", hide_input=True))
+
+
+def linked(folder: Path, *, allow_imports: bool = False) -> tuple["Project", "Link", "Server"]:
+    """A project, its link, and the server."""
+    from batchbalance.bridge import Link
+    from batchbalance.bridge.client import Server
+
+    project = opened(folder, allow_imports=allow_imports)
+    link = Link.of(project)
+    return project, link, Server(link.url, token())
+
+
+def as_seconds(text: str) -> float:
+    """Seconds of a text such as 30s, 5min or 1h."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|)", text.strip())
+    if found is None or float(found[1]) == 0:
+        raise ValueError(f"`every` must be a time such as 30s, 5min or 1h, got {text!r}")
+    return float(found[1]) * UNITS[found[2]]
