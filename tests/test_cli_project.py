@@ -255,6 +255,12 @@ def test_a_damaged_project_is_one_sentence(tmp_path):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     assert "is damaged" in told("status", tmp_path / "p", "--check")
+    for beside in tmp_path.glob("p/labels.sqlite-*"):
+        beside.unlink()
+    path.write_bytes(b"")
+    assert "it is empty, the project is not" in told("status", tmp_path / "p")
+    path.unlink()
+    assert "it is empty, the project is not" in told("status", tmp_path / "p")
     path.write_bytes(b"no database")
     assert "is damaged" in told("ask", tmp_path / "p")
     (tmp_path / "p" / "project.toml").write_text("classes = [")

@@ -491,6 +491,13 @@ def test_a_folder_holds_one_project(tmp_path):
         Project.open(tmp_path)
 
 
+def test_embeddings_of_somebody_else_are_never_overwritten(tmp_path):
+    np.save(tmp_path / "embeddings.npy", points()[0])
+    with pytest.raises(FileExistsError, match="a project keeps its own there"):
+        Project.create(tmp_path, embeddings=tmp_path / "embeddings.npy", classes=CLASSES)
+    assert [each.name for each in tmp_path.iterdir()] == ["embeddings.npy"]
+
+
 def test_settings_survive_the_file(tmp_path):
     odd = 'say "hi"\nΩ \\ 😀 \x7f'
     project = make(

@@ -71,6 +71,10 @@ class OpenProject:
         fixed = {"seed": settings.seed, "audit": settings.audit, "kind": settings.data.kind}
         with self._store.log.writing():
             if not self._store.events():
+                if (self.folder / sources.VECTORS).exists():  # made after the first event
+                    raise FileFormatError(
+                        f"{self._store.log.path} is damaged: it is empty, the project is not; restore it from a copy"
+                    )
                 self._store.log.append([NewEvent("begun", value={"classes": list(settings.classes), **fixed})])
         begun = self._store.events()[0].value
         for key, value in fixed.items():

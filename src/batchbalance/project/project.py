@@ -12,6 +12,7 @@ from batchbalance.labels import NewEvent
 from batchbalance.project import sheets
 from batchbalance.project.answers import Told, Undone, answer_events, as_answers, check_name, class_number, named_class
 from batchbalance.project.batch import Batch
+from batchbalance.project.items import RECORD, VECTORS
 from batchbalance.project.model import named_model
 from batchbalance.project.opened import check_parts
 from batchbalance.project.planning import Plan, Question, is_free, waiting
@@ -108,6 +109,8 @@ class Project(ReadableProject):
         check_parts(made)
         if (target / "project.toml").exists():
             raise FileExistsError(f"there is a project in {target} already; go on with it, or name another folder")
+        if (target / VECTORS).exists():
+            raise FileExistsError(f"{target / VECTORS} is there, and a project keeps its own there; move it away")
         target.mkdir(parents=True, exist_ok=True)
         if test is not None:
             sheets.read_answers(test)  # a mistake is found before the work begins
@@ -117,7 +120,7 @@ class Project(ReadableProject):
             if test is not None:
                 project.set_test(test)
         except Exception:  # a mistake, not an interruption: the folder is free for another try
-            for name in ("project.toml", "labels.sqlite"):
+            for name in ("project.toml", "labels.sqlite", VECTORS, RECORD):
                 (target / name).unlink(missing_ok=True)
             raise
         return project
