@@ -403,7 +403,7 @@ COMMANDS = [
     ["report", "no-such-folder"],
     ["embed", "no-such-folder", "--output", "e.npy"],
     ["init", "p", "--texts", "no-such-file", "--classes", "a,b"],
-    *([name, "no-such-project"] for name in ("ask", "status", "undo")),
+    *([name, "no-such-project"] for name in ("ask", "label", "status", "undo")),
     *([name, "no-such-project", "a"] for name in ("tell", "predict", "skip", "flag", "add-items", "add-class")),
     ["comment", "no-such-project", "a", "--text", "b"],
     ["rename-class", "no-such-project", "a", "b"],

@@ -18,7 +18,7 @@ SOURCE = Path(batchbalance.__file__).parent
 ROOMS = [
     "errors", "markup", "registry", "checks", "sections", "seeds", "machine", "files", "ids", "progress", "threads",
     "journal", "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection",
-    "calling", "networks", "augmentation", "training", "encoders", "posteriors", "labels", "learner", "project",
+    "calling", "networks", "augmentation", "training", "encoders", "posteriors", "labels", "learner", "project", "page",
     "bridge", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
     "lab.report", "lab.paper", "cluster", "cli",
 ]  # fmt: skip
@@ -28,7 +28,8 @@ PUBLIC = {
     "Badge", "Balance", "Bald", "BatchBalance", "BatchBalanceError", "BatchBald", "BatchEvaluation", "ClusterBalance",
     "ClusterMargin", "CoreSet", "Cover", "CoverBalance", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy",
     "EnumeratedBalance", "Epig", "FileFormatError", "GreedyBalance", "HypothesisTable", "Learner", "LeastConfidence",
-    "Margin", "MaxHerding", "MeanStd", "MissingExtraError", "PartitionBalance", "PowerBalance", "PowerBald",
+    "Margin", "MaxHerding", "MeanStd", "MissingExtraError", "NothingLeftError", "PartitionBalance", "PowerBalance",
+    "PowerBald",
     "PowerSampling", "Predictions", "ProbCover", "Project", "Random", "STRATEGIES", "SampledBalance", "Selection",
     "StochasticBalance", "Strategy", "TypiClust", "UHerding", "UnknownNameError", "VariationRatio",
     "annealed_threshold", "balance_scores",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         DrawMismatchError,
         FileFormatError,
         MissingExtraError,
+        NothingLeftError,
         UnknownNameError,
     )
     from batchbalance.learner import Learner
@@ -89,6 +90,7 @@ __all__ = [
     "MaxHerding",
     "MeanStd",
     "MissingExtraError",
+    "NothingLeftError",
     "PartitionBalance",
     "PowerBalance",
     "PowerBald",
@@ -126,6 +128,7 @@ _HOMES = {  # where a name is from; those of __all__ that are not here are strat
         "DrawMismatchError",
         "FileFormatError",
         "MissingExtraError",
+        "NothingLeftError",
         "UnknownNameError",
     ],
     "learner": ["Learner"],

@@ -4,6 +4,7 @@ Exception
 └── BatchBalanceError            everything below can be caught by this name
     ├── DrawMismatchError        two sets do not hold the same draws (also a ValueError)
     ├── FileFormatError          a file is not what its name or the call says (also a ValueError)
+    ├── NothingLeftError         a project has no item left to ask (also a ValueError)
     ├── UnknownNameError         no strategy, option or data set of that name (also a ValueError)
     └── MissingExtraError        an optional dependency is not installed (also an ImportError)
 
@@ -24,6 +25,10 @@ class DrawMismatchError(BatchBalanceError, ValueError):
 
 class FileFormatError(BatchBalanceError, ValueError):
     """A file is damaged, or is not what its name or the call says."""
+
+
+class NothingLeftError(BatchBalanceError, ValueError):
+    """A project has no item left to ask."""
 
 
 class UnknownNameError(BatchBalanceError, ValueError):

@@ -5,14 +5,28 @@ One piece of work (`progress`), several jobs side by side (`jobs`), a download (
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LINE_SECONDS = 10.0  # the least time between two plain lines
+
+Listener = Callable[[str, int, int | None], None]  # what is being done, steps done, steps in all
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def told_to(listener: Listener) -> Iterator[None]:
+    """Within it, `progress` of this thread is told to a listener, and shown nowhere else."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 class Bar:
@@ -46,6 +60,16 @@ class _Lines(Bar):
         self._stream.flush()
 
 
+class _Told(Bar):
+    def __init__(self, label: str, total: int | None, listener: Listener) -> None:
+        self._label, self._total, self._listener, self._done = label, total, listener, 0
+        listener(label, 0, total)
+
+    def advance(self, steps: int = 1, note: str = "") -> None:  # noqa: ARG002
+        self._done += steps
+        self._listener(self._label, self._done, self._total)
+
+
 @contextmanager
 def progress(label: str, total: int | None, show: bool, stream: Any = None) -> Iterator[Bar]:
     """Show how far some work is.
@@ -57,8 +81,11 @@ def progress(label: str, total: int | None, show: bool, stream: Any = None) -> I
         stream: the text file to write to; standard error if left out.
     """
     stream = stream or sys.stderr
+    listener = _listener.get()
     if not show:
         yield Bar()
+    elif listener is not None:
+        yield _Told(label, total, listener)
     elif stream.isatty():
         with _terminal_bar(label, total, stream) as bar:
             yield bar

@@ -2,11 +2,12 @@
 
 import gc
 
-from batchbalance.cli import embed, experiments, labelstudio, project, project_changes, report, run, select
+from batchbalance.cli import embed, experiments, label, labelstudio, project, project_changes, report, run, select
 from batchbalance.cli.app import app
 
 __all__ = [
-    "app", "embed", "experiments", "labelstudio", "main", "project", "project_changes", "report", "run", "select",
+    "app", "embed", "experiments", "label", "labelstudio", "main", "project", "project_changes", "report", "run",
+    "select",
 ]  # fmt: skip
 
 

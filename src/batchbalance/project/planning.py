@@ -18,7 +18,7 @@ from batchbalance.strategies import AUTO, Choice, Random, Strategy, strategy_nam
 from batchbalance.strategies.baselines import ScoreStrategy
 
 OFFERED = 4  # times as many items as are wanted, to choose from by gain per cost
-AGAIN, DISPUTED, OVERLAP = "again", "disputed", "overlap"  # other reasons to ask
+AGAIN, DISPUTED, OVERLAP, RETURNED = "again", "disputed", "overlap", "returned"  # other reasons to ask
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Rules:
 
 
 def waiting(state: State, rules: Rules, who: Who, count: int, again: bool) -> list[Question]:
-    """Items under way that can be asked of this person: skipped ones, ties, and those that want more answers."""
+    """Items under way that can be asked of this person: skipped ones, ties, given back, wanting more answers."""
     found: list[Question] = []
     if again:
         found += [Question(row, AGAIN) for row in state.skipped(who, rules.wanted)]
@@ -70,6 +70,8 @@ def waiting(state: State, rules: Rules, who: Who, count: int, again: bool) -> li
                 found.append(Question(row, DISPUTED))
         elif who not in view.answers and 0 < len(set(view.answers) | set(view.open)) < rules.wanted:
             found.append(Question(row, OVERLAP))
+        elif view.is_returned and not view.answers and not view.open:
+            found.append(Question(row, RETURNED))
     return found[:count]
 
 

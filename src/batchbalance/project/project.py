@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from batchbalance.checks import check_whole
-from batchbalance.errors import UnknownNameError
+from batchbalance.errors import NothingLeftError, UnknownNameError
 from batchbalance.labels import NewEvent
 from batchbalance.project import sheets
 from batchbalance.project.answers import Told, Undone, answer_events, as_answers, check_name, class_number, named_class
@@ -162,7 +162,7 @@ class Project(ReadableProject):
             memory_budget: bytes, or a text such as "2GiB", that choosing may take beside the embeddings.
 
         Raises:
-            ValueError: if nothing is left to ask.
+            NothingLeftError: if nothing is left to ask.
         """
         wanted = check_whole("n", self.settings.batch_size if n is None else n)
         who = check_name(annotator)
@@ -179,7 +179,7 @@ class Project(ReadableProject):
             self._write(plan, who, state.num_batches)
         if not rows:
             hint = "; --again (`again=True`) brings skipped ones back" if state.skipped(who, self._rules.wanted) else ""
-            raise ValueError(f"nothing is left to ask: every item is labelled, asked of others, or skipped{hint}")
+            raise NothingLeftError(f"nothing is left to ask: every item is labelled, asked of others, or skipped{hint}")
         if len(rows) < wanted:
             notes.append(f"{wanted} were asked for and {len(rows)} are left")
         return self._batch(rows, state.classes, who, tuple(notes), selection)

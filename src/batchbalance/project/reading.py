@@ -1,6 +1,7 @@
 """What a project can be asked without changing it: labels, questions, the model's guesses, exports, its status."""
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from batchbalance.project.answers import check_name, class_number
 from batchbalance.project.batch import shown
 from batchbalance.project.exporting import COLUMNS, MORE_COLUMNS, Exported, exported
 from batchbalance.project.gathering import Gathering
+from batchbalance.project.insight import Insight, insights
 from batchbalance.project.learning import Guess, guesses_of
 from batchbalance.project.model import class_probs
 from batchbalance.project.opened import OpenProject
@@ -61,6 +63,13 @@ class ReadableProject(OpenProject):
             found = state.labels()
             names = self._store.ids(list(found))
             return {name: state.classes[label] for name, label in zip(names, found.values(), strict=True)}
+
+    def class_counts(self) -> dict[str, int]:
+        """How many items have each label."""
+        with self._lock:
+            state = self._now()
+            counted = Counter(state.labels().values())
+            return {name: counted[number] for number, name in enumerate(state.classes)}
 
     def open_questions(self, annotator: str | None = None) -> list[str]:
         """What was asked of a person and has no answer yet, oldest first."""
@@ -139,6 +148,15 @@ class ReadableProject(OpenProject):
     def check(self) -> list[str]:
         """What SQLite's integrity check finds beside the hashes, which are checked on opening; empty if all is well."""
         return self._store.log.check()
+
+    def explain(self, ids: Iterable[Any]) -> list[Insight] | None:
+        """Why items are worth a label, by the model of all labels so far; None before there is one."""
+        rows, state, vectors = [self.row_of(name) for name in ids], self._snapshot(), self._embeddings().array
+        model = self._learning.trained(state, vectors)
+        if model is None:
+            return None
+        labelled = self._store.ids(model.rows.tolist())
+        return insights(model, vectors, rows, self._store.ids(rows), state.classes, labelled, self.settings.seed)
 
     def predict(
         self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, skip_bad: bool = False

@@ -32,6 +32,7 @@ class ItemView:
         last: who answered last.
         open: whom it was asked and who has neither answered, skipped nor given it back; with the number of the event.
         skipped: who skipped it, and was not asked again.
+        is_returned: whether somebody gave it back, and nobody was asked since.
         reasons: why it was asked: "audit", "random", or the name of a strategy; empty if it never was. An item whose
             turn in the audit or the random arm came while its label was known, or asked for, is only drawn.
         first_asked: the number of the event that asked or drew it first.
@@ -45,6 +46,7 @@ class ItemView:
     last: Who = None
     open: dict[Who, int] = field(default_factory=dict)
     skipped: dict[Who, int] = field(default_factory=dict)
+    is_returned: bool = False
     reasons: list[str] = field(default_factory=list)
     first_asked: int | None = None
     flags: list[Note] = field(default_factory=list)
@@ -54,6 +56,8 @@ class ItemView:
     @property
     def label(self) -> int | None:
         """The majority of the latest answers; None if there is none, or a tie."""
+        if len(self.answers) == 1:  # by far the most
+            return next(iter(self.answers.values()))
         ranked = Counter(self.answers.values()).most_common(2)
         if not ranked or (len(ranked) == 2 and ranked[0][1] == ranked[1][1]):
             return None
@@ -76,6 +80,7 @@ class ItemView:
             if self.first_asked is None:
                 self.first_asked = event.number
         if event.kind == "asked":
+            self.is_returned = False
             if who not in self.answers or self.is_disputed:
                 self.open[who] = event.number
             self.skipped.pop(who, None)
@@ -91,6 +96,7 @@ class ItemView:
             self.open.pop(who, None)
         elif event.kind == "returned":
             self.open.pop(who, None)
+            self.is_returned = True
         elif event.kind == "flagged":
             self.flags.append(Note(who, event.time, str(event.value)))
         elif event.kind == "commented":

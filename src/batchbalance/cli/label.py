@@ -1,0 +1,57 @@
+"""`batchbalance label`."""
+
+import threading
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from batchbalance.cli.app import app, complain, imports_done, out, reported_errors
+
+
+@app.command("label")
+def label_command(
+    project: Annotated[Path, typer.Argument(metavar="PROJECT", help="The folder of the project.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0 for a free one.")] = 8420,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    annotators: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="People who label; each gets a link of their own.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Another name that this server goes by, such as that of a proxy.")
+    ] = None,
+    certfile: Annotated[Path | None, typer.Option(help="A certificate, to serve by TLS.")] = None,
+    keyfile: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
+    allow_imports: Annotated[
+        bool, typer.Option("--allow-imports", help="Import code that project.toml names by path.")
+    ] = False,
+) -> None:
+    """Label a project in the browser, one key for each item. Ctrl-C ends it; every answer is saved at once."""
+    with reported_errors(label_command):
+        from batchbalance.page.serving import Serving, checked_people, serve
+
+        for file in (certfile, keyfile):
+            if file is not None and not file.is_file():
+                raise FileNotFoundError(f"no such file: {file}")
+        if keyfile is not None and certfile is None:
+            raise ValueError("`keyfile` needs `certfile` beside it")
+        names = [name for name in (annotators or "").split(",") if name.strip()]
+        serving = Serving(host, port, checked_people(names), tuple(allow_host or ()), certfile, keyfile)
+        imports_done()
+
+        def ready(addresses: dict[str | None, str]) -> None:
+            if not serving.is_local:
+                how = "" if certfile else ", and what it sends can be read on the way: use --certfile or an SSH tunnel"
+                complain("warning", f"other machines can reach this server{how}; give links only to whom they are for")
+            for who, address in addresses.items():
+                if who is not None:
+                    out.print(Text(f"{who}:"), soft_wrap=True)
+                out.print(Text(address), soft_wrap=True)
+            if not no_open:
+                threading.Timer(0.5, webbrowser.open, [next(iter(addresses.values()))]).start()
+
+        serve(project, serving, ready, allow_imports=allow_imports)
+        complain("ended", "every answer is saved; the same command goes on")

@@ -1,0 +1,61 @@
+"""Why an item was asked, in sentences that a layperson understands."""
+
+from collections.abc import Mapping
+from typing import Any
+
+AUDIT_WHY = (
+    "It was drawn by lot to measure how good the model is. The model never learns from it, and shows no guess, so that "
+    "your answer is your own."
+)
+NO_MODEL_WHY = "There is no model yet. It was chosen because it is typical of many items that have no label near them."
+NEARLY_ALL = 0.9  # of the draws
+BY_REASON = {
+    "random": "It was drawn by lot, to find out whether the strategy does better than chance.",
+    "disputed": "People disagree about this one, so that one more opinion is wanted.",
+    "overlap": "Somebody else labels this one too, to find out how well people agree.",
+    "again": "You skipped it before, and asked for it again.",
+}
+
+
+def why(reason: str, is_audit: bool, insight: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Why an item was asked: a sentence, and what to show beside it.
+
+    Args:
+        reason: the project's word for it.
+        is_audit: whether it measures the model; then nothing that the model thinks is shown.
+        insight: what the model thinks, if there is one.
+    """
+    if is_audit:
+        return {"sentence": AUDIT_WHY}
+    if insight is None:
+        return {"sentence": BY_REASON.get(reason, NO_MODEL_WHY)}
+    found = dict(insight)
+    found["sentence"] = BY_REASON.get(reason) or votes_sentence(insight)
+    return found
+
+
+def votes_sentence(insight: Mapping[str, Any]) -> str:
+    """What the draws think of an item."""
+    groups, num_draws = insight["groups"], insight["draws"]
+    if len(groups) < 2 or groups[0]["draws"] >= NEARLY_ALL * num_draws:
+        count = "All" if len(groups) < 2 else f"{groups[0]['draws']} of the"
+        name = groups[0]["class"] if groups else insight["guess"]
+        return (
+            f"{count} {num_draws} versions of the model say “{name}”. It was chosen because it stands for items that "
+            "have no label near them: your answer shows whether the model is right there too."
+        )
+    first, second = groups
+    return (
+        f"The model is of several minds: {first['draws']} of its {num_draws} versions say “{first['class']}” and "
+        f"{second['draws']} say “{second['class']}”. Your answer shows which of them to trust."
+    )
+
+
+def guess_sentence(is_audit: bool, insight: Mapping[str, Any] | None) -> str:
+    """The model's guess about an item, if it may be shown."""
+    if is_audit:
+        return "This item measures the model, so that no guess is shown."
+    if insight is None:
+        return "There is no guess yet: the model learns with the next batch."
+    share = dict(insight["votes"]).get(insight["guess"], 0.0)
+    return f"The model would say “{insight['guess']}”; {share:.0%} of its versions vote for that."

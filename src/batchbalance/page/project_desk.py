@@ -1,0 +1,143 @@
+"""A project as the page sees it."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from batchbalance.labels import Event
+from batchbalance.page.desk import Counts, Desk, Past, Shown, ShownKind, Who
+from batchbalance.project import Project
+from batchbalance.project.settings import SourceKind
+
+KINDS: dict[SourceKind, ShownKind] = {"images": "image", "texts": "text", "table": "row", "embeddings": "bare"}
+PASSED_ON = ("returned", "again")  # words of the project that say nothing about why an item was chosen
+
+
+class ProjectDesk(Desk):
+    """Questions and answers of a project.
+
+    Args:
+        project: open.
+        people: everybody who labels.
+    """
+
+    def __init__(self, project: Project, people: Sequence[Who]) -> None:
+        self._project, self._people = project, people
+
+    @property
+    def name(self) -> str:
+        """Of the folder."""
+        return self._project.folder.resolve().name
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The labels to choose from."""
+        return self._project.classes
+
+    @property
+    def instructions(self) -> str:
+        """For people who label."""
+        return self._project.settings.instructions
+
+    @property
+    def root(self) -> Path | None:
+        """The folder that images must be in."""
+        return self._project.root
+
+    @property
+    def batch_size(self) -> int:
+        """Questions to choose at a time."""
+        return self._project.settings.batch_size
+
+    @property
+    def revision(self) -> int:
+        """The number of events so far."""
+        return len(self._project.events())
+
+    def item(self, name: str) -> Shown:
+        """An item."""
+        (content,) = self._project.contents([name])
+        kind = KINDS[self._project.settings.data.kind]
+        if kind == "image" and self.root is not None:
+            return Shown(name, kind, file=self.root / (content or ""))
+        if kind == "row":
+            row = json.loads(content or "{}")
+            return Shown(name, kind, fields=tuple((key, None if x is None else str(x)) for key, x in row.items()))
+        return Shown(name, kind, text=content or "")
+
+    def questions(self, who: Who) -> list[str]:
+        """What a person was asked and has not answered, oldest first."""
+        return self._project.open_questions(who)
+
+    def num_taken(self, who: Who) -> int:
+        """Open questions of others."""
+        return sum(len(self._project.open_questions(other)) for other in self._people if other != who)
+
+    def may_answer(self, name: str, who: Who) -> bool:
+        """Whether a person was asked this item, or has answered, skipped or flagged it before."""
+        view = self._project.view(name)
+        flagged = {note.who for note in view.flags}
+        return who in view.open or who in view.answers or who in view.skipped or who in flagged
+
+    def may_see(self, name: str, who: Who) -> bool:
+        """Whether a person may look at an item: their own, and what has a label."""
+        return self.may_answer(name, who) or bool(self._project.view(name).answers)
+
+    def is_audit(self, name: str) -> bool:
+        """Whether an item measures the model."""
+        return self._project.is_audit([name])[0]
+
+    def reason(self, name: str) -> str:
+        """Why it was asked last."""
+        reasons = [each for each in self._project.view(name).reasons if each not in PASSED_ON]
+        return reasons[-1] if reasons else ""
+
+    def label(self, answers: Mapping[str, str], who: Who, seconds: float | None) -> None:
+        """Take in labels, all or none."""
+        self._project.tell(answers, who, seconds)
+
+    def skip(self, name: str, who: Who) -> None:
+        """Pass an item over."""
+        self._project.skip(name, who)
+
+    def flag(self, name: str, note: str, who: Who) -> None:
+        """Mark an item that something is wrong with."""
+        self._project.flag(name, note, who)
+
+    def undo(self, who: Who) -> str | None:
+        """Undo what a person did last."""
+        return self._project.undo(who)[0].id if self._project.history(who) else None
+
+    def history(self, who: Who, skip: int, count: int) -> list[Past]:
+        """What a person did, the latest first; each item once."""
+        events = [each for each in self._project.history(who) if each.kind != "commented" and each.item is not None]
+        latest: dict[int, Event] = {}
+        for event in events:
+            latest.setdefault(event.item or 0, event)
+        part = list(islice(latest.values(), skip, skip + count))
+        names = self._project.ids([event.item or 0 for event in part])
+        return [self._past(name, event) for name, event in zip(names, part, strict=True)]
+
+    def counts(self) -> Counts:
+        """How many labels there are."""
+        classes = self._project.class_counts()
+        answers = [each for each in self._project.history(anyone=True) if each.kind == "labelled"]
+        midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
+        today = sum(each.time >= midnight for each in answers)
+        return Counts(today, sum(classes.values()), Counter(each.who for each in answers), classes)
+
+    def give_back(self, who: Who) -> None:
+        """Take all open questions from a person."""
+        names = self._project.open_questions(who)
+        if names:
+            self._project.give_back(names, who)
+
+    def _past(self, name: str, event: Event) -> Past:
+        if event.kind == "skipped":
+            return Past(name, "skipped")
+        if event.kind == "flagged":
+            return Past(name, "flagged", note=str(event.value))
+        return Past(name, "labelled", self._project.classes[event.value])

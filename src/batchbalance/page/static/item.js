@@ -1,0 +1,111 @@
+// Showing one item, large or small, and loading the next images ahead.
+
+import { imageAddress } from "./api.js";
+import { el } from "./dom.js";
+import { Viewer } from "./viewer.js";
+
+const loaded = new Map(); // images by item and version, decoded
+
+const nameOf = (item) => `${item.id}\n${item.version}`;
+
+function load(item) {
+  const name = nameOf(item);
+  if (!loaded.has(name)) {
+    const image = el("img", { alt: `The image ${item.id}`, draggable: false, src: imageAddress(item) });
+    loaded.set(name, { image, ready: image.decode().then(() => true, () => false) });
+  }
+  return loaded.get(name);
+}
+
+// Load the images that come next, and forget all others.
+export function loadAhead(items, kept) {
+  const wanted = items.filter((item) => item.kind === "image");
+  wanted.forEach(load);
+  const names = new Set([...wanted, ...kept].map(nameOf));
+  for (const name of loaded.keys()) if (!names.has(name)) loaded.delete(name);
+}
+
+let viewer = null;
+
+// Put an item on the stage; done once it can be seen. The earlier item stays there until then.
+export async function show(stage, item, isStillWanted) {
+  let content;
+  let nextViewer = null;
+  if (item.kind === "image") {
+    const { image, ready } = load(item);
+    const isFine = await ready;
+    if (!isStillWanted()) return;
+    if (isFine) {
+      nextViewer = new Viewer(image);
+      content = nextViewer.element;
+    } else {
+      loaded.delete(nameOf(item));
+      content = broken(item);
+    }
+  } else {
+    content = { text: textOf, row: tableOf, bare: nothingOf }[item.kind](item);
+  }
+  viewer?.close();
+  viewer = nextViewer;
+  stage.replaceChildren(content);
+  viewer?.place();
+  stage.dataset.item = item.id;
+}
+
+export function zoom(factor) {
+  viewer?.zoomBy(factor);
+}
+
+function textOf(item) {
+  const long = item.text.length > 600 ? " long" : "";
+  const body = el("p", { className: "text", dir: "auto", textContent: item.text });
+  return el("div", { className: `page${long}`, tabIndex: 0, role: "document", "aria-label": "Text" }, body);
+}
+
+function tableOf(item) {
+  const rows = item.fields.map(([name, value]) =>
+    el(
+      "tr",
+      {},
+      el("th", { scope: "row", dir: "auto", textContent: name }),
+      el("td", { dir: "auto", textContent: value === null ? "–" : value }),
+    ),
+  );
+  return el("div", { className: "page", tabIndex: 0, role: "document", "aria-label": "Row" }, el("table", {}, el("tbody", {}, ...rows)));
+}
+
+function nothingOf(item) {
+  return el(
+    "div",
+    { className: "notice" },
+    el("h2", { dir: "auto", textContent: item.id }),
+    el("p", { textContent: "This project has embeddings only, so that there is nothing to look at but the id." }),
+  );
+}
+
+function broken(item) {
+  const why = el("p", { textContent: "It may be damaged, gone, or too large. Flag it (F), or skip it (Space)." });
+  fetch(imageAddress(item)).then(async (response) => {
+    if (!response.ok) why.textContent = `${await response.text()} Flag it (F), or skip it (Space).`;
+  });
+  return el(
+    "div",
+    { className: "notice", role: "alert" },
+    el("h2", { textContent: "This image does not load" }),
+    el("p", { className: "id", dir: "auto", textContent: item.id }),
+    why,
+  );
+}
+
+// A small picture of an item, or the beginning of its text.
+export function small(item) {
+  if (item.kind === "image") {
+    return el("img", { className: "small", loading: "lazy", alt: "", src: imageAddress(item, "small") });
+  }
+  const text = item.kind === "row" ? item.fields.map(([name, value]) => `${name} ${value ?? "–"}`).join(" · ") : item.text;
+  return el("span", { className: "small", dir: "auto", textContent: (text || item.id).slice(0, 160) });
+}
+
+export function titleOf(item) {
+  return item.kind === "text" ? item.text.slice(0, 60) : item.id;
+}
