@@ -16,3 +16,21 @@ def test_appendix_example_prints_eight_against_three(capsys):
     printed = capsys.readouterr().out
     assert "BALD 8 " in printed
     assert "EC²  3 " in printed
+
+
+def test_a_project_is_played_with_published_labels(tmp_path, monkeypatch):
+    from batchbalance import Project
+
+    monkeypatch.chdir(tmp_path)
+    queries = [("card gone", "card"), ("lost card", "card"), ("send money", "transfer"), ("money sent", "transfer")] * 5
+    lines = [f"{text} {number},{label}" for number, (text, label) in enumerate(queries)]
+    Path("train.csv").write_text("\n".join(["text,category", *lines]), encoding="utf-8")
+    labelling = load("labelling")
+    labelling.texts("train.csv", "queries.csv", "truth.csv")
+    project = Project.create("bank", texts="queries.csv", classes=["card", "transfer"], encoder="tfidf")
+    batch = project.ask(6)
+    rows = [f"{name},,x" for name in batch.ids]
+    Path("batch.csv").write_text("\n".join(["id,label,text", *rows]), encoding="utf-8")
+    labelling.answer("batch.csv", "truth.csv")
+    project.tell("batch.csv")
+    assert project.labels == {name: queries[int(name)][1] for name in batch.ids}
