@@ -60,10 +60,13 @@ def simulated(folder: Path, seed: int) -> list[Seen]:
     accuracies: dict[int, float] = {}
     for _ in range(ROUNDS):
         project.tell({name: str(classes[int(name)]) for name in project.ask(BATCH)})
-        if look_number(sum(project.is_audit(project.labels))):
+        labels = project.labels
+        is_audit = project.is_audit(labels)
+        seen = {label for label, set_aside in zip(labels.values(), is_audit, strict=True) if not set_aside}
+        if look_number(sum(is_audit)) and len(seen) > 1:  # of one class no model is made
             guesses = project.predict(folder / "fresh.npy")
             right = np.array([int(each.label) for each in guesses]) == classes[POOL:]
-            accuracies[len(project.labels) - sum(project.is_audit(project.labels))] = float(right.mean())
+            accuracies[len(labels) - sum(is_audit)] = float(right.mean())
     looks = project.status().looks
     project.close()
     return [

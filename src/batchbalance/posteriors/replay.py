@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 Key = tuple[int, int]  # which of the modules, and which of its calls in a forward pass
 
 
+@runtime_checkable
 class Dropping(Protocol):
     """What depends on the draw; `calls` counts how often it did in a forward pass."""
 
