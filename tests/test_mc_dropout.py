@@ -193,6 +193,25 @@ def test_the_fast_path_computes_less():
     assert (middle, last) == (live[0] * live[1], live[1] * 3)
 
 
+@pytest.mark.parametrize("name", CHAINS)
+def test_predictions_and_embeddings_of_a_chain_come_from_one_pass(name, monkeypatch):
+    build, shape = CHAINS[name]
+    posterior = MCDropout(built(build), 17, seed=2)
+    x = random(5, *shape)
+    predictions, embeddings = posterior.predict(x).log_probs(), posterior.embed(x)
+    passes, runs = [], sliced.Chain.runs
+
+    def counted(*arguments):
+        passes.append(arguments)
+        return runs(*arguments)
+
+    monkeypatch.setattr(sliced.Chain, "runs", counted)
+    both = posterior.predict_and_embed(x)
+    assert len(passes) == 1
+    torch.testing.assert_close(both[0].log_probs(), predictions, rtol=0, atol=1e-5)
+    torch.testing.assert_close(both[1], embeddings, rtol=0, atol=1e-5)
+
+
 MIXED = [
     "mnist",
     "stride, padding, and a pool that leaves a rest",

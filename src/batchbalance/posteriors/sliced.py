@@ -83,6 +83,9 @@ class Chain:
         self._windows_follow = any(is_plain(layer, (*CONVOLUTIONS, *POOLS)) for layer in behind)
         linear = [i for i, layer in enumerate(self._layers) if isinstance(layer, nn.Linear)]
         self.last_linear = linear[-1] if linear else None
+        last = self._layers[linear[-1] :] if linear else []
+        plain = bool(last) and not any(isinstance(layer, Mask) for layer in last)
+        self.head = nn.Sequential(*last) if plain else None  # from the last linear layer on, the same for all draws
 
     @classmethod
     def of(cls, model: nn.Module) -> "Chain | None":
