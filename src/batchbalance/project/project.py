@@ -26,6 +26,8 @@ from batchbalance.project.state import ItemView, State, Who
 
 SOURCES: tuple[SourceKind, ...] = ("images", "texts", "table", "embeddings")
 
+OWN_FILES = ("project.toml", "labels.sqlite", VECTORS, RECORD)  # what a project is made of
+
 
 class Project(ReadableProject):
     """A project in a folder. Make one with ``Project.create``, go on with ``Project.open``.
@@ -120,7 +122,7 @@ class Project(ReadableProject):
             if test is not None:
                 project.set_test(test)
         except Exception:  # a mistake, not an interruption: the folder is free for another try
-            for name in ("project.toml", "labels.sqlite", VECTORS, RECORD):
+            for name in OWN_FILES:
                 (target / name).unlink(missing_ok=True)
             raise
         return project
