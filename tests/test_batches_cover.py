@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 
 import oracles
 from batchbalance.batches import cover as module
-from batchbalance.batches.cover import (
-    CoverProblem,
-    CoverShard,
-    Targets,
-    cover,
-    cover_value,
-    squared_length,
-)
+from batchbalance.batches.cover import CoverProblem, CoverShard, cover, cover_value
+from batchbalance.batches.targets import Targets, squared_length
 from batchbalance.seeds import generator
 
 pytestmark = pytest.mark.typed

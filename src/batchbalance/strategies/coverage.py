@@ -9,18 +9,9 @@ from jaxtyping import Float, Int
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from batchbalance.batches.cover import (
-    MAX_TARGETS,
-    TARGETS_PER_PICK,
-    CoverExecutor,
-    CoverProblem,
-    Kernel,
-    Targets,
-    cover,
-    cover_value,
-    squared_length,
-)
+from batchbalance.batches.cover import MAX_TARGETS, TARGETS_PER_PICK, CoverExecutor, CoverProblem, cover, cover_value
 from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite
+from batchbalance.batches.targets import Kernel, Targets, squared_length
 from batchbalance.batches.typiclust import MAX_CLUSTERS, typiclust
 from batchbalance.seeds import generator
 from batchbalance.strategies.baselines import SCORES, ScoreName, embedding_bytes
@@ -51,7 +42,7 @@ class CoverStrategy(Strategy):
         """What each target is worth; not negative."""
 
     def squared_length(self, targets: Float[Tensor, "T D"], batch_size: int) -> float:
-        """ℓ² of the kernel: by the rule of ``batches.cover.squared_length``."""
+        """ℓ² of the kernel: by the rule of ``batches.targets.squared_length``."""
         return squared_length(targets, batch_size)
 
     def targets(self, problem: Problem) -> Int[Tensor, " T"]:
