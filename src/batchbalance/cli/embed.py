@@ -54,7 +54,7 @@ def embed_command(
     device: Annotated[str | None, typer.Option(help="Where to compute, as cuda; default the CPU.")] = None,
 ) -> None:
     """Turn images, texts or a table into embeddings, one row of numbers for each."""
-    with reported_errors():
+    with reported_errors(embed_command):
         from batchbalance.encoders import DEFAULTS, embed, encoder, open_items
 
         imports_done()
