@@ -1,8 +1,8 @@
 """The blocks of code on a page of the docs, and how each is run.
 
-A block of Python runs with the names that blocks above it have left; a block of commands runs in bash. A block below
-a paragraph that begins with the name of a file, as "`own.toml`: …", becomes that file. A block that cannot run says why
-in its first line: ``# not run in the tests: …``.
+A block of Python runs with the names that blocks above it have left. A block of commands runs in bash, where a batch that
+is asked is filled in at once, as a person would. A block below a paragraph that begins with the name of a file, as
+"`own.toml`: …", becomes that file. A block that cannot run says why in its first line: ``# not run in the tests: …``.
 """
 
 import contextlib
@@ -23,7 +23,10 @@ RESULT = "  # → "  # behind a statement that prints; what follows is a line of
 BLOCK = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.S | re.M)
 COMMANDS = f"""\
 set -euo pipefail
-batchbalance() {{ "{sys.executable}" -m batchbalance.cli "$@"; }}
+batchbalance() {{
+  "{sys.executable}" -m batchbalance.cli "$@"
+  if [ "$1" = ask ]; then "{sys.executable}" "{Path(__file__).with_name("docs_person.py")}" "$2"; fi
+}}
 python() {{ "{sys.executable}" "$@"; }}
 pip() {{ [ "$1" = install ]; }}  # everything is installed
 """
