@@ -1,7 +1,7 @@
 """The blocks of code on a page of the docs, and how each is run.
 
-A block of Python runs with the names that blocks above it have left. A block of commands runs in bash, where a batch that
-is asked is filled in at once, as a person would. A block below a paragraph that begins with the name of a file, as
+A block of Python runs with the names that blocks above it have left. A block of commands runs in bash, where a batch
+that is asked is filled in at once, as a person would. A block below a paragraph that begins with the name of a file, as
 "`own.toml`: …", becomes that file. A block that cannot run says why in its first line: ``# not run in the tests: …``.
 """
 
