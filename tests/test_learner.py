@@ -165,6 +165,16 @@ def test_auto_weights_by_margin_once_there_are_labels():
     assert named.selection.note is None
 
 
+def test_a_cold_start_chooses_for_as_long_as_there_is_no_label():
+    covering = Learner(data()[0], CLASSES, forest, ids=NAMES, strategy="max-herding")
+    new = Learner(data()[0], CLASSES, forest, ids=NAMES, strategy="margin", cold_start="max-herding")
+    assert new.ask(4) == covering.ask(4)
+    assert new.selection.strategy.name == "max-herding"
+    new.tell(NAMES[:9], answer(NAMES[:9]))
+    new.ask(7)
+    assert new.selection.strategy.name == "margin"
+
+
 def test_auto_is_random_where_inputs_have_no_distances():
     new = Learner(torch.arange(40).reshape(20, 2), 2, forest)
     assert len(new.ask(3)) == 3
