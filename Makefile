@@ -42,9 +42,10 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# A labelling project on digits with the real commands, the default strategy beside random; a folder of an earlier demo goes.
 demo: install
-	$(BIN)/batchbalance run examples/digits.toml --runs-dir runs/demo --jobs 2
-	$(BIN)/batchbalance report runs/demo --output runs/demo-report
+	rm -rf runs/demo
+	$(BIN)/python examples/demo.py runs/demo
 
 # The peers need an environment of their own: some pin old versions, and one asks for torchvision, which it does not use
 # here. They are installed without their pins; one that cannot be installed is left out and reported absent.
