@@ -62,9 +62,7 @@ def show_project(rounds, batch_size):
 
 def compare(trials, rounds, batch_size, test_items):
     """Play the same project by every strategy, in trials that differ in their test set, and report."""
-    say(
-        f"Did the choice of questions help? The same {trials} times by the default, {trials} times by random questions."
-    )
+    say(f"Did it help to choose? The same {trials} times with the default, and {trials} times with random questions.")
     print(f"Accuracy on {test_items} test images after each batch of {batch_size}:", flush=True)
     for trial in range(trials):
         for strategy in STRATEGIES:
