@@ -204,6 +204,15 @@ def test_coverage_is_a_share_of_the_weighted_pool_beside_random_batches():
     assert (told.num_targets, told.num_points, told.is_sampled) == (25, 25, False)
 
 
+def test_points_on_the_edge_of_a_ball_are_inside_for_random_batches_too():
+    """On a grid most distances are equal to others, the radius among them."""
+    points = 0.1 * np.array(list(itertools.product(range(7), repeat=3)))
+    made, value = problem(points, 25, kernel="ball", seed=1)
+    told = cover_value(made, cover(made))
+    drawn = [torch.randperm(343, generator=generator(1, "random-baseline", i))[:25].tolist() for i in range(20)]
+    assert told.random_coverage == pytest.approx(sum(value(batch) for batch in drawn) / 20 / 343, abs=1e-10)
+
+
 def test_sampled_targets_are_what_is_covered():
     points = random_points(40, 3, 4)
     made, value = problem(points, 5, targets=[1, 5, 8, 13, 21, 34])

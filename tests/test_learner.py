@@ -12,9 +12,11 @@ from batchbalance.learner import Learner
 from batchbalance.learner import learner as learner_module
 from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors import (
+    BayesianHead,
     Committee,
     CommitteeOptions,
     Fitted,
+    FunctionPosterior,
     HeadOptions,
     MCDropout,
     MCDropoutOptions,
@@ -382,6 +384,8 @@ def test_the_model_is_options_or_a_builder_or_a_fit(model):
     [
         ({"model": Net(3)}, "got a built Net; hand over a function"),
         ({"model": 3}, "`model` must be options of a posterior"),
+        ({"model": BayesianHead()}, r"got a BayesianHead; hand over posterior_options\('bayesian-head'\)"),
+        ({"model": FunctionPosterior(np.asarray, name="f")}, "got a FunctionPosterior; hand over a function that fits"),
         ({"model": MCDropoutOptions()}, "`network` must be given for posterior 'mc-dropout'"),
         ({"model": forest, "network": "tabular-mlp"}, "leave one out"),
         ({"model": forest, "recipe": Recipe()}, "`recipe` is not used"),

@@ -224,7 +224,10 @@ class Targets:
         return self._similarity(apart.square_() / self.squared_length)
 
     def similarity_bounds(self, rows: Float[Tensor, "p D"], *, slack: bool = True) -> Float[Tensor, "p T"]:
-        """κ by a matrix product in working precision; with `slack` never less than it is."""
+        """κ by a matrix product in working precision; with `slack` never less than it is.
+
+        A point that rounding does not tell from the edge of a ball is inside with and without.
+        """
         shifted = self.cloud.working(rows)
         return self._from_products(shifted @ self.cloud.rows.T, shifted.double().square().sum(dim=1), slack=slack)
 
@@ -236,7 +239,7 @@ class Targets:
         self, products: Float[Tensor, "p T"], norms: Float[Tensor, " p"], *, slack: bool
     ) -> Float[Tensor, "p T"]:
         """Overwrites the products: they are the largest array."""
-        rounding = self.cloud.rounding() if slack else 0.0
+        rounding = self.cloud.rounding() if slack or self.kernel == "ball" else 0.0
         own, other = (
             (each * self._unit * (1 - rounding) - rounding).to(self.dtype) for each in (norms, self.cloud.norms)
         )

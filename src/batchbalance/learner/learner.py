@@ -19,6 +19,7 @@ from batchbalance.labels import Id, Label, plain
 from batchbalance.learner.store import Known, Store
 from batchbalance.networks import Network
 from batchbalance.posteriors import (
+    POSTERIORS,
     EstimatorFit,
     Fit,
     Fitted,
@@ -314,6 +315,9 @@ def as_fit(
         )
     if isinstance(model, PosteriorOptions):
         return PosteriorFit(model, num_classes, network, recipe=recipe, device=device or "cpu")
+    if isinstance(model, Posterior):
+        wanted = f"posterior_options({model.kind!r})" if model.kind in POSTERIORS else "a function that fits one"
+        raise ValueError(f"`model` must be options of a posterior, got a {type(model).__name__}; hand over {wanted}")
     if not callable(model):
         raise TypeError(
             "`model` must be options of a posterior, a classifier, a function that builds a network, or a fit, got "
