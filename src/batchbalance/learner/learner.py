@@ -233,7 +233,12 @@ class Learner:
     def _predicted(self, fitted: Fitted, strategy: Strategy, rows: Tensor, known: Known) -> dict[str, Any]:
         """The arguments of `select` that this strategy uses."""
         posterior, uses, edges = fitted.posterior, strategy.uses, self._edges
-        arguments: dict[str, Any] = {"predictions": self._named(predict(posterior, self._inputs, rows))}
+        arguments: dict[str, Any] = {}
+        if "embeddings" in uses and not strategy.embeds_every_draw:
+            predictions, arguments["embeddings"] = predict_and_embed(posterior, self._inputs, rows)
+        else:
+            predictions = predict(posterior, self._inputs, rows)
+        arguments["predictions"] = self._named(predictions)
         if "reference" in uses:
             arguments["max_reference"] = edges.max_reference
             if self._reference is not None:
@@ -247,8 +252,8 @@ class Learner:
         elif "validation_error" in uses:
             self.error = fitted.error
             arguments |= {"ratio": edges.ratio, "validation_error": self.error}
-        if "embeddings" in uses:
-            arguments["embeddings"] = embed(posterior, self._inputs, rows, every_draw=strategy.embeds_every_draw)
+        if "embeddings" in uses and strategy.embeds_every_draw:
+            arguments["embeddings"] = embed(posterior, self._inputs, rows, every_draw=True)
         if "labelled_embeddings" in uses:
             covering = torch.tensor(sorted(known.labels) + known.asked)  # open questions will have labels
             arguments["labelled_embeddings"] = embed(posterior, self._inputs, covering)
@@ -354,13 +359,32 @@ def _is_fit(function: Any) -> bool:
 
 def predict(posterior: Posterior, inputs: Inputs, rows: Tensor) -> Predictions:
     """Predictions of some rows, read block by block."""
+    parts = (posterior.predict(inputs[block]) for block in torch.split(rows, BLOCK))
+    return _joined(posterior, parts, len(rows))
+
+
+def predict_and_embed(posterior: Posterior, inputs: Inputs, rows: Tensor) -> tuple[Predictions, Tensor]:
+    """Predictions and embeddings of some rows, read block by block."""
+    embeddings: list[Tensor] = []
+
+    def parts() -> Iterator[Predictions]:
+        for block in torch.split(rows, BLOCK):
+            predictions, hidden = posterior.predict_and_embed(inputs[block])
+            embeddings.append(hidden)
+            yield predictions
+
+    return _joined(posterior, parts(), len(rows)), torch.cat(embeddings)
+
+
+def _joined(posterior: Posterior, parts: Iterable[Predictions], num_rows: int) -> Predictions:
+    """The predictions of all parts, without a second copy of them."""
     stored, done = torch.empty(0), 0
-    for block in torch.split(rows, BLOCK):
-        part = posterior.predict(inputs[block]).log_probs()
+    for predictions in parts:
+        part = predictions.log_probs()
         if not done:
-            stored = part.new_empty((len(rows), *part.shape[1:]))
-        stored[done : done + len(block)] = part
-        done += len(block)
+            stored = part.new_empty((num_rows, *part.shape[1:]))
+        stored[done : done + len(part)] = part
+        done += len(part)
     return stored_predictions(stored, "log-probs", posterior.draw_ids, posterior.weights, classes=posterior.class_names)
 
 

@@ -178,6 +178,21 @@ class MCDropout(Posterior):
         with last_hidden(self._model) as hidden:
             return sum(hidden(logits) for logits in self._runs(batch)) / self.num_draws  # type: ignore[return-value]
 
+    def _logits_and_hidden(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        batch, chain = self._ready(batch), self._chain
+        if chain is None or chain.head is None or not isinstance(batch, Tensor):
+            return super()._logits_and_hidden(batch)
+        logits, hidden = [], []
+        for runs in chain.runs(batch, self.num_draws, chain.last_linear):
+            inputs = batch.new_zeros(())
+            outputs = []
+            for now in runs:
+                inputs = inputs + now
+                outputs.append(chain.head(now))
+            logits.append(_stacked(iter(outputs)))
+            hidden.append(inputs / self.num_draws)
+        return torch.cat(logits), torch.cat(hidden)
+
     def _hidden_of_draws(self, batch: Batch) -> Tensor:
         batch = self._ready(batch)
         if self._chain is not None and self._chain.last_linear is not None and isinstance(batch, Tensor):
