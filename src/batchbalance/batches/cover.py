@@ -103,7 +103,7 @@ class Targets:
 
     @property
     def num_features(self) -> int:
-        """D."""
+        """The number of features of a point, D."""
         return self.points.shape[1]
 
     def similarities(self, rows: Float[Tensor, "p D"]) -> Float[Tensor, "p T"]:
@@ -328,7 +328,7 @@ class _OneShard:
         )
 
     def offers(self, step: CoverStep, show: bool) -> Sequence[Offer]:
-        """One offer."""
+        """The offer of the one shard there is."""
         with progress("scoring points", self._num, show) as bar:
             return [self._shard.offer(step, bar)]
 
@@ -338,7 +338,7 @@ def cover(problem: CoverProblem, shards: CoverShards | None = None) -> Covering:
 
     Args:
         problem: what is to be covered, by which points.
-        shards: the candidates; those of this process if left out.
+        shards: the candidates; those of this process if omitted.
     """
     shards = shards or _OneShard(problem)
     targets, covered = problem.targets, problem.targets.covered

@@ -3,7 +3,7 @@
 A draw only weighs the input channels of that convolution, so that its output is a weighted sum of one convolution for
 each input channel, and these are the same for all draws. With a k × k kernel that dropout cuts to the share q of its
 inputs, a draw takes 1 product where it took q·k². A max pool that follows is done on the way, and output channels that
-a draw drops later are left out.
+a draw drops later are omitted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -92,7 +92,11 @@ class Mixing:
         return kept | ~kept.any(dim=1, keepdim=True)
 
     def _stored(self, shared: Tensor, kept: Tensor, pooled: tuple[int, int]) -> Tensor:
-        """One output channel after the other, and of each the draws that keep it, (all kept, n, h' · w')."""
+        """The outputs of all draws, (all kept, n, h' · w'): one output channel after the other, each for its draws.
+
+        `alone` holds what each input channel makes by itself, for all draws the same. One product of the draws' masks
+        with it gives an output channel of every draw that keeps the channel.
+        """
         masks = [self._mask.keep(draw, (shared.shape[1],)) for draw in range(len(kept))]
         weights = torch.stack(masks).to(shared) * self._mask.scale
         of_channel = [weights[draws] for draws in kept.T]
