@@ -143,7 +143,7 @@ def test_images_in_a_folder(tmp_path, monkeypatch):
     (tmp_path / "photos" / "broken.png").write_bytes(b"no image")
     arguments = ["init", "cats", "--images", "photos/", "--classes", "dark,light", "--encoder", "shades:encode"]
     assert "photos/broken.png is damaged" in told(*arguments)
-    assert "left out: image" in run(*arguments, "--skip-bad").stderr  # a mistake leaves the folder free
+    assert "skipped: image" in run(*arguments, "--skip-bad").stderr  # a mistake leaves the folder free
     assert "which would import code" in told("ask", "cats")
     run("ask", "cats", "-n", "6", "--allow-imports")
     rows = rows_of(tmp_path / "cats" / "batch.csv")
@@ -180,11 +180,11 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
     path = tmp_path / "rows" / "project.toml"
     path.write_text(path.read_text().replace("classes", 'encoder = "half:encode"\nclasses', 1))
     shown = run("status", "rows", "--allow-imports")
-    assert "the encoder was table and is half:encode: embedded anew" in " ".join(shown.output.split())
+    assert "the encoder was table and is half:encode: embedded again" in " ".join(shown.output.split())
     after = np.load(tmp_path / "rows" / "embeddings.npy")
     assert (before.shape[1], after.shape) == (6, (60, 2))
     np.testing.assert_allclose(after, x[:, :2], rtol=1e-6)
-    assert "embedded anew" not in run("status", "rows", "--allow-imports").output
+    assert "embedded again" not in run("status", "rows", "--allow-imports").output
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         ([*INIT, "--strategy", "x"], "unknown strategy"),
         ([*INIT, "--cost", "x"], "must have a column 'x'"),
         ([*INIT, "--test", "x"], "no such file: x"),
-        (["init", "done", "--texts", "t.csv", "--column", "body", "--classes", "a,b"], "there is a project in done"),
+        (["init", "done", "--texts", "t.csv", "--column", "body", "--classes", "a,b"], "done already holds a project"),
         (["ask", "nowhere"], "no project in nowhere"),
         (["ask", "done", "-n", "0"], "`n` must be a whole number|-n must be"),
         (["ask", "done", "--as", ""], "must be a name"),
@@ -286,7 +286,7 @@ def test_an_index_that_leads_astray_is_found_by_check(tmp_path):
     content[(root - 1) * size : root * size] = page
     path.write_bytes(content)
     assert "is damaged" in told("status", tmp_path / "p", "--check")
-    assert "is damaged: its index leads '42' astray" in told("skip", tmp_path / "p", "42")
+    assert "is damaged: its index has another place for '42'" in told("skip", tmp_path / "p", "42")
 
 
 def test_a_filled_sheet_is_never_overwritten(tmp_path):
@@ -320,7 +320,7 @@ def test_interrupted_init_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(ProjectStore, "add_items", stopped)
     arguments = ["--texts", "t.csv", "--column", "body", "--classes", "good,bad", "--encoder", "tfidf"]
     shown = run("init", "p", *arguments, code=130)
-    assert "'batchbalance ask p' goes on from there" in shown.stderr
+    assert "'batchbalance ask p' continues from there" in shown.stderr
     monkeypatch.setattr(ProjectStore, "add_items", real)
     run("ask", "p", "-n", "3")
     assert len(Project.open("p")) == 10

@@ -182,8 +182,8 @@ def test_whole_numbers_and_text_both_match(tmp_path):
         (lambda p: p.tell([("0", "ant")]), TypeError, "`answers` must be a dict"),
         (lambda p: p.skip("999"), ValueError, "got '999'"),
         (lambda p: p.comment("0", " "), ValueError, "`text` must say something"),
-        (lambda p: p.add_class("ant"), ValueError, "there is a class 'ant' already"),
-        (lambda p: p.rename_class("ant", "bee"), ValueError, "there is a class 'bee' already"),
+        (lambda p: p.add_class("ant"), ValueError, "the class 'ant' exists already"),
+        (lambda p: p.rename_class("ant", "bee"), ValueError, "the class 'bee' exists already"),
         (lambda p: p.rename_class("cat", "dog"), UnknownNameError, "unknown class 'cat'"),
         (lambda p: p.export(p.folder / "x.csv", predictions=True), ValueError, "there is no model yet"),
         (lambda p: p.predict("/nowhere"), FileNotFoundError, "no such data"),
@@ -485,7 +485,7 @@ def test_projects_that_cannot_be(tmp_path, monkeypatch, given, message):
 
 def test_a_folder_holds_one_project(tmp_path):
     make(tmp_path)
-    with pytest.raises(FileExistsError, match=r"there is a project in .* already"):
+    with pytest.raises(FileExistsError, match=r"already holds a project"):
         make(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no project in .*; make one with: batchbalance init"):
         Project.open(tmp_path)

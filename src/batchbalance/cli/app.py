@@ -30,7 +30,7 @@ Ray = Annotated[
     str | None,
     typer.Option(
         metavar="[ADDRESS]",
-        help="Work on a Ray cluster: its host:port, auto to find it, local to start one; alone: found or started.",
+        help="Run on a Ray cluster: host:port, auto to find one, local to start one; alone: found or else started.",
     ),
 ]
 

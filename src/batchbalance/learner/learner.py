@@ -59,17 +59,17 @@ class Learner:
             with `num_classes` and `input_shape` if it takes them; or a function of inputs, classes (int64) and a seed
             that gives a `Posterior`, a `Fitted` with the validation error, or None while the labels are too few.
         network: for options of a posterior that has one: the name of a network, or a function that builds it.
-        recipe: how networks are trained; the defaults of `Recipe` if left out.
+        recipe: how networks are trained; the defaults of `Recipe` if omitted.
         directory: where questions and answers are kept, made if it is not there; None keeps them in memory.
-        ids: N distinct names of the points; 0 to N − 1 if left out.
+        ids: N distinct names of the points; 0 to N − 1 if omitted.
         strategy: a name or a strategy object. "auto" covers the inputs before any label, and takes the strategy for
             predictions and embeddings afterwards; `selection` says which, and why.
         cold_start: the strategy for as long as there is no label, as "max-herding"; `strategy` itself if left out.
         edges: threshold or ratio, pairs, size of the reference set.
-        reference: inputs of the reference set, where draws are compared; the candidates themselves if left out.
+        reference: inputs of the reference set, where draws are compared; the candidates themselves if omitted.
         candidates: choose from a random sample of so many points each time; None chooses from all.
         seed: same seed, same data, same answers: same questions.
-        device: where to select; where the predictions are if left out.
+        device: where to select; where the predictions are if omitted.
         events: what the memory starts with, if there is no directory.
         on_phase: called with "train", "predict" and "select" as they begin.
 
@@ -105,7 +105,7 @@ class Learner:
         self._fit = as_fit(model, len(named), network=network, recipe=recipe, device=device)
         if isinstance(self._inputs, Table) and isinstance(self._fit, PosteriorFit):
             raise ValueError(
-                f"`inputs` must be an array of numbers for this model, got a {type(inputs).__name__}; hand over a "
+                f"`inputs` must be an array of numbers for this model, got a {type(inputs).__name__}; pass a "
                 "classifier or pipeline as `model`, or `frame.to_numpy()` as inputs"
             )
         self._strategy = _as_strategy(strategy)
@@ -316,7 +316,7 @@ def as_fit(
     """What trains on labels, from any of the three forms that ``Learner`` takes."""
     if isinstance(model, nn.Module):
         raise ValueError(
-            f"`model` must build a network, got a built {type(model).__name__}; hand over a function, not its result"
+            f"`model` must build a network, got a built {type(model).__name__}; pass a function, not its result"
         )
     if isinstance(model, PosteriorOptions):
         return PosteriorFit(model, num_classes, network, recipe=recipe, device=device or "cpu")

@@ -95,7 +95,7 @@ class Posterior(ABC):
 
     @property
     def num_draws(self) -> int:
-        """S."""
+        """The number of draws, S."""
         return len(self.draw_ids)
 
     def __repr__(self) -> str:
@@ -133,8 +133,8 @@ class Posterior(ABC):
         Args:
             inputs: a tensor or array (N, ...); a dict (also a `BatchEncoding`) or a tuple of such tensors, for networks
                 that take them; a Dataset, or a DataLoader that does not shuffle, of any of these. Of items that are
-                tuples, the first entry is taken; labels in a dict are left out.
-            batch_size: inputs looked at at a time, ``self.batch_size`` if left out; a DataLoader has its own.
+                tuples, the first entry is taken; labels in a dict are ignored.
+            batch_size: inputs looked at at a time, ``self.batch_size`` if omitted; a DataLoader has its own.
             path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N. A
                 small JSON file beside it, as ``pool.npy.json``, says what it holds.
             progress: show how far it is.
@@ -381,7 +381,7 @@ def _check_order(loader: DataLoader[Any]) -> None:
     if type(inner) is not SequentialSampler:
         raise ValueError(
             "`inputs` must come in the order of their data set, got a DataLoader with "
-            f"{type(inner).__name__}, which may change it; use shuffle=False, or hand over the data set itself"
+            f"{type(inner).__name__}, which may change it; use shuffle=False, or pass the data set itself"
         )
 
 

@@ -270,7 +270,7 @@ class MCDropoutOptions(PosteriorOptions):
 
     Attributes:
         num_draws: S.
-        test_draws: test metrics are those of the mean of so many draws, the first ones; of all if left out.
+        test_draws: test metrics are those of the mean of so many draws, the first ones; of all if omitted.
     """
 
     has_network: ClassVar[bool] = True
@@ -289,7 +289,7 @@ class MCDropoutOptions(PosteriorOptions):
 
     @property
     def uses_recipe(self) -> bool:
-        """Yes."""
+        """True: the network is trained by a recipe."""
         return True
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:

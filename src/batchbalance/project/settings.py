@@ -17,7 +17,7 @@ FILE = "project.toml"
 HEADING = """\
 # What this project is. Edit it as you like; the labels are in labels.sqlite.
 # Classes: add new ones at the end; rename one with `batchbalance rename-class`.
-# Another encoder: items are embedded anew by the next command that needs it.
+# Another encoder: items are embedded again by the next command that needs it.
 """
 
 Share = Annotated[float, Field(ge=0, le=1, strict=True, allow_inf_nan=False)]
