@@ -97,6 +97,7 @@ def init_command(
     """Make a project: say where your items are and what the labels can be."""
     with reported_errors(init_command):
         from batchbalance.project import Project
+        from batchbalance.project.settings import NAMES
 
         imports_done()
         try:
@@ -132,7 +133,7 @@ def init_command(
             complain("stopped", f"what is done is kept; 'batchbalance ask {folder}' goes on from there")
             raise typer.Exit(130) from None
         tell_notes(project.notes)
-        say(f"{folder}: {len(project):,} {project.settings.data.kind}, classes {', '.join(project.classes)}")
+        say(f"{folder}: {len(project):,} {NAMES[project.settings.data.kind]}, classes {', '.join(project.classes)}")
         say(f"next: batchbalance ask {folder}")
 
 
