@@ -121,6 +121,16 @@ def test_what_happens_beside_labels(texts):
     sheet = texts / "batch-Ann_B_ob.csv"
     fill(sheet, mood)
     run("tell", "mails", sheet, "--as", "Ann B/ob")
+    first = rows_of(sheet)[0]
+    other = "bad" if first["label"] == "good" else "good"
+    name = first["id"]
+    assert f"'{name}' is '{other}'" in run("correct", "mails", name, other, "--as", "Ann B/ob").stdout
+    assert Project.open(texts).labels[name] == other
+    assert "as it was" in run("correct", "mails", name, other, "--as", "Ann B/ob").stdout
+    assert f"'{name}' must have an answer to correct, got one of Ann B/ob; say whose with --as" in told(
+        "correct", "mails", name, "good"
+    )
+    run("undo", "mails", "--as", "Ann B/ob")
     assert len(Project.open(texts).labels) == 3
     assert {each.kind for each in Project.open(texts).history()} == {"skipped"}
     assert len(Project.open(texts).history("Ann B/ob")) == 3
@@ -159,6 +169,16 @@ def test_images_in_a_folder(tmp_path, monkeypatch):
     assert all(each.label == ("dark" if int(each.id.strip("subé/.png")) % 2 else "light") for each in guesses)
 
 
+def test_a_damaged_image_is_one_plain_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "x.png").write_bytes(b"no image")
+    said = told("init", "p", "--images", "photos", "--classes", "a,b", "--encoder", "made_projects:shades")
+    assert said.endswith(
+        "x.png is damaged or of another format; mend or remove it, or leave such items out with --skip-bad"
+    )
+
+
 def test_a_table_and_another_encoder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     x, y = points(60)
@@ -193,7 +213,7 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["init", "p", "--images", "nowhere", "--classes", "a,b"], "no such data: nowhere"),
         (["init", "p", "--classes", "a,b"], "and --embeddings must be given, got none"),
         (["init", "p", "--images", ".", "--texts", "t.csv", "--classes", "a,b"], "got images, texts"),
-        (["init", "p", "--texts", "t.csv", "--classes", "a"], "--classes"),
+        (["init", "p", "--texts", "t.csv", "--classes", "a"], "--classes must have at least 2 entries"),
         (["init", "p", "--texts", "t.csv", "--classes", "a,b", "--column", "bdy"], "must have a column 'bdy'"),
         (["init", "p", "--texts", "t.csv", "--classes", "a,b"], "must have a column 'text'"),
         ([*INIT, "--audit", "2"], "--audit must be"),
@@ -204,7 +224,7 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         ([*INIT, "--test", "x"], "no such file: x"),
         (["init", "done", "--texts", "t.csv", "--column", "body", "--classes", "a,b"], "done already holds a project"),
         (["ask", "nowhere"], "no project in nowhere"),
-        (["ask", "done", "-n", "0"], "`n` must be a whole number|-n must be"),
+        (["ask", "done", "-n", "0"], "error: -n must be a whole number of at least 1, got 0"),
         (["ask", "done", "--as", ""], "must be a name"),
         (["tell", "done", "nowhere.csv"], "no such file: nowhere.csv"),
         (["tell", "done", "t.csv"], "must have a column 'label'"),
@@ -213,7 +233,11 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["tell", "done", "twice.csv"], "twice.csv line 3: 't0' must have one label, got two that differ"),
         (["tell", "done", "empty.csv"], "empty.csv must have labels filled in, got none"),
         (["skip", "done", "zz"], "got 'zz'"),
-        (["undo", "done"], "must be at most 0, what can be undone"),
+        (["undo", "done"], "there is nothing to undo"),
+        (["undo", "done", "--as", "Ann"], "there is nothing to undo of Ann"),
+        (["correct", "done", "t0", "good"], "'t0' must have an answer to correct, got none; tell one"),
+        (["correct", "done", "t0", "goood"], "unknown label 'goood'; did you mean 'good'"),
+        (["correct", "done", "zz", "good"], "got 'zz'"),
         (["export", "done", "--output", "no/where.csv"], "cannot write"),
         (["export", "done", "--output", "x.csv", "--predictions"], "there is no model yet"),
         (["predict", "done", "t.csv"], "there is no model yet"),

@@ -121,7 +121,7 @@ def test_damaged_images_are_named(tmp_path, content):
     whole = picture(tmp_path / "a.png", size=(50, 50)).read_bytes()
     (tmp_path / "a.png").write_bytes(whole[: len(whole) // 2] if content is None else content)
     (item,) = open_items(tmp_path)
-    with pytest.raises(FileFormatError, match=r"image .*a\.png is damaged or of another format: .") as caught:
+    with pytest.raises(FileFormatError, match=r"image .*a\.png is damaged or of another format(: .+)?$") as caught:
         item.read()
     assert str(caught.value).count("a.png") == 1
 

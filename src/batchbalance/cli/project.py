@@ -106,6 +106,7 @@ def init_command(
     """Create a project: say where your items are, and name the classes."""
     with reported_errors(init_command):
         from batchbalance.project import Project
+        from batchbalance.project.settings import NAMES
 
         imports_done()
         try:
@@ -141,7 +142,7 @@ def init_command(
             complain("stopped", f"what is done is kept; 'batchbalance ask {folder}' continues from there")
             raise typer.Exit(130) from None
         tell_notes(project.notes)
-        say(f"{folder}: {len(project):,} {project.settings.data.kind}, classes {', '.join(project.classes)}")
+        say(f"{folder}: {len(project):,} {NAMES[project.settings.data.kind]}, classes {', '.join(project.classes)}")
         say(f"next: batchbalance ask {folder}")
 
 

@@ -1,4 +1,4 @@
-"""`batchbalance skip`, `flag`, `comment`, `undo`, `add-items`, `add-class` and `rename-class`."""
+"""`batchbalance skip`, `flag`, `comment`, `correct`, `undo`, `add-items`, `add-class` and `rename-class`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +40,19 @@ def comment_command(
     with reported_errors(comment_command):
         opened(folder).comment(ids, text, annotator)
         say(f"{len(ids)} commented")
+
+
+@app.command("correct")
+def correct_command(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="ID", help="The item.")],
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="What it should have been.")],
+    annotator: As = None,
+) -> None:
+    """Change a label that was told; with --as, the one of that person."""
+    with reported_errors(correct_command):
+        told = opened(folder).correct(name, label, annotator)
+        say(f"{name!r} is {label!r}" + ("" if told.corrected else ", as it was"))
 
 
 @app.command("undo")

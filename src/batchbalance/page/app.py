@@ -47,7 +47,7 @@ class Page:
         self, desk: Desk, chooser: Chooser, people: Sequence[Who], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.desk, self.chooser, self._people, self._clock = desk, chooser, people, clock
-        self._pictures = None if desk.root is None else Pictures(desk.root)
+        self._pictures = Pictures(lambda: desk.roots) if desk.roots else None
         self._seen = dict.fromkeys(people, clock())
         self._first: dict[Who, str] = {}  # what a person undid comes first
 

@@ -81,8 +81,8 @@ class Desk(Protocol):
         """For people who label."""
 
     @property
-    def root(self) -> Path | None:
-        """The folder that images must be in."""
+    def roots(self) -> Sequence[Path]:
+        """The folders that images must be in; empty if items are no images."""
 
     @property
     def batch_size(self) -> int:

@@ -138,7 +138,7 @@ def serve(
         listening = stack.enter_context(bound_socket(serving))
         port = int(listening.getsockname()[1])
         tokens = {token_of(secret, who): who for who in serving.people}
-        desk = ProjectDesk(project, serving.people)
+        desk = ProjectDesk(project)
         chooser = ProcessChooser(folder, allow_imports=allow_imports)
         stack.callback(chooser.close)
         app = Guard(

@@ -198,6 +198,7 @@ def _slice(x: Tensor, live: Tensor | None, full: int, mask: Mask | None) -> _Sli
 
 
 def _flat(now: _Slice) -> _Slice:
+    """Flatten channels into units; a channel that lives becomes as many units as it has places."""
     return replace(now, x=now.x.flatten(1), size=now.size * prod(now.x.shape[2:]))
 
 

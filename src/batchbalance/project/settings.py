@@ -23,6 +23,7 @@ HEADING = """\
 Share = Annotated[float, Field(ge=0, le=1, strict=True, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, strict=True)]
 SourceKind = Literal["images", "texts", "table", "embeddings"]
+NAMES: dict[SourceKind, str] = {"images": "images", "texts": "texts", "table": "rows", "embeddings": "embeddings"}
 
 
 class Data(Section):
