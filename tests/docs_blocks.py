@@ -1,0 +1,117 @@
+"""The blocks of code on a page of the docs, and how each is run.
+
+A block of Python runs with the names that blocks above it have left; a block of commands runs in bash. A block below
+a paragraph that begins with the name of a file, as "`own.toml`: …", becomes that file. A block that cannot run says why
+in its first line: ``# not run in the tests: …``.
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+REASON = "# not run in the tests: "
+PROMPT = "$ "
+RESULT = "  # → "  # behind a statement that prints; what follows is a line of its output
+BLOCK = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.S | re.M)
+COMMANDS = f"""\
+set -euo pipefail
+batchbalance() {{ "{sys.executable}" -m batchbalance.cli "$@"; }}
+python() {{ "{sys.executable}" "$@"; }}
+pip() {{ [ "$1" = install ]; }}  # everything is installed
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+    file: str | None
+
+    @property
+    def reason(self):
+        """Why it is not run, or None."""
+        first = self.text.lstrip().splitlines()[0]
+        return first.removeprefix(REASON) if first.startswith(REASON) else None
+
+    def __str__(self):
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page):
+    """The blocks of a page in their order."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in BLOCK.finditer(text):
+        above = text[: match.start()].rstrip("\n").rpartition("\n\n")[2]
+        named = re.match(r"`([\w-]+\.\w+)`:", above)
+        line = text.count("\n", 0, match.start()) + 1
+        code = re.sub(f"^{match[1]}", "", match[3], flags=re.M)
+        found.append(Block(page, line, match[2], code, named and named[1]))
+    return found
+
+
+def run(block, names, folder):
+    """Run a block in a folder, with the names that Python blocks share."""
+    if block.reason is not None:
+        assert len(block.reason.split()) >= 3, f"{block}: say why it is not run"
+    elif block.file is not None:
+        parse(block)
+        (folder / block.file).write_text(block.text, encoding="utf-8")
+    elif block.language == "python":
+        run_python(block, names)
+    elif block.language in {"console", "bash"}:
+        run_commands(block, folder)
+    else:
+        parse(block)
+
+
+def parse(block):
+    """A block that is data must at least be valid."""
+    if block.language == "toml":
+        tomllib.loads(block.text)
+    elif block.language == "json":
+        json.loads(block.text)
+    else:
+        assert block.language in {"text", "python", "csv"}, f"{block} has the unknown language {block.language!r}"
+
+
+def run_python(block, names):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("\n" * block.line + block.text, str(block.page), "exec"), names)
+    lines = iter(printed.getvalue().splitlines())
+    for expected in re.findall(rf"{RESULT}(.*)$", block.text, re.M):
+        assert expected in lines, f"{block} does not print {expected!r}: {printed.getvalue()!r}"
+
+
+def run_commands(block, folder):
+    code = "\n".join(commands(block.text))
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "120"}
+    done = subprocess.run(
+        ["bash", "-c", COMMANDS + code], cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, f"{block}:\n{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def commands(text):
+    """The lines to run: all of them, or those behind a prompt, with the lines that continue them."""
+    lines = text.splitlines()
+    if not any(line.startswith(PROMPT) for line in lines):
+        return lines
+    kept, continued = [], False
+    for line in lines:
+        if continued or line.startswith(PROMPT):
+            kept.append(line.removeprefix(PROMPT))
+            continued = line.endswith("\\")
+    return kept
