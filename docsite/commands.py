@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from batchbalance.cli import app
-from docsite.tables import NOTE, code, plain, table
+from docsite.tables import NOTE, code, paragraph, plain, table
 
 # What an option takes, as help says it, in the words of this page.
 VALUES = {
@@ -32,8 +32,10 @@ def commands_page() -> str:
     parts = [
         NOTE,
         "# Command line",
-        "`batchbalance COMMAND --help` prints the same in the terminal. A mistake is one line on standard error and "
-        "exit code 2; Ctrl-C is exit code 130.",
+        paragraph(
+            "`batchbalance COMMAND --help` prints the same in the terminal. A mistake is one line on standard error "
+            "and exit code 2; Ctrl-C is exit code 130."
+        ),
         listing,
         *(section(*each) for each in found[1:]),
     ]
@@ -50,7 +52,7 @@ def walked(command: Any, name: str, parent: Any) -> Iterator[tuple[str, Any, Any
 
 def section(name: str, command: Any, context: Any) -> str:
     """One command: what it does, how it is called, its arguments and options."""
-    parts = [f"## {name}", plain(command.help or "")]
+    parts = [f"## {name}", paragraph(plain(command.help or ""))]
     arguments: list[tuple[str, str]] = []
     options: list[tuple[str, str]] = []
     words: list[str] = []

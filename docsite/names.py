@@ -8,7 +8,7 @@ from typing import Any
 import batchbalance
 from batchbalance.strategies import STRATEGIES
 from docsite import ADDRESS
-from docsite.tables import NOTE, code, plain, table
+from docsite.tables import NOTE, code, paragraph, plain, table
 
 STRATEGY_NAMES = [cls.__name__ for cls in STRATEGIES.values()]
 PACKAGE = "batchbalance"
@@ -51,7 +51,7 @@ def names_page() -> str:
 def _parts() -> Iterator[str]:
     yield NOTE
     yield "# Python API"
-    yield (
+    yield paragraph(
         f"Every public name, by what it is for. [The site]({ADDRESS}reference/api/) adds signatures, arguments and "
         "methods, from the docstrings."
     )

@@ -18,7 +18,7 @@ from batchbalance.posteriors import POSTERIORS, Schedule
 from batchbalance.project import settings as project
 from batchbalance.strategies import STRATEGIES
 from batchbalance.training import Recipe
-from docsite.tables import NOTE, code, plain, sentence, table
+from docsite.tables import NOTE, code, paragraph, plain, sentence, table
 
 NAMES = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "table", list: "list"}
 LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
@@ -33,7 +33,7 @@ def settings_page() -> str:
 def _run() -> Iterator[str]:
     yield NOTE
     yield "# Config keys"
-    yield (
+    yield paragraph(
         "Two files are written by people: the TOML file of a comparison, for "
         "[`batchbalance run`](cli.md#batchbalance-run), and the `project.toml` of a labelling project. A key that is "
         "not listed here is refused, and the error suggests the nearest one."
@@ -47,7 +47,7 @@ def _run() -> Iterator[str]:
     yield "### `[split]`"
     yield keys(SplitSizes)
     yield "### `[model]`"
-    yield (
+    yield paragraph(
         "For posteriors that have a network: `name`, and the options of that network. `width` multiplies the number of "
         "filters and hidden units, `dropout` is the rate."
     )
@@ -69,14 +69,14 @@ def _parts() -> Iterator[str]:
     yield "`kind` names one of these, `mc-dropout` if left out; the other keys are its options."
     for name, options in POSTERIORS.items():
         yield f"#### {name}"
-        yield plain(first_line(options))
+        yield paragraph(plain(first_line(options)))
         if "schedule" in options.model_fields:
             yield "Keys of `[posterior.schedule]`:"
             yield keys(Schedule)
         else:
             yield keys(options, leave_out={"kind"})
     yield "### Options of strategies"
-    yield (
+    yield paragraph(
         "`auto` takes none. A strategy stands in the list `strategies` by its name, or in a table with its options; "
         "`select` and `Learner` take the same by `strategy=` and the command line by `--option`. "
         "[Strategies](../strategies.md) says what each is for."
@@ -87,9 +87,9 @@ def _parts() -> Iterator[str]:
             without.append(code(name))
             continue
         yield f"#### {name}"
-        yield plain(sentence(strategy.summary))
+        yield paragraph(plain(sentence(strategy.summary)))
         yield keys(strategy)
-    yield f"Without options: {', '.join(without)}."
+    yield paragraph(f"Without options: {', '.join(without)}.")
 
 
 def _project() -> Iterator[str]:

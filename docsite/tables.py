@@ -1,6 +1,7 @@
 """Markdown that the generated pages share."""
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 
 NOTE = "<!-- Written by `python -m docsite reference`; edit the code that it is made from. -->"
@@ -10,6 +11,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; cells are Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def paragraph(text: str) -> str:
+    """Text in lines as short as those that people write here."""
+    return textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False)
 
 
 def code(text: str) -> str:
