@@ -42,9 +42,11 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# A labelling project on digits with the real commands, the default strategy beside random. It replaces the folder of an earlier
+# demo. The models are so small that a second thread would only cost time.
 demo: install
-	$(BIN)/batchbalance run examples/digits.toml --runs-dir runs/demo --jobs 2
-	$(BIN)/batchbalance report runs/demo --output runs/demo-report
+	rm -rf runs/demo
+	OMP_NUM_THREADS=1 $(BIN)/python examples/demo.py runs/demo
 
 # The reference from the code, the notebooks run anew, the site in site/; a warning or a link that leads nowhere fails it.
 docs: install

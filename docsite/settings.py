@@ -105,6 +105,10 @@ def keys(model: Any, leave_out: set[str] | frozenset[str] = frozenset()) -> str:
     meanings = documented(model)
     rows = []
     for name, kind, default in declared(model):
+        if name not in leave_out and name not in meanings:
+            raise ValueError(
+                f"`{name}` must have a line under Attributes in the docstring of {model.__name__}, got none"
+            )
         if name not in leave_out:
             rows.append([code(name), words(kind), shown_default(default), sentence(plain(meanings[name]))])
     return table(["key", "type", "default", "meaning"], rows)

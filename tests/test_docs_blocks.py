@@ -28,9 +28,9 @@ def made(text, language="python", file=None):
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    if name(page) in STAND_INS:
-        STAND_INS[name(page)](tmp_path)
     names = {"__name__": "docs"}
+    if name(page) in STAND_INS:
+        names |= STAND_INS[name(page)](tmp_path) or {}
     for block in blocks(page):
         run(block, names, tmp_path)
 

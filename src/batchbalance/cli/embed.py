@@ -31,7 +31,7 @@ def embed_command(
         typer.Option(
             "--encoder",
             help="efficientnet-lite0 (default for images), wordllama (for texts), table (for other rows), tfidf, "
-            "timm:MODEL, sentence-transformers:MODEL, or your own package.module:function.",
+            "pixels (for tiny images), timm:MODEL, sentence-transformers:MODEL, or your own package.module:function.",
         ),
     ] = None,
     ids_output: Annotated[

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.table import Table
@@ -12,6 +12,7 @@ from batchbalance.cli.app import app, complain, imports_done, out, reported_erro
 
 if TYPE_CHECKING:
     from batchbalance.lab.report import Table as ReportTable
+    from batchbalance.lab.report.curves import Drawn
 
 
 @app.command("report")
@@ -29,6 +30,9 @@ def report_command(
     target: Annotated[
         float | None, typer.Option(help="The value to reach; default what the control's worst trial ends with.")
     ] = None,
+    curves: Annotated[
+        str, typer.Option(help="What curves show: means with 95 % intervals, or medians with quartiles.")
+    ] = "means",
 ) -> None:
     """Turn runs into plots and tables: an HTML page, Markdown, CSV, PNG and SVG."""
     with reported_errors(report_command):
@@ -45,6 +49,7 @@ def report_command(
             control=control,
             at=None if at is None else parse_counts(at),
             target=target,
+            curves=cast("Drawn", curves),
         )
         page = write_report(report, output, progress=sys.stderr.isatty())
         show(overview(report))

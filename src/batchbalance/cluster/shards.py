@@ -16,7 +16,7 @@ from torch import Tensor
 
 from batchbalance.balance.closed_form import BalanceModel, Survival
 from batchbalance.balance.greedy import Greedy, GreedyOptions, Offer, Step, greedy_over
-from batchbalance.batches.cover import Covering, CoverProblem, CoverStep, cover
+from batchbalance.batches.cover import Covering, CoverOffer, CoverProblem, CoverStep, cover
 from batchbalance.checks import check_whole
 from batchbalance.cluster.connection import connected_ray
 from batchbalance.cluster.one_round import ShardBatch, merged, random_parts
@@ -203,7 +203,7 @@ class RayCoverShards:
         ]
         workers.ask("build_cover", self._builds)
 
-    def offers(self, step: CoverStep, show: bool) -> Sequence[Offer]:
+    def offers(self, step: CoverStep, show: bool) -> Sequence[CoverOffer]:
         """The best point of each shard."""
         steps = [(self._workers.ray.put(step),)] * len(self._builds)
         return self._workers.ask("offer", steps, self._builds, build="build_cover", show=show)

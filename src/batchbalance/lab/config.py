@@ -29,7 +29,7 @@ from batchbalance.networks import check_network, network_named, network_options
 from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
 from batchbalance.registry import check_paths
 from batchbalance.sections import Flag, NotNegative, Section, Whole, check_fields, check_keys, fields_of, parsed
-from batchbalance.strategies import AUTO, Strategy, strategy_named
+from batchbalance.strategies import AUTO, Random, Strategy, strategy_named
 from batchbalance.training import Recipe
 
 MAX_TRIALS = 10_000
@@ -122,6 +122,10 @@ def _check_strategy(given: Any) -> Any:
     return {"name": given["name"], **strategy_named(given["name"], options).model_dump(mode="json")}
 
 
+def _check_cold_start(given: Any) -> Any:
+    return None if given is None else _check_strategy(given)
+
+
 def _check_split(given: Any) -> Any:
     if isinstance(given, dict):
         tupled = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
@@ -140,6 +144,7 @@ class Settings(Section):
         posterior: the kind of posterior, and its options.
         edges: which pairs of draws are compared.
         batch_size: labels asked for in a round.
+        cold_start: the strategy for as long as there is no label, of all but `random`; their own if left out.
         candidates: choose from a new random sample of so many points of the pool in every round; from all if left out.
         threads: of each process; a part of the settings, because it can change the last digits.
         device: where to compute, as `cpu`, `cuda`, `cuda:1` or `mps`.
@@ -155,6 +160,7 @@ class Settings(Section):
     )
     edges: EdgeSettings = Field(default_factory=EdgeSettings)
     batch_size: Whole
+    cold_start: Annotated[dict[str, Any] | None, BeforeValidator(_check_cold_start)] = None
     candidates: Whole | None = None
     threads: Whole = 1
     device: Annotated[str, AfterValidator(_check_device)] = "cpu"
@@ -193,6 +199,8 @@ class Settings(Section):
         if self.posterior.uses_recipe and self.training is None:
             content["training"] = asdict(Recipe())
         content = json.loads(json.dumps(content))
+        if self.cold_start is None:
+            del content["cold_start"]
         for path, defaults in ADDED.items():
             table: Any = content
             for key in path.split("."):
@@ -210,8 +218,12 @@ class RunConfig(Settings):
     @property
     def chosen_strategy(self) -> Strategy | str:
         """The strategy with its options, or "auto"; records name what that stood for in each round."""
-        options = {key: value for key, value in self.strategy.items() if key != "name"}
-        return AUTO if self.strategy["name"] == AUTO else strategy_named(self.strategy["name"], options)
+        return _strategy_of(self.strategy)
+
+    @property
+    def first_strategy(self) -> Strategy | str | None:
+        """The strategy for as long as there is no label; None if it is the same."""
+        return None if self.cold_start is None else _strategy_of(self.cold_start)
 
     @property
     def canonical(self) -> dict[str, Any]:
@@ -294,6 +306,8 @@ class Comparison(Settings):
             entry = {key: value for key, value in entry.items() if key != "num_draws"}
         own = {key: entry[key] for key in EdgeSettings.model_fields if key in entry} if isinstance(entry, dict) else {}
         strategy = {key: value for key, value in entry.items() if key not in own} if own else entry
+        if strategy in (Random.name, {"name": Random.name}):
+            shared = {**shared, "cold_start": None}  # what the others are compared with is random from the start
         edges = self.edges.model_dump(exclude_unset=True)
         if "ratio" in own or "threshold" in own:  # one of them replaces whichever all strategies share
             edges = {key: value for key, value in edges.items() if key not in ("ratio", "threshold")}
@@ -312,6 +326,11 @@ def with_draws(posterior: PosteriorOptions, num_draws: int) -> PosteriorOptions:
     if content.get("test_draws") is not None and isinstance(num_draws, int):
         content["test_draws"] = min(content["test_draws"], num_draws)
     return type(posterior)(**content)
+
+
+def _strategy_of(table: dict[str, Any]) -> Strategy | str:
+    options = {key: value for key, value in table.items() if key != "name"}
+    return AUTO if table["name"] == AUTO else strategy_named(table["name"], options)
 
 
 def _edge_settings_used(strategy: Strategy | str) -> set[str]:

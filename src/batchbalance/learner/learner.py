@@ -19,6 +19,7 @@ from batchbalance.labels import Id, Label, plain
 from batchbalance.learner.store import Known, Store
 from batchbalance.networks import Network
 from batchbalance.posteriors import (
+    POSTERIORS,
     EstimatorFit,
     Fit,
     Fitted,
@@ -63,6 +64,7 @@ class Learner:
         ids: N distinct names of the points; 0 to N − 1 if left out.
         strategy: a name or a strategy object. "auto" covers the inputs before any label, and takes the strategy for
             predictions and embeddings afterwards; `selection` says which, and why.
+        cold_start: the strategy for as long as there is no label, as "max-herding"; `strategy` itself if left out.
         edges: threshold or ratio, pairs, size of the reference set.
         reference: inputs of the reference set, where draws are compared; the candidates themselves if left out.
         candidates: choose from a random sample of so many points each time; None chooses from all.
@@ -88,6 +90,7 @@ class Learner:
         directory: str | os.PathLike[str] | None = None,
         ids: Iterable[Any] | None = None,
         strategy: str | Strategy = AUTO,
+        cold_start: str | Strategy | None = None,
         edges: EdgeSettings | None = None,
         reference: Any = None,
         candidates: SupportsIndex | None = None,
@@ -106,6 +109,7 @@ class Learner:
                 "classifier or pipeline as `model`, or `frame.to_numpy()` as inputs"
             )
         self._strategy = _as_strategy(strategy)
+        self._first = self._strategy if cold_start is None else _as_strategy(cold_start)
         self._edges = edges or EdgeSettings()
         self._reference = None if reference is None else _as_inputs(reference)
         self._candidates = None if candidates is None else check_whole("candidates", candidates)
@@ -203,9 +207,10 @@ class Learner:
 
     def _resolved(self, known: Known) -> tuple[Strategy, str | None]:
         """The strategy for what is known, and why "auto" chose it; None if it was named."""
-        if self._strategy is not None:
-            return self._strategy, None
         has_labels, one = bool(known.labels), self._inputs[torch.zeros(1, dtype=torch.long)]
+        named = self._strategy if has_labels else self._first
+        if named is not None:
+            return named, None
         is_tensor = isinstance(one, Tensor)  # tables and texts have no embeddings here
         if not has_labels and not (is_tensor and one.is_floating_point()):
             return Random(), "auto chose 'random': there are no labels yet, and the inputs have no distances"
@@ -310,6 +315,9 @@ def as_fit(
         )
     if isinstance(model, PosteriorOptions):
         return PosteriorFit(model, num_classes, network, recipe=recipe, device=device or "cpu")
+    if isinstance(model, Posterior):
+        wanted = f"posterior_options({model.kind!r})" if model.kind in POSTERIORS else "a function that fits one"
+        raise ValueError(f"`model` must be options of a posterior, got a {type(model).__name__}; hand over {wanted}")
     if not callable(model):
         raise TypeError(
             "`model` must be options of a posterior, a classifier, a function that builds a network, or a fit, got "

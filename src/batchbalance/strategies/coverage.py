@@ -14,13 +14,11 @@ from batchbalance.batches.cover import (
     TARGETS_PER_PICK,
     CoverExecutor,
     CoverProblem,
-    Kernel,
-    Targets,
     cover,
     cover_value,
-    squared_length,
 )
 from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite
+from batchbalance.batches.targets import Cloud, Kernel, Targets, squared_length
 from batchbalance.batches.typiclust import MAX_CLUSTERS, typiclust
 from batchbalance.seeds import generator
 from batchbalance.strategies.baselines import SCORES, ScoreName, embedding_bytes
@@ -50,8 +48,8 @@ class CoverStrategy(Strategy):
     def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
         """What each target is worth; not negative."""
 
-    def squared_length(self, targets: Float[Tensor, "T D"], batch_size: int) -> float:
-        """ℓ² of the kernel: by the rule of ``batches.cover.squared_length``."""
+    def squared_length(self, targets: Cloud, batch_size: int) -> float:
+        """ℓ² of the kernel: by the rule of ``batches.targets.squared_length``."""
         return squared_length(targets, batch_size)
 
     def targets(self, problem: Problem) -> Int[Tensor, " T"]:
@@ -92,7 +90,8 @@ class CoverStrategy(Strategy):
         if labelled is not None:
             check_finite("labelled_embeddings", labelled)
         rows = self.targets(problem)
-        points = problem.mean_embedding_rows(rows)
+        spare = max(0, problem.cache_bytes - self.memory_needed(problem))
+        points = Cloud(problem.mean_embedding_rows(rows), rows, keep_bytes=spare)
         made = CoverProblem(
             Targets(
                 points,
@@ -105,7 +104,7 @@ class CoverStrategy(Strategy):
             problem.candidates,
             problem.batch_size,
             seed=problem.seed,
-            cache_bytes=max(0, problem.cache_bytes - self.memory_needed(problem)),
+            cache_bytes=spare - points.kept_bytes,
             progress=problem.progress,
         )
         if problem.executor is None:
@@ -148,7 +147,7 @@ class ProbCover(CoverStrategy):
         """One for each."""
         return torch.ones(len(rows), dtype=torch.float64)
 
-    def squared_length(self, targets: Float[Tensor, "T D"], batch_size: int) -> float:
+    def squared_length(self, targets: Cloud, batch_size: int) -> float:
         """The square of the radius."""
         return super().squared_length(targets, batch_size) if self.radius is None else self.radius**2
 

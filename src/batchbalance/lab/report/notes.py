@@ -108,6 +108,6 @@ def _tests(report: Report) -> Iterator[str]:
         trial = "one paired trial" if num == 1 else f"{num} paired trials"
         yield (
             f"With {trial} the smallest p reachable is {few.least_p:.2g}, and {few.least_corrected_p:.2g} after "
-            f"Holm's correction for {len(tested)} comparisons; intervals are rough too. "
-            f"Run at least {ENOUGH_TRIALS} trials before you trust a difference."
+            f"Holm's correction for {len(tested)} comparison{'' if len(tested) == 1 else 's'}; intervals are rough "
+            f"too. Run at least {ENOUGH_TRIALS} trials before you trust a difference."
         )

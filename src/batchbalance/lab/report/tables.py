@@ -256,6 +256,7 @@ def _curve_rows(report: Report) -> Iterable[dict[str, Any]]:
     for metric in report.metrics:
         for summary in report.summaries:
             for band in summary.bands(metric):
+                low, high = band.interval or (None, None)
                 values = summary.at(metric, band.num_labels)
                 yield {
                     "metric": metric,
@@ -265,7 +266,9 @@ def _curve_rows(report: Report) -> Iterable[dict[str, Any]]:
                     "lower_quartile": band.lower,
                     "median": band.median,
                     "upper_quartile": band.upper,
-                    "mean": fmean(values),
+                    "mean": band.mean,
+                    "mean_low": low,
+                    "mean_high": high,
                     "std": standard_deviation(values) if len(values) > 1 else None,
                 }
 
