@@ -23,6 +23,16 @@ def test_appendix_example_prints_eight_against_three(capsys):
     assert "EC²  3 " in printed
 
 
+@pytest.mark.slow
+def test_three_batches_of_digits_are_drawn(tmp_path):
+    picture = load("batch_picture")
+    first = next(chosen for title, chosen in picture.batches().items() if title.startswith("first batch"))
+    assert len(set(first)) == 20
+    assert "first batch: before any label, it covers the pool (10 of 10 digits)" in picture.batches()
+    picture.draw(str(tmp_path / "batch.png"))
+    assert 10_000 < (tmp_path / "batch.png").stat().st_size < 200_000
+
+
 def test_a_project_is_played_with_published_labels(tmp_path, monkeypatch):
     from batchbalance import Project
 

@@ -95,7 +95,14 @@ class Edges:
 
 
 class EdgeSettings(Section):
-    """Which pairs of draws are told apart: τ fixed, or ratio · ε; the pairs looked at; the reference set's size."""
+    """Which pairs of draws are compared, and by how much they must differ.
+
+    Attributes:
+        ratio: τ / ε: the threshold is this share of the validation error.
+        threshold: τ itself, instead of `ratio`.
+        pairs: `disjoint` joins each draw with one other, `all` joins all; or a number of random pairs.
+        max_reference: a larger reference set is sampled down to this size.
+    """
 
     table = "[edges]"
     ratio: Share = DEFAULT_RATIO
