@@ -1,8 +1,9 @@
 """The blocks of code on a page of the docs, and how each is run.
 
 A block of Python runs with the names that blocks above it have left. A block of commands runs in bash, where a batch
-that is asked is filled in at once, as a person would. A block below a paragraph that begins with the name of a file, as
-"`own.toml`: …", becomes that file. A block that cannot run says why in its first line: ``# not run in the tests: …``.
+that is asked is filled in at once, as a person would, `label` serves only until it can be reached, and `make` only says
+what it would do. A block below a paragraph that begins with the name of a file, as "`own.toml`: …", becomes that file.
+A block that cannot run says why in its first line: ``# not run in the tests: …``.
 """
 
 import contextlib
@@ -21,14 +22,25 @@ REASON = "# not run in the tests: "
 PROMPT = "$ "
 RESULT = "  # → "  # behind a statement that prints; what follows is a line of its output
 BLOCK = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.S | re.M)
+PERSON = Path(__file__).with_name("docs_person.py")
 COMMANDS = f"""\
 set -euo pipefail
 batchbalance() {{
-  "{sys.executable}" -m batchbalance.cli "$@"
-  if [ "$1" = ask ]; then "{sys.executable}" "{Path(__file__).with_name("docs_person.py")}" "$2"; fi
+    if [ "$1" = label ]; then label "$@"; else "{sys.executable}" -m batchbalance.cli "$@"; fi
+    if [ "$1" = ask ]; then "{sys.executable}" "{PERSON}" "$2"; fi
+}}
+label() {{  # the server runs until it says where it is; then a batch is answered
+    : > label.log
+    "{sys.executable}" -m batchbalance.cli "$@" --no-open --port 0 >> label.log 2>&1 &
+    until grep -q http:// label.log; do kill -0 $! || {{ cat label.log >&2; return 1; }}; sleep 0.2; done
+    kill $!
+    wait $! || true
+    batchbalance ask "$2"
+    batchbalance tell "$2" "$2/batch.csv"
 }}
 python() {{ "{sys.executable}" "$@"; }}
 pip() {{ [ "$1" = install ]; }}  # everything is installed
+make() {{ command make -C "{ROOT}" --dry-run "$@" > make.log; }}  # the targets are there
 """
 
 

@@ -33,8 +33,8 @@ from batchbalance.strategies import AUTO, Random, Strategy, strategy_named
 from batchbalance.training import Recipe
 
 MAX_TRIALS = 10_000
-# Settings that came after runs had been recorded. At these values, which are what was done before, they are left out of
-# the settings of a run, so that it is still found by its hash.
+# Settings that came after runs had been recorded. At these values, which are what was done before, they are omitted
+# from the settings of a run, so that it is still found by its hash.
 ADDED: dict[str, dict[str, Any]] = {
     "model": {"head": [512, 512], "hidden": 128, "round_up": False},
     "training": {"augmentation": "none", "steps": None},
@@ -48,7 +48,15 @@ ADDED: dict[str, dict[str, Any]] = {
 
 
 class DataSettings(Section):
-    """Which data: a name of `batchbalance.lab.data.DATASETS` or a path, and the options of `data.prepare`."""
+    """Which data, and the options of `data.prepare`.
+
+    Attributes:
+        name: a name of `batchbalance.lab.data.DATASETS`, or the path of your own data.
+        copies: how often each input occurs in the pool; 3 for `repeated-mnist` if left out, else 1.
+        noise: the standard deviation of the noise that is added to each copy.
+        partial: accept a part of a published data set.
+        label: the column of the labels in a CSV file.
+    """
 
     table = "[data]"
     name: str
@@ -126,7 +134,21 @@ def _check_split(given: Any) -> Any:
 
 
 class Settings(Section):
-    """What all runs of a comparison share."""
+    """What all runs of a comparison share.
+
+    Attributes:
+        data: which data.
+        split: how many inputs go where; what is left out is the paper's, or the default of your own data.
+        model: the name of a network, and its options, for posteriors that have one.
+        training: how networks are trained.
+        posterior: the kind of posterior, and its options.
+        edges: which pairs of draws are compared.
+        batch_size: labels asked for in a round.
+        cold_start: the strategy for as long as there is no label, of all but `random`; their own if left out.
+        candidates: choose from a new random sample of so many points of the pool in every round; from all if left out.
+        threads: of each process; a part of the settings, because it can change the last digits.
+        device: where to compute, as `cpu`, `cuda`, `cuda:1` or `mps`.
+    """
 
     table = "a run"
     data: DataSettings
@@ -207,7 +229,7 @@ class RunConfig(Settings):
     def canonical(self) -> dict[str, Any]:
         """What is written into the run directory. Edge settings that the strategy does not use are the defaults.
 
-        Options of the strategy that are None are left out, so that one added later leaves older runs what they are.
+        Options of the strategy that are None are omitted, so that one added later leaves older runs what they are.
         """
         options = {key: value for key, value in self.strategy.items() if value is not None}
         content = {**self._canonical(), "strategy": options}
@@ -244,7 +266,15 @@ class RunConfig(Settings):
 
 
 class Comparison(Settings):
-    """A TOML file: shared settings, the strategies, and how far to go."""
+    """A TOML file: shared settings, the strategies, and how far to go.
+
+    Attributes:
+        strategies: names, or tables as `{name = "power-balance", beta = 2}` with options of the strategy, keys of
+            `[edges]` and `num_draws`.
+        trials: seeds 0 to trials − 1.
+        budget: training labels at the end, the initial set included; this or `target_error` must be given.
+        target_error: end once the validation error is this low.
+    """
 
     table = "the config"
     strategies: Annotated[list[Any], Field(min_length=1)]
