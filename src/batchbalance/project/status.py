@@ -304,7 +304,7 @@ def _unknown(facts: Facts, has_test: bool) -> Iterator[str]:
     if not facts.random_arm:
         yield NO_ARM
     elif facts.arm is None:
-        yield "Whether the strategy is better than random cannot be told yet: there are too few labels of either kind."
+        yield "Whether the strategy is better than random cannot be known yet: there are too few labels of either kind."
 
 
 def told_accuracy(found: Accuracy | None) -> str:
