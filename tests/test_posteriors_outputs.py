@@ -116,7 +116,7 @@ def test_ensembles_of_one_logit(tmp_path):
 
 
 def test_training_refuses_a_softmax():
-    with pytest.raises(ValueError, match="leave its softmax out"):
+    with pytest.raises(ValueError, match="remove its softmax"):
         fit(lambda: net(nn.Linear(8, 3), nn.Softmax(dim=-1)), inputs(), torch.arange(12) % 3, num_classes=3)
 
 

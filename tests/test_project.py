@@ -538,7 +538,7 @@ def test_a_folder_holds_one_project(tmp_path):
 
 def test_embeddings_of_somebody_else_are_never_overwritten(tmp_path):
     np.save(tmp_path / "embeddings.npy", points()[0])
-    with pytest.raises(FileExistsError, match="a project keeps its own there"):
+    with pytest.raises(FileExistsError, match="a project keeps a file of that name"):
         Project.create(tmp_path, embeddings=tmp_path / "embeddings.npy", classes=CLASSES)
     assert [each.name for each in tmp_path.iterdir()] == ["embeddings.npy"]
 

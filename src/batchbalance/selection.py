@@ -50,7 +50,7 @@ class Selection:
         seed: the seed it ran with.
         choice: what the strategy chose.
         value: what the batch is worth; None for strategies that do not join draws by edges.
-        edges: the pairs of draws that were told apart, for ``evaluate_batch`` on other batches; None like `value`.
+        edges: the pairs of draws that differ enough, for ``evaluate_batch`` on other batches; None like `value`.
         threshold_source: how τ came about; None like `value`.
         warnings: sentences worth reading before the batch is sent out.
         note: why `auto` chose this strategy; None if it was named.
@@ -135,7 +135,7 @@ class Selection:
 
     @property
     def threshold(self) -> float | None:
-        """τ, the share of the reference set on which two draws must differ to be told apart."""
+        """τ, the share of the reference set on which two draws must differ to count as different."""
         return None if self.edges is None else self.edges.threshold
 
     @property
@@ -246,8 +246,8 @@ def select(
         seed: same seed, same batch.
         device: where to compute, such as "cuda"; where the predictions are if omitted.
         max_reference: a larger reference set is subsampled to this size, 10,000 if omitted; "all" keeps it whole.
-        memory_budget: bytes, or a text such as "2GiB", to take beside the predictions; half of what is free if left
-            out. Predictions from a ``.npy`` file are read in chunks, so they may be larger. Never changes the batch.
+        memory_budget: bytes, or a text such as "2GiB", to use besides the predictions; half of what is free if
+            omitted. Predictions from a ``.npy`` file are read in chunks and may be larger. Never changes the batch.
         progress: show how far it is.
         executor: spreads the points of greedy strategies over other processes or machines, as ``RayExecutor`` of
             ``batchbalance.cluster`` does. Changes the batch only if it says so (`one_round`).
@@ -465,7 +465,7 @@ def _threshold(
 
 
 def _choose(strategy: Strategy, problem: Problem) -> Choice:
-    """The strategy's choice; a random one where there is nothing to tell apart."""
+    """The strategy's choice; a random one where there is nothing to distinguish."""
     edges = problem.edges
     if edges is None or edges.total_weight > 0:
         return strategy.choose(problem)

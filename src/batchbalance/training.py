@@ -98,7 +98,7 @@ class Recipe:
         return steps >= self.steps if self.steps is not None else epochs >= (self.max_epochs or MAX_EPOCHS)
 
     def _check_length(self) -> None:
-        """Check what says how long a run is, and fill in what is left out."""
+        """Check what says how long a run is, and fill in what is omitted."""
         least = {"steps": 1, "samples_per_epoch": 2, "max_epochs": 1, "patience": 1}
         given = [name for name in least if getattr(self, name) is not None]
         for name in given:

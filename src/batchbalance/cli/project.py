@@ -25,7 +25,7 @@ Imports = Annotated[
 
 
 def opened(folder: Path, *, allow_imports: bool = False) -> "Project":
-    """The project in a folder; what is worth knowing is told."""
+    """The project in a folder; its notes are printed."""
     from batchbalance.project import Project
 
     imports_done()

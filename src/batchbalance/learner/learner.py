@@ -123,7 +123,7 @@ class Learner:
 
     @property
     def labels(self) -> dict[Id, Label]:
-        """What was told so far."""
+        """The labels that were told so far."""
         ids, classes = self._store.ids, self._store.classes
         return {ids[row]: classes[label] for row, label in sorted(self._store.known().labels.items())}
 

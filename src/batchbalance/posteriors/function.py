@@ -29,8 +29,8 @@ class FunctionPosterior(Posterior):
         functions: one function, or a list of them. They get what `predict` is given in batches: tensors, arrays,
             DataFrames, sparse matrices, lists of texts.
         outputs: what they give, "logits" (log-probabilities are logits too) or "probs".
-        name: what the draws are called, so that those of another model are told apart; the names of the functions if
-            left out.
+        name: what the draws are called, to distinguish them from those of another model; the names of the functions if
+            omitted.
         classes: the C labels, in the order of the class axis.
         weights: (S,) draw weights that sum to 1; equal weights if omitted.
         embedding: gives the features (n, D) of a batch, for `embed`.

@@ -135,7 +135,7 @@ class BayesianHead(Posterior):
             labels: (N,) classes: whole numbers from 0, or texts.
             num_classes: C, if labels are numbers; one more than the largest if omitted.
             classes: all labels there are, in the order of the class axis; the sorted distinct ones if they are texts
-                and this is left out.
+                and this is omitted.
             validation: embeddings and labels for early stopping (dropout only).
             unlabelled: (U, D) features of the pool. They and the labelled ones tell where the centre is.
         """

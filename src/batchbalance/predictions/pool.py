@@ -231,7 +231,7 @@ class Predictions:
 
         Args:
             path: the file.
-            values: what the numbers are; may be left out if the array's name says it. Probabilities if nothing
+            values: what the numbers are; may be omitted if the array's name says it. Probabilities if nothing
                 says otherwise: the numbers are checked, so logits or log-probabilities cannot pass for them.
             axes: the order of the axes in the file.
             draw_ids: as in ``from_probs``; overrides the file's own.

@@ -163,7 +163,7 @@ class Project(ReadableProject):
             n: how many; the project's batch size if omitted. Fewer come if no more are left.
             annotator: who is asked.
             again: bring back what this person skipped.
-            memory_budget: bytes, or a text such as "2GiB", that choosing may take beside the embeddings.
+            memory_budget: bytes, or a text such as "2GiB", that choosing may use besides the embeddings.
 
         Raises:
             NothingLeftError: if nothing is left to ask.

@@ -131,7 +131,7 @@ class Report:
         summaries: one for each run, the control first.
         comparisons: one for each run but the control.
         wins: for a pair of labels, (seeds in which the first is better, a tie counting half; seeds compared).
-        empty: labels of the runs left out, which have no value of the metric yet.
+        empty: labels of the runs omitted, which have no value of the metric yet.
         runs: those that are compared, the control first.
         curves: what the learning curves show: means with 95 % intervals, or medians with quartiles.
     """

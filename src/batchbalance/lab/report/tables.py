@@ -29,8 +29,9 @@ def tables(report: Report) -> list[Table]:
     """All tables of a report, the most important first."""
     against = [comparisons(report)] if report.comparisons else []
     beaten = [wins(report)] if len(report.summaries) > 1 else []
+    timed = [costs(report)] if any(s.round_seconds or s.peak_memory for s in report.summaries) else []
     ran = [set_up(report)] if report.runs else []
-    return [results(report), *against, savings(report), *beaten, labels(report), costs(report), *ran]
+    return [results(report), *against, savings(report), *beaten, labels(report), *timed, *ran]
 
 
 def overview(report: Report) -> Table:
