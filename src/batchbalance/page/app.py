@@ -152,7 +152,8 @@ class Page:
         self.chooser.explain(names)
         guesses = {name: (self.chooser.insight(name) or {}).get("guess") for name in names}
         tiles = [{"item": self.shown(name), "guess": guess} for name, guess in guesses.items() if guess is not None]
-        is_pending = not tiles and any(not self.chooser.is_explained(name) for name in names)
+        is_unexplained = any(not self.chooser.is_explained(name) for name in names)
+        is_pending = not tiles and (is_unexplained or bool(self.chooser.choosing(who).doing))
         return {"tiles": tiles, "note": GRID_NOTE, "isPending": is_pending}
 
     def progress(self) -> dict[str, Any]:

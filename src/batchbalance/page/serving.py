@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -152,7 +153,13 @@ def serve(
             app, log_level="error", access_log=False, server_header=False, lifespan="off", ws="none",
             ssl_certfile=serving.certificate, ssl_keyfile=serving.key, timeout_graceful_shutdown=SECONDS_TO_END,
         )  # fmt: skip
-        config.load()
+        try:
+            config.load()
+        except ssl.SSLError as error:
+            raise ValueError(
+                f"`certfile` must be a certificate and its key, or a certificate whose key is in `keyfile`, both in "
+                f"PEM, got {' and '.join(str(each) for each in (serving.certificate, serving.key) if each)}"
+            ) from error
         ready({who: address(serving, port, token) for token, who in tokens.items()})
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
