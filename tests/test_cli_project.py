@@ -214,6 +214,10 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["init", "p", "--classes", "a,b"], "and --embeddings must be given, got none"),
         (["init", "p", "--images", ".", "--texts", "t.csv", "--classes", "a,b"], "got images, texts"),
         (["init", "p", "--texts", "t.csv", "--classes", "a"], "--classes must have at least 2 entries"),
+        (["init", "p", "--embeddings", "e.npy", "--classes", "a,b", "--drop", "x"],
+         "--drop is for texts and table, got it with embeddings; leave it out"),
+        (["init", "p", "--embeddings", "e.npy", "--classes", "a,b", "--column", "x"], "--column is for texts"),
+        (["init", "p", "--texts", "t.csv", "--classes", "a,b", "--ids", "t.csv"], "--ids is for embeddings"),
         (["init", "p", "--texts", "t.csv", "--classes", "a,b", "--column", "bdy"], "must have a column 'bdy'"),
         (["init", "p", "--texts", "t.csv", "--classes", "a,b"], "must have a column 'text'"),
         ([*INIT, "--audit", "2"], "--audit must be"),
@@ -239,6 +243,8 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["correct", "done", "t0", "goood"], "unknown label 'goood'; did you mean 'good'"),
         (["correct", "done", "zz", "good"], "got 'zz'"),
         (["export", "done", "--output", "no/where.csv"], "cannot write"),
+        (["export", "done", "--output", "done/labels.sqlite"], "--output must not be a file that the project is made"),
+        (["predict", "done", "t.csv", "--output", "done/../done/project.toml"], "--output must not be a file"),
         (["export", "done", "--output", "x.csv", "--predictions"], "there is no model yet"),
         (["predict", "done", "t.csv"], "there is no model yet"),
         (["add-items", "done", "t.csv"], "got 't0', which is there already"),
@@ -270,6 +276,7 @@ def made_once(tmp_path_factory):
     (folder / "other.csv").write_text("id,label\nt0,goood\n")
     (folder / "twice.csv").write_text("id,label\nt0,good\nt0,bad\n")
     (folder / "empty.csv").write_text("id,label\nt0,\n")
+    np.save(folder / "e.npy", np.eye(4))
     return folder
 
 
@@ -289,6 +296,18 @@ def test_a_damaged_project_is_one_sentence(tmp_path):
     assert "is damaged" in told("ask", tmp_path / "p")
     (tmp_path / "p" / "project.toml").write_text("classes = [")
     assert "project.toml" in told("ask", tmp_path / "p")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"garbage"])
+def test_what_can_be_made_again_may_be_damaged(tmp_path, content):
+    project = make(tmp_path)
+    project.tell(truth(map(str, range(40))))
+    before = project.status().as_dict()
+    project.close()
+    next((tmp_path / "p" / "model").glob("*.npz")).write_bytes(content)
+    project = Project.open(tmp_path / "p")
+    assert project.status().as_dict() == before
+    project.close()
 
 
 def test_an_index_that_leads_astray_is_found_by_check(tmp_path):

@@ -217,6 +217,35 @@ def test_dropout_that_is_not_run_is_named():
         MCDropout(nn.Sequential(OwnLSTM(4, 5, num_layers=2, dropout=0.3), nn.Dropout(0.5)), 3)
 
 
+class Forgetful(nn.Module):
+    """Has two dropout layers, and runs as many as it is told."""
+
+    def __init__(self, num_run):
+        super().__init__()
+        self.first, self.used, self.forgotten = nn.Linear(4, 3), nn.Dropout(0.5), nn.Dropout(0.5)
+        self.num_run = num_run
+
+    def forward(self, x):
+        return self.first(self.used(x) if self.num_run else x)
+
+
+def test_dropout_layers_that_forward_forgets():
+    with pytest.warns(UserWarning, match="dropout layer 'forgotten' is not run by the model, and drops nothing"):
+        assert MCDropout(Forgetful(1), 3).predict(inputs()).num_draws == 3
+    with pytest.raises(ValueError, match="runs none of used, forgotten; call them in `forward`"):
+        MCDropout(Forgetful(0), 3).predict(inputs())
+
+
+def test_a_sigmoid_is_not_read_as_a_logit_without_a_word():
+    last = nn.Linear(8, 1)
+    model = net(last, nn.Sigmoid())
+    with pytest.warns(UserWarning, match="lies between 0 and 1 for all inputs, and is read as a logit"):
+        MCDropout(model, 3, binary=True).predict(inputs())
+    got = MCDropout(model, 3, binary=True, outputs="probs").predict(inputs())
+    same = MCDropout(net(last), 3, binary=True).predict(inputs())
+    torch.testing.assert_close(got.probs(), same.probs())
+
+
 def test_buffers_may_be_infinite():
     class Causal(nn.Module):
         def __init__(self):

@@ -290,7 +290,9 @@ def set_channels_last(model: nn.Module) -> None:
 
 
 def check_finite(model: nn.Module) -> None:
-    """Raise ValueError if a weight is NaN or infinite."""
+    """Raise ValueError if a weight is NaN or infinite, or if this is no network at all."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"the model must be a network, an nn.Module, got {model!r}")
     buffers = dict(model.named_buffers())
     for name, value in [*model.named_parameters(), *buffers.items()]:
         # A buffer may hold infinities on purpose, as the mask of a causal attention does.

@@ -44,6 +44,7 @@ def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
         num_points: N.
     """
     from batchbalance.encoders.rows import open_rows
+    from batchbalance.labels.names import is_blank
 
     rows = open_rows(path)
     missing = next((column for column in ("id", "label") if column not in rows.columns), None)
@@ -56,6 +57,11 @@ def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
         row = position.get(name, position.get(name.strip()))
         if row is None:
             raise FileFormatError(f"{path} must name points of the pool, got {name!r}; {_advice(names, num_points)}")
+        if label and is_blank(label):
+            raise FileFormatError(
+                f"{path} must have a label or an empty cell for {name!r}, got {label!r}, which stands for none in many "
+                "tools; empty the cell, or give the class another name"
+            )
         if label and found.setdefault(row, label) != label:
             raise FileFormatError(
                 f"{path} must have one label for each id, got {found[row]!r} and {label!r} for {name!r}; keep one"

@@ -34,6 +34,14 @@ def opened(folder: Path, *, allow_imports: bool = False) -> "Project":
     return project
 
 
+def check_not_its_own(folder: Path, output: Path) -> None:
+    """Refuse to write over what a project is made of."""
+    from batchbalance.project.making import OWN_FILES
+
+    if output.resolve().parent == folder.resolve() and output.name in OWN_FILES:
+        raise ValueError(f"`output` must not be a file that the project is made of, got {output}; choose another name")
+
+
 def tell_notes(notes: Sequence[str]) -> None:
     """Notes on standard error, one a line."""
     for note in notes:
@@ -307,6 +315,7 @@ def export_command(
     with reported_errors(export_command):
         from batchbalance.bridge import write_export
 
+        check_not_its_own(folder, output)
         project = opened(folder, allow_imports=allow_imports)
         count = write_export(project, output, form, predictions=predictions, only_open=only_open, image_url=image_url)
         say(f"{count:,} items written to {output}")
@@ -325,6 +334,8 @@ def predict_command(
 ) -> None:
     """Predict the labels of new data."""
     with reported_errors(predict_command):
+        if output is not None:
+            check_not_its_own(folder, output)
         project = opened(folder, allow_imports=allow_imports)
         guesses = project.predict(source, ids=ids, skip_bad=skip_bad)
         rows = [(each.id, each.label, f"{each.probabilities[each.label]:.4f}") for each in guesses]

@@ -28,7 +28,17 @@ from batchbalance.lab.records import changed_settings, settings_hash, strategy_l
 from batchbalance.networks import check_network, network_named, network_options
 from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
 from batchbalance.registry import check_paths
-from batchbalance.sections import Flag, NotNegative, Section, Whole, check_fields, check_keys, fields_of, parsed
+from batchbalance.sections import (
+    Flag,
+    NotNegative,
+    Section,
+    Threads,
+    Whole,
+    check_fields,
+    check_keys,
+    fields_of,
+    parsed,
+)
 from batchbalance.strategies import AUTO, Random, Strategy, strategy_named
 from batchbalance.training import Recipe
 
@@ -162,7 +172,7 @@ class Settings(Section):
     batch_size: Whole
     cold_start: Annotated[dict[str, Any] | None, BeforeValidator(_check_cold_start)] = None
     candidates: Whole | None = None
-    threads: Whole = 1
+    threads: Threads = 1
     device: Annotated[str, AfterValidator(_check_device)] = "cpu"
 
     @model_validator(mode="after")

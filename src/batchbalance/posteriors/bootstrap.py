@@ -23,6 +23,7 @@ from batchbalance.checks import check_whole
 from batchbalance.errors import sentence
 from batchbalance.posteriors.rows import as_rows, height, take
 from batchbalance.progress import progress as shown_progress
+from batchbalance.sections import MAX_DRAWS
 from batchbalance.seeds import derived_seed
 from batchbalance.threads import one_thread
 
@@ -91,7 +92,7 @@ def bootstrapped(
     estimator: Any, inputs: Any, labels: Any, *, size: Any, seed: Any, jobs: Any = None, progress: bool = False
 ) -> Bootstrap:
     """Fit members on resamples; arguments as in ``Committee.bootstrap``."""
-    size, jobs = check_whole("size", size), None if jobs is None else check_whole("jobs", jobs)
+    size, jobs = check_whole("size", size, 1, MAX_DRAWS), None if jobs is None else check_whole("jobs", jobs)
     estimator = getattr(estimator, "best_estimator_", estimator)  # of a search that is done
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
         what = f"the class {estimator.__name__}; call it" if isinstance(estimator, type) else repr(estimator)

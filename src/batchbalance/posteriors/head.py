@@ -31,7 +31,7 @@ from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
 from batchbalance.posteriors.mc_dropout import MCDropout
 from batchbalance.posteriors.softmax import most_probable
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
-from batchbalance.sections import NumDraws, Whole
+from batchbalance.sections import MAX_DRAWS, NumDraws, Whole
 from batchbalance.threads import for_work
 from batchbalance.training import Kept, Labelled, Recipe, check_labelled, fit
 
@@ -80,7 +80,7 @@ class BayesianHead(Posterior):
             raise ValueError(f"`temperature` is not used by method {method!r}; leave it out")
         self._options: dict[str, Any] = {
             "method": method,
-            "num_draws": check_whole("num_draws", num_draws),
+            "num_draws": check_whole("num_draws", num_draws, 1, MAX_DRAWS),
             "prior_precision": _positive("prior_precision", prior_precision),
             "temperature": _positive("temperature", temperature),
             "hidden": list(hidden),

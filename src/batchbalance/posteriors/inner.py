@@ -39,6 +39,11 @@ class AttentionDropout(InnerDropout):
         self._batch = 1
         self._off = False
 
+    @property
+    def name(self) -> str:
+        """Of the module."""
+        return self._keep.name
+
     @staticmethod
     def fits(module: nn.Module) -> bool:
         """Whether a module is attention, and holds no other module that is."""

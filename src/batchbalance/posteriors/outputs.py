@@ -4,6 +4,8 @@ A network that ends in a softmax, or in one logit for two classes, gets one more
 logits; all that follows then reads logits and nothing else.
 """
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -88,6 +90,13 @@ def check_logits(logits: Tensor, context: str = "the model") -> None:
         raise ValueError(
             f"{context} must give logits, got rows that are non-negative and sum to 1, which would be softmaxed again; "
             "pass outputs='probs', or remove the softmax"
+        )
+    only = logits[:, 1] if logits.shape[1] == 2 and not bool(logits[:, 0].any()) else logits.new_empty(0)
+    if len(only) > 1 and bool(((only >= 0) & (only <= 1)).all()):
+        warnings.warn(
+            f"the one output of {context} lies between 0 and 1 for all inputs, and is read as a logit: if it is a "
+            "probability, say outputs='probs'",
+            stacklevel=3,
         )
 
 

@@ -20,7 +20,7 @@ from batchbalance.checks import as_tensor
 from batchbalance.errors import DrawMismatchError, FileFormatError, UnknownNameError
 from batchbalance.files import MappedFile
 from batchbalance.predictions.arrays import Label, Values, as_nsc, check_classes, check_draw_ids, check_weights
-from batchbalance.predictions.draws import Draws
+from batchbalance.predictions.draws import Draws, mean_over_draws
 from batchbalance.predictions.files import read_array, write_predictions
 from batchbalance.predictions.sources import CHUNK_NUMBERS, Placed, Rows, Source, Stored, spans_of
 from batchbalance.progress import Bar
@@ -170,7 +170,7 @@ class Predictions:
     def mean_probs(self) -> Float[Tensor, "N C"]:
         """The weighted mean over draws of the class probabilities, (N, C)."""
         weights = self.draw_weights.to(self.device, self.dtype)
-        return torch.cat([torch.einsum("s,nsc->nc", weights, chunk.exp()) for _, chunk in self.chunks()])
+        return torch.cat([mean_over_draws(weights, chunk.exp()) for _, chunk in self.chunks()])
 
     def hard_labels(self, rows: Rows = slice(None)) -> Int[Tensor, "n S"]:
         """The most probable class of each point under each draw; a tie goes to the lowest class."""

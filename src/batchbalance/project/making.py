@@ -16,6 +16,7 @@ from batchbalance.project.settings import Data, Settings
 from batchbalance.project.store import NewItem, ProjectStore
 
 BLOCK = 10_000  # items hashed at a time
+OWN_FILES = ("project.toml", "labels.sqlite", sources.VECTORS, sources.RECORD)  # what a project is made of
 
 
 class Maker:
@@ -112,7 +113,7 @@ class Maker:
 
 def free_folder(folder: Path, is_new: bool) -> None:
     """Remove what a project that could not be made left behind; what was embedded so far is kept for the next try."""
-    for name in ("project.toml", "labels.sqlite", sources.VECTORS, sources.RECORD):
+    for name in OWN_FILES:
         (folder / name).unlink(missing_ok=True)
     if is_new:
         with suppress(OSError):
