@@ -105,13 +105,12 @@ def keys(model: Any, leave_out: set[str] | frozenset[str] = frozenset()) -> str:
     meanings = documented(model)
     rows = []
     for name, kind, default in declared(model):
-        if name not in leave_out and name not in meanings:
-            raise ValueError(
-                f"`{name}` must have a line under Attributes in the docstring of {model.__name__}, got none"
-            )
-        if name not in leave_out:
-            rows.append([code(name), words(kind), shown_default(default), sentence(plain(meanings[name]))])
-    return table(["key", "type", "default", "meaning"], rows)
+        if name in leave_out:
+            continue
+        if name not in meanings:
+            raise ValueError(f"`{name}` of {model.__name__} must have a line under Attributes in its docstring")
+        rows.append([code(name), words(kind) + shown_default(default), sentence(plain(meanings[name]))])
+    return table(["key", "type and default", "meaning"], rows)
 
 
 def declared(model: Any) -> Iterator[Key]:
@@ -163,10 +162,10 @@ def _limits(constraint: Any) -> Iterator[str]:
 
 
 def shown_default(default: Any) -> str:
-    """A default as a cell."""
+    """A default behind a type; a key that may be left out has none."""
     if default in (MISSING, PydanticUndefined):
-        return "must be given"
-    return "left out" if default is None else code(written(default))
+        return "; must be given"
+    return "" if default is None else f"; default {code(written(default))}"
 
 
 def written(value: Any) -> str:
