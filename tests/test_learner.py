@@ -167,6 +167,16 @@ def test_auto_weights_by_margin_once_there_are_labels():
     assert named.selection.note is None
 
 
+def test_a_cold_start_chooses_for_as_long_as_there_is_no_label():
+    covering = Learner(data()[0], CLASSES, forest, ids=NAMES, strategy="max-herding")
+    new = Learner(data()[0], CLASSES, forest, ids=NAMES, strategy="margin", cold_start="max-herding")
+    assert new.ask(4) == covering.ask(4)
+    assert new.selection.strategy.name == "max-herding"
+    new.tell(NAMES[:9], answer(NAMES[:9]))
+    new.ask(7)
+    assert new.selection.strategy.name == "margin"
+
+
 def test_auto_is_random_where_inputs_have_no_distances():
     new = Learner(torch.arange(40).reshape(20, 2), 2, forest)
     assert len(new.ask(3)) == 3
@@ -372,7 +382,7 @@ def test_the_model_is_options_or_a_builder_or_a_fit(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": Net(3)}, "got a built Net; hand over a function"),
+        ({"model": Net(3)}, "got a built Net; pass a function"),
         ({"model": 3}, "`model` must be options of a posterior"),
         ({"model": BayesianHead()}, r"got a BayesianHead; hand over posterior_options\('bayesian-head'\)"),
         ({"model": FunctionPosterior(np.asarray, name="f")}, "got a FunctionPosterior; hand over a function that fits"),

@@ -221,6 +221,22 @@ def test_typical_points_come_from_the_largest_clusters_without_labels():
     assert found.tolist() == chosen
 
 
+def test_k_means_runs_on_one_thread(monkeypatch):
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    seen, original = [], KMeans.fit_predict
+
+    def watched(self, x):
+        seen.extend(pool["num_threads"] for pool in threadpool_info())
+        return original(self, x)
+
+    monkeypatch.setattr(KMeans, "fit_predict", watched)
+    with threadpool_limits(2):
+        k_means(torch.randn(30, 2, generator=torch.Generator().manual_seed(0)), 3, seed=0)
+    assert set(seen) == {1}
+
+
 def test_typiclust_finds_the_clusters_that_are_there():
     rng = np.random.default_rng(1)
     centres = 1000 + 50 * np.eye(4)

@@ -56,6 +56,12 @@ export function zoom(factor) {
   viewer?.zoomBy(factor);
 }
 
+// Move what is on the stage: an enlarged image, or a text that is longer than there is room.
+export function move(x, y) {
+  viewer?.pan(-x, -y);
+  document.querySelector("#stage .page")?.scrollBy(x, y);
+}
+
 function textOf(item) {
   const long = item.text.length > 600 ? " long" : "";
   const body = el("p", { className: "text", dir: "auto", textContent: item.text });
