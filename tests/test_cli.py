@@ -406,7 +406,7 @@ COMMANDS = [
     *([name, "no-such-project"] for name in ("ask", "label", "status", "undo")),
     *([name, "no-such-project", "a"] for name in ("tell", "predict", "skip", "flag", "add-items", "add-class")),
     ["comment", "no-such-project", "a", "--text", "b"],
-    ["rename-class", "no-such-project", "a", "b"],
+    *([name, "no-such-project", "a", "b"] for name in ("correct", "rename-class")),
     ["export", "no-such-project", "--output", "labels.csv"],
 ]
 

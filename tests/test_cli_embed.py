@@ -86,7 +86,7 @@ def test_bad_files_are_named_and_skipped(photos, tmp_path):
     code, _, err = run(photos, "--output", tmp_path / "e.npy", "--image-size", 64)
     assert code == 2
     last = err.splitlines()[-1]
-    assert last.startswith(f"error: image {photos / 'cats' / '1.png'} is damaged or of another format: ")
+    assert last.startswith(f"error: image {photos / 'cats' / '1.png'} is damaged or of another format; ")
     assert last.endswith("; mend or remove it, or leave such items out with --skip-bad (`skip_bad=True`)")
     code, out, err = run(photos, "--output", tmp_path / "e.npy", "--image-size", 64, "--skip-bad")
     assert (code, out.split(" × ")[0]) == (0, "4 images")

@@ -207,10 +207,11 @@ class Learner:
 
     def _resolved(self, known: Known) -> tuple[Strategy, str | None]:
         """The strategy for what is known, and why "auto" chose it; None if it was named."""
-        has_labels, one = bool(known.labels), self._inputs[torch.zeros(1, dtype=torch.long)]
+        has_labels = bool(known.labels)
         named = self._strategy if has_labels else self._first
         if named is not None:
             return named, None
+        one = self._inputs[torch.zeros(1, dtype=torch.long)]
         is_tensor = isinstance(one, Tensor)  # tables and texts have no embeddings here
         if not has_labels and not (is_tensor and one.is_floating_point()):
             return Random(), "auto chose 'random': there are no labels yet, and the inputs have no distances"
