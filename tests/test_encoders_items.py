@@ -62,7 +62,7 @@ def test_images_of_a_folder_in_the_order_of_their_ids(tmp_path):
     assert items.kind == "images"
     assert [item.id for item in items] == ["a.JPG", "b/2.png", "b/c/3.webp", unicodedata.normalize("NFC", name)]
     assert len(items) == 4
-    assert items.notes == ("other files left out: 1 × .csv",)
+    assert items.notes == ("other files ignored: 1 × .csv",)
     assert all(image.mode == "RGB" and image.size == SIZE for _, image in values(items))
 
 

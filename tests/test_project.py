@@ -194,8 +194,8 @@ def test_whole_numbers_and_text_both_match(tmp_path):
         (lambda p: p.tell([("0", "ant")]), TypeError, "`answers` must be a dict"),
         (lambda p: p.skip("999"), ValueError, "got '999'"),
         (lambda p: p.comment("0", " "), ValueError, "`text` must say something"),
-        (lambda p: p.add_class("ant"), ValueError, "there is a class 'ant' already"),
-        (lambda p: p.rename_class("ant", "bee"), ValueError, "there is a class 'bee' already"),
+        (lambda p: p.add_class("ant"), ValueError, "the class 'ant' exists already"),
+        (lambda p: p.rename_class("ant", "bee"), ValueError, "the class 'bee' exists already"),
         (lambda p: p.rename_class("cat", "dog"), UnknownNameError, "unknown class 'cat'"),
         (lambda p: p.export(p.folder / "x.csv", predictions=True), ValueError, "there is no model yet"),
         (lambda p: p.predict("/nowhere"), FileNotFoundError, "no such data"),
@@ -530,7 +530,7 @@ def test_a_project_that_could_not_be_made_leaves_nothing(tmp_path):
 
 def test_a_folder_holds_one_project(tmp_path):
     make(tmp_path)
-    with pytest.raises(FileExistsError, match=r"there is a project in .* already"):
+    with pytest.raises(FileExistsError, match=r"already holds a project"):
         make(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no project in .*; make one with: batchbalance init"):
         Project.open(tmp_path)
@@ -538,7 +538,7 @@ def test_a_folder_holds_one_project(tmp_path):
 
 def test_embeddings_of_somebody_else_are_never_overwritten(tmp_path):
     np.save(tmp_path / "embeddings.npy", points()[0])
-    with pytest.raises(FileExistsError, match="a project keeps its own there"):
+    with pytest.raises(FileExistsError, match="a project keeps a file of that name"):
         Project.create(tmp_path, embeddings=tmp_path / "embeddings.npy", classes=CLASSES)
     assert [each.name for each in tmp_path.iterdir()] == ["embeddings.npy"]
 

@@ -113,7 +113,7 @@ def test_a_test_set_takes_the_place_of_the_audit(facts):
 def test_better_than_random_cannot_be_known_without_the_arm(facts):
     assert any("--random-arm 0.2" in each for each in status_of(facts).unknown)
     too_early = status_of(replace(facts, random_arm=0.2))
-    assert any("cannot be told yet" in each for each in too_early.unknown)
+    assert any("cannot be known yet" in each for each in too_early.unknown)
     never = status_of(replace(facts, random_arm=0.2, audit_share=0.0))
     assert any("cannot be known without an audit set" in each for each in never.unknown)
     found = compared(np.arange(30) % 2 == 0, np.arange(30) % 3 == 0, 25)

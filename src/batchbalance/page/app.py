@@ -286,7 +286,7 @@ class Body:
 
     @property
     def item(self) -> str:
-        """The id."""
+        """The id of the item that the request is about."""
         return self.text("item")
 
     @property
@@ -295,7 +295,7 @@ class Body:
         return self.text("note").strip()[:MOST_NOTE]
 
     def is_true(self, name: str) -> bool:
-        """A switch, off if it is left out."""
+        """A switch, off if it is omitted."""
         return self._value.get(name) is True
 
     @property
@@ -308,7 +308,7 @@ class Body:
 
     @property
     def answers(self) -> dict[str, str]:
-        """Labels by id."""
+        """The labels of the request, by id."""
         found = self._value.get("answers")
         if not isinstance(found, list) or not found:
             raise HTTPException(400, "The request must have a list of answers.")

@@ -93,7 +93,7 @@ class Desk(Protocol):
         """Another number after anything has happened."""
 
     def item(self, name: str) -> Shown:
-        """An item."""
+        """What the page shows of an item."""
 
     def questions(self, who: Who) -> list[str]:
         """What a person was asked and has not answered, oldest first."""

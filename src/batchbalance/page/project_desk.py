@@ -28,7 +28,7 @@ class ProjectDesk(Desk):
 
     @property
     def name(self) -> str:
-        """Of the folder."""
+        """The name of the project's folder."""
         return self._project.folder.resolve().name
 
     @property
@@ -57,7 +57,7 @@ class ProjectDesk(Desk):
         return len(self._project.events())
 
     def item(self, name: str) -> Shown:
-        """An item."""
+        """What the page shows of an item."""
         (content,) = self._project.contents([name])
         kind = KINDS[self._project.settings.data.kind]
         root = self._project.root

@@ -28,6 +28,7 @@ from batchbalance.posteriors.contract import (
 )
 from batchbalance.posteriors.linear import LinearDraws, laplace_draws
 from batchbalance.posteriors.tuning import Tuned
+from batchbalance.sections import MAX_DRAWS
 from batchbalance.threads import for_work
 from batchbalance.training import check_labelled
 
@@ -83,7 +84,7 @@ class LastLayer(Posterior):
         seed: int = 0,
     ) -> "LastLayer":
         """Draws around the last layer of a network. The arguments are those of ``BayesianHead.from_model``."""
-        check_whole("num_draws", num_draws)
+        check_whole("num_draws", num_draws, 1, MAX_DRAWS)
         given = {"precision": prior_precision, "temperature": temperature}
         given = {name: None if value is None else check_real(name, value, above=True) for name, value in given.items()}
         copied = copy.deepcopy(model).eval()

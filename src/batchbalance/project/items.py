@@ -35,7 +35,7 @@ class Vectors:
 
     @property
     def dim(self) -> int:
-        """D."""
+        """The number of features of an item, D."""
         return int(self.array.shape[1])
 
 
@@ -176,7 +176,7 @@ def vectors_of(folder: Path, num_items: int) -> Vectors:
     if array.ndim != 2 or len(array) < num_items or array.dtype != np.float32:
         raise FileFormatError(
             f"{folder / VECTORS} must hold {num_items:,} embeddings of float32, got {array.dtype} of shape "
-            f"{array.shape}; restore it from a copy, or delete it and {RECORD} to embed anew"
+            f"{array.shape}; restore it from a copy, or delete it and {RECORD} to embed again"
         )
     return Vectors(array[:num_items])
 
@@ -190,7 +190,7 @@ def recorded_encoder(folder: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {"encoder": found["encoder"], "image_size": found["image_size"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(f"{path} is damaged; delete it to embed anew") from error
+        raise FileFormatError(f"{path} is damaged; delete it to embed again") from error
 
 
 class Kept(Items):

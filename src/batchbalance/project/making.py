@@ -16,6 +16,7 @@ from batchbalance.project.settings import Data, Settings
 from batchbalance.project.store import NewItem, ProjectStore
 
 BLOCK = 10_000  # items hashed at a time
+OWN_FILES = ("project.toml", "labels.sqlite", sources.VECTORS, sources.RECORD)  # what a project is made of
 
 
 class Maker:
@@ -89,7 +90,7 @@ class Maker:
 
     def _embedded(self, found: sources.Items, using: Encoder, skip_bad: bool) -> list[str]:
         made = embed(found, using, output=self._folder / sources.NEW, skip_bad=skip_bad, progress=self._progress)
-        self.notes += [f"left out: {reason}" for _, reason in made.skipped]
+        self.notes += [f"skipped: {reason}" for _, reason in made.skipped]
         return made.ids
 
     def _check_new(self, names: list[str]) -> None:
@@ -112,7 +113,7 @@ class Maker:
 
 def free_folder(folder: Path, is_new: bool) -> None:
     """Remove what a project that could not be made left behind; what was embedded so far is kept for the next try."""
-    for name in ("project.toml", "labels.sqlite", sources.VECTORS, sources.RECORD):
+    for name in OWN_FILES:
         (folder / name).unlink(missing_ok=True)
     if is_new:
         with suppress(OSError):

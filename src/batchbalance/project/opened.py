@@ -92,8 +92,8 @@ class OpenProject:
         for key, value in fixed.items():
             if begun.get(key) != value:
                 raise FileFormatError(
-                    f"{self.folder / 'project.toml'}: `{key}` must stay {begun.get(key)!r} for as long as a project "
-                    f"lives, got {value!r}; put it back, or make another project"
+                    f"{self.folder / 'project.toml'}: `{key}` must stay {begun.get(key)!r} for the life of a "
+                    f"project, got {value!r}; put it back, or make another project"
                 )
         self._notice_classes()
         if not self._store.num_items:
@@ -147,7 +147,7 @@ class OpenProject:
         return Maker(self.folder, self._store, self.settings, progress=self._progress)
 
     def _embeddings(self) -> Vectors:
-        """The embeddings; made anew if `project.toml` names another encoder than they were made with."""
+        """The embeddings; made again if `project.toml` names another encoder than they were made with."""
         with self._lock:
             recorded, settings = sources.recorded_encoder(self.folder), self.settings
             wanted = settings.encoder or (recorded and recorded["encoder"]), settings.image_size
@@ -157,7 +157,7 @@ class OpenProject:
                 maker = self._maker()
                 using = maker.encoder()
                 if recorded is not None:
-                    self.notes += (f"the encoder was {recorded['encoder']} and is {using.name}: embedded anew",)
+                    self.notes += (f"the encoder was {recorded['encoder']} and is {using.name}: embedded again",)
                 maker.embed_anew(using)
             return vectors_of(self.folder, self._store.num_items)
 

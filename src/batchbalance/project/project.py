@@ -109,9 +109,9 @@ class Project(ReadableProject):
             raise ValueError(f"`classes` must be distinct, got {', '.join(made.classes)}")
         check_parts(made)
         if (target / "project.toml").exists():
-            raise FileExistsError(f"there is a project in {target} already; go on with it, or name another folder")
+            raise FileExistsError(f"{target} already holds a project; continue with it, or name another folder")
         if (target / VECTORS).exists():
-            raise FileExistsError(f"{target / VECTORS} is there, and a project keeps its own there; move it away")
+            raise FileExistsError(f"{target / VECTORS} exists, and a project keeps a file of that name; move it away")
         if test is not None:
             sheets.read_answers(test)  # a mistake is found before the work begins
         is_new = not target.exists()
@@ -160,10 +160,10 @@ class Project(ReadableProject):
         and others are chosen instead. Without any label the choice covers the data; no untrained model is asked.
 
         Args:
-            n: how many; the project's batch size if left out. Fewer come if no more are left.
+            n: how many; the project's batch size if omitted. Fewer come if no more are left.
             annotator: who is asked.
             again: bring back what this person skipped.
-            memory_budget: bytes, or a text such as "2GiB", that choosing may take beside the embeddings.
+            memory_budget: bytes, or a text such as "2GiB", that choosing may use besides the embeddings.
 
         Raises:
             NothingLeftError: if nothing is left to ask.
@@ -216,10 +216,10 @@ class Project(ReadableProject):
         Args:
             answers: labels by id, or a CSV file with columns id and label, and maybe annotator and seconds; rows
                 without a label are passed over. Items need not have been asked.
-            annotator: who answers; where it is left out, what the file says.
+            annotator: who answers; where it is omitted, what the file says.
             seconds: how long an answer took, or that of each id.
-            id_column: of the file; `id` if left out.
-            label_column: of the file; `label` if left out.
+            id_column: of the file; `id` if omitted.
+            label_column: of the file; `label` if omitted.
 
         Raises:
             ValueError: if an id is not there.
@@ -337,7 +337,7 @@ class Project(ReadableProject):
         new = named_class(name)
         with self._writing() as state:
             if new in state.classes:
-                raise ValueError(f"there is a class {new!r} already")
+                raise ValueError(f"the class {new!r} exists already")
             self._store.log.append([NewEvent("class added", value=new)])
         self._rewrite_classes()
 
@@ -348,7 +348,7 @@ class Project(ReadableProject):
             if before not in state.classes:
                 raise UnknownNameError("class", before, state.classes)
             if after in state.classes:
-                raise ValueError(f"there is a class {after!r} already")
+                raise ValueError(f"the class {after!r} exists already")
             index = state.classes.index(before)
             self._store.log.append([NewEvent("class renamed", value={"class": index, "name": after})])
         self._rewrite_classes()

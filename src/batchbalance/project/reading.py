@@ -52,7 +52,7 @@ class ReadableProject(OpenProject):
 
     @property
     def classes(self) -> list[str]:
-        """The labels."""
+        """The classes that items can be labelled with."""
         return list(self._now().classes)
 
     @property

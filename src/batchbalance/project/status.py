@@ -311,7 +311,7 @@ def _unknown(facts: Facts, has_test: bool) -> Iterator[str]:
     elif not facts.audit_share:
         yield NO_AUDIT_FOR_ARM
     elif facts.arm is None:
-        yield "Whether the strategy is better than random cannot be told yet: there are too few labels of either kind."
+        yield "Whether the strategy is better than random cannot be known yet: there are too few labels of either kind."
 
 
 def told_accuracy(found: Accuracy | None) -> str:

@@ -202,7 +202,7 @@ def worth_it(found: Forecast | None) -> Advice:
         "forecast",
         verdict,
         f"{found.more} more labels would bring {100 * found.gain:+.1f} points of accuracy, "
-        f"[{100 * found.interval.low:+.1f}, {100 * found.interval.high:+.1f}], if the curve goes on as it does; below "
+        f"[{100 * found.interval.low:+.1f}, {100 * found.interval.high:+.1f}], if the curve continues as it has; below "
         f"{100 * LEAST_GAIN:.0f} they are hardly worth it.",
     )
 

@@ -86,7 +86,7 @@ class ProjectStore:
             self.events()
             first = row = self._num_items
             if first != expected:
-                raise BlockingIOError(f"another process has added items to {self.log.path} meanwhile; try again")
+                raise BlockingIOError(f"another process has added items to {self.log.path} in the meantime; try again")
             iterator = iter(items)
             while block := list(islice(iterator, BLOCK)):
                 rows = [(row + i, x.id, x.content, x.digest, x.cost, int(x.is_audit)) for i, x in enumerate(block)]
@@ -112,7 +112,7 @@ class ProjectStore:
             return None
         # Not by the index, which no hash covers.
         if self.ids([found[0][0]]) != [name]:
-            raise self._damage(f"its index leads {name!r} astray")
+            raise self._damage(f"its index has another place for {name!r}")
         return int(found[0][0])
 
     def ids(self, rows: Sequence[int] | None = None) -> list[str]:
