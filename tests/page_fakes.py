@@ -21,7 +21,7 @@ class FakeDesk:
 
     def __init__(self, asked, root=None, files=(), audit=()):
         self.open = {who: list(names) for who, names in asked.items()}
-        self.root, self.audit = root, set(audit)
+        self.roots, self.audit = [] if root is None else [root], set(audit)
         self.items = {name: Shown(name, "text", name) for names in asked.values() for name in names}
         self.items["done"] = Shown("done", "text", "done")
         self.items |= {name: Shown(name, "image", file=root / name) for name in files}

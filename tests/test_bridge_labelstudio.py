@@ -321,7 +321,9 @@ def test_patience_ends(fake):
             pass
 
     server._session.mount(URL, Dead())
-    with pytest.raises(ConnectionError, match=r"no answer from .* in 30 s; start it and repeat this; nothing is lost"):
+    with pytest.raises(
+        ConnectionError, match=r"no answer from .* in 30 s; start it and run this again; nothing is lost"
+    ):
         server.get("/api/version")
     assert waited == [1, 2, 4, 8, 10, 5]
     with pytest.raises(InterruptedRequestError):

@@ -148,7 +148,7 @@ BAD = [
     (["-b", 3, "--device", "meta"], "--device must be"),
     (["-b", 3, "--strategy", "power-balance", "--option", "beta=inf"], "finite number"),
     (["-b", 60, "--strategy", "cluster-balance", "--option", "subset=inf"], "finite number"),
-    (["-b", 3, "--strategy", "batch-balance", "--option", "subset=3"], "must be left out at batch size 3"),
+    (["-b", 3, "--strategy", "batch-balance", "--option", "subset=3"], "must not be given at batch size 3"),
 ]
 
 

@@ -94,7 +94,7 @@ def test_run_then_extend_with_a_strategy_that_fails(path):
         (["--set", "posterior.sise=2"], "did you mean 'size'"),
         (["--set", "data.name=mnits"], "did you mean 'mnist'"),
         (["--jobs", "0"], "jobs"),
-        (["--jobs", "2", "--ray", "local"], "--jobs must be left out with --ray"),
+        (["--jobs", "2", "--ray", "local"], "--jobs must not be given with --ray"),
         (["--ray", "nowhere"], "must look like host:port"),
     ],
 )

@@ -12,7 +12,8 @@ DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if blocks(page)]
 # Run elsewhere: those of models.md one by one in test_docs_models.py, and the notebooks in test_notebooks.py.
 ALONE = [DOCS / "models.md", *(DOCS / "notebooks").glob("*.md")]
-WIDE = {"results.md", "settings.md"}
+WITH_RAY = [DOCS / "how-to" / "ray.md"]
+WIDE = {"results.md"}
 
 
 def name(page):
@@ -23,8 +24,17 @@ def made(text, language="python", file=None):
     return Block(DOCS / "made.md", 1, language, text, file)
 
 
+def run_here():
+    """The pages to run, those that start a Ray cluster marked so."""
+    return [
+        pytest.param(page, marks=[pytest.mark.ray] if page in WITH_RAY else [], id=name(page))
+        for page in PAGES
+        if page not in ALONE
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in ALONE], ids=name)
+@pytest.mark.parametrize("page", run_here())
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

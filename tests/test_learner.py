@@ -382,7 +382,7 @@ def test_the_model_is_options_or_a_builder_or_a_fit(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": Net(3)}, "got a built Net; hand over a function"),
+        ({"model": Net(3)}, "got a built Net; pass a function"),
         ({"model": 3}, "`model` must be options of a posterior"),
         ({"model": BayesianHead()}, r"got a BayesianHead; hand over posterior_options\('bayesian-head'\)"),
         ({"model": FunctionPosterior(np.asarray, name="f")}, "got a FunctionPosterior; hand over a function that fits"),

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from tables import page
+from tables import figure, page
 
 from batchbalance.cli.app import out, reported_errors
 from batchbalance.cli.run import follow
@@ -25,6 +25,8 @@ from batchbalance.lab.report.comparisons import Report, compare
 from batchbalance.lab.trial import Goal
 
 FOLDER = Path(__file__).parent
+TABLES = FOLDER / "tables.md"
+FIGURE = FOLDER.parents[1] / "docs" / "images" / "results" / "suite.png"
 RECORDS = FOLDER / "records.tar.gz"
 SECONDS = FOLDER / "seconds.json"  # of a trial of each strategy, measured, for `--dry-run`
 
@@ -70,7 +72,9 @@ def show(runs_dir: RunsDir = Path("results/runs/suite")) -> None:
         reports = {name: report for name in comparisons() if (report := report_of(runs_dir / name)) is not None}
         seconds = {name: seconds_of(report) for name, report in reports.items()}
         SECONDS.write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
-        out.print(Text(f"written: {page(reports, FOLDER)}"), soft_wrap=True)
+        TABLES.write_text(page(reports), encoding="utf-8")
+        FIGURE.write_bytes(figure(reports))
+        out.print(Text(f"written: {TABLES} and {FIGURE}"), soft_wrap=True)
 
 
 @app.command()

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from batchbalance.lab.report.comparisons import Comparison, Report, Summary
 from batchbalance.lab.report.figures import rendered
@@ -17,10 +16,12 @@ Reports = Mapping[str, Report]  # by the name of the comparison
 Rows = list[list[str]]
 
 
-def page(reports: Reports, folder: Path) -> Path:
-    """Write the tables as ``tables.md`` and the figure as ``suite.png``; gives the former."""
+def page(reports: Reports) -> str:
+    """All tables."""
     names = ranked(reports)
     parts = [
+        "# The suite: all tables",
+        "Made by `python results/suite/suite.py show`; [results](../../docs/results.md) says what they mean.",
         "## Against random",
         "Mean accuracy over the curve minus that of random, in points of accuracy, and half its 95 % interval. Bold: "
         "the exact sign-flip test, corrected by Holm over the strategies of a column, gives p < 0.05. Strategies stand "
@@ -45,10 +46,7 @@ def page(reports: Reports, folder: Path) -> Path:
         "Median time to choose a batch, on one thread of a busy machine, without training and prediction.",
         table(names, reports, seconds),
     ]
-    path = folder / "tables.md"
-    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    (folder / "suite.png").write_bytes(rendered(figure(reports), "png"))
-    return path
+    return "\n\n".join(parts) + "\n"
 
 
 def short(label: str) -> str:
@@ -194,8 +192,8 @@ def seconds(report: Report, name: str) -> str:
     return f"{sorted(found.select_seconds)[len(found.select_seconds) // 2]:.2g}"
 
 
-def figure(reports: Reports) -> object:
-    """Differences to random with intervals: one line a comparison, one mark a strategy."""
+def figure(reports: Reports) -> bytes:
+    """Differences to random with intervals, as a PNG file: one line a comparison, one mark a strategy."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -221,4 +219,4 @@ def figure(reports: Reports) -> object:
     axes.grid(axis="x", linewidth=0.4)
     axes.set_xlabel("points of accuracy against random, mean over the curve; 95 % intervals")
     drawn.legend(loc="outside upper center", ncols=4, frameon=False)
-    return drawn
+    return rendered(drawn, "png")

@@ -35,7 +35,7 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; position: st
 
 
 def page(title: str, parts: Iterable[str], style: str = "") -> str:
-    """A whole page from parts that are HTML already; empty ones are left out."""
+    """A whole page from parts that are HTML already; empty ones are omitted."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

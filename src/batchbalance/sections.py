@@ -72,4 +72,6 @@ def parsed(build: Callable[[], Model]) -> Model:
         if first["type"] == "missing":
             raise ValueError(f"`{where}` must be given, got none") from error
         told = first["msg"].replace("Input should", "must")
+        if first["type"] == "too_short":
+            told = f"must have at least {first['ctx']['min_length']} entries"
         raise ValueError(f"`{where}` {told}, got {first['input']!r}") from error

@@ -264,7 +264,7 @@ def cover(problem: CoverProblem, shards: CoverShards | None = None) -> Covering:
 
     Args:
         problem: what is to be covered, by which points.
-        shards: the candidates; those of this process if left out.
+        shards: the candidates; those of this process if omitted.
     """
     shards = shards or _OneShard(problem)
     targets, covered = problem.targets, problem.targets.covered

@@ -36,7 +36,7 @@ def typiclust(
         embeddings: of the pool.
         batch_size: B.
         seed: for k-means.
-        candidates: (n,) ascending indices of the points to choose from; all if left out.
+        candidates: (n,) ascending indices of the points to choose from; all if omitted.
         labelled: embeddings of the labelled points.
         max_clusters: the largest number of clusters.
 

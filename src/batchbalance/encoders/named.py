@@ -36,7 +36,7 @@ def encoder(name: str, *, image_size: int | None = None, device: str | None = No
             "sentence-transformers:MODEL", or "package.module:function" for a function `f(batch) -> (n, D)`, a class
             of encoders or an encoder.
         image_size: pixels of the square that an encoder of images looks at.
-        device: where to compute, as "cuda"; the CPU if left out.
+        device: where to compute, as "cuda"; the CPU if omitted.
 
     Raises:
         UnknownNameError: if there is no encoder of that name.

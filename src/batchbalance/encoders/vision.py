@@ -27,7 +27,7 @@ class Pixels:
     """The pixels themselves, from 0 to 1: for images of a few pixels, such as digits, that no pretrained network knows.
 
     Args:
-        image_size: pixels of the square that the middle of an image is scaled to, by means; 16 if left out.
+        image_size: pixels of the square that the middle of an image is scaled to, by means; 16 if omitted.
     """
 
     name = "pixels"
@@ -48,8 +48,8 @@ class EfficientNetLite0:
     """The 1,280 features before the last layer of EfficientNet-Lite0, trained on ImageNet; needs no network.
 
     Args:
-        image_size: pixels of the square that the middle of an image is scaled to; 224 as in its training if left out.
-        device: where to compute; the CPU if left out.
+        image_size: pixels of the square that the middle of an image is scaled to; 224 as in its training if omitted.
+        device: where to compute; the CPU if omitted.
     """
 
     name = "efficientnet-lite0"
@@ -84,8 +84,8 @@ class Timm:
 
     Args:
         model: its name, as "vit_small_patch14_dinov2.lvd142m".
-        image_size: pixels of the square that the model gets; its own size if left out.
-        device: where to compute; the CPU if left out.
+        image_size: pixels of the square that the model gets; its own size if omitted.
+        device: where to compute; the CPU if omitted.
     """
 
     kind: Kind = "images"

@@ -33,8 +33,8 @@ from batchbalance.strategies import AUTO, Random, Strategy, strategy_named
 from batchbalance.training import Recipe
 
 MAX_TRIALS = 10_000
-# Settings that came after runs had been recorded. At these values, which are what was done before, they are left out of
-# the settings of a run, so that it is still found by its hash.
+# Settings that came after runs had been recorded. At these values, which are what was done before, they are omitted
+# from the settings of a run, so that it is still found by its hash.
 ADDED: dict[str, dict[str, Any]] = {
     "model": {"head": [512, 512], "hidden": 128, "round_up": False},
     "training": {"augmentation": "none", "steps": None},
@@ -229,7 +229,7 @@ class RunConfig(Settings):
     def canonical(self) -> dict[str, Any]:
         """What is written into the run directory. Edge settings that the strategy does not use are the defaults.
 
-        Options of the strategy that are None are left out, so that one added later leaves older runs what they are.
+        Options of the strategy that are None are omitted, so that one added later leaves older runs what they are.
         """
         options = {key: value for key, value in self.strategy.items() if value is not None}
         content = {**self._canonical(), "strategy": options}

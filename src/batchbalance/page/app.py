@@ -47,7 +47,7 @@ class Page:
         self, desk: Desk, chooser: Chooser, people: Sequence[Who], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.desk, self.chooser, self._people, self._clock = desk, chooser, people, clock
-        self._pictures = None if desk.root is None else Pictures(desk.root)
+        self._pictures = Pictures(lambda: desk.roots) if desk.roots else None
         self._seen = dict.fromkeys(people, clock())
         self._first: dict[Who, str] = {}  # what a person undid comes first
 
@@ -278,7 +278,7 @@ class Body:
 
     @property
     def item(self) -> str:
-        """The id."""
+        """The id of the item that the request is about."""
         return self.text("item")
 
     @property
@@ -287,7 +287,7 @@ class Body:
         return self.text("note").strip()[:MOST_NOTE]
 
     def is_true(self, name: str) -> bool:
-        """A switch, off if it is left out."""
+        """A switch, off if it is omitted."""
         return self._value.get(name) is True
 
     @property
@@ -300,7 +300,7 @@ class Body:
 
     @property
     def answers(self) -> dict[str, str]:
-        """Labels by id."""
+        """The labels of the request, by id."""
         found = self._value.get("answers")
         if not isinstance(found, list) or not found:
             raise HTTPException(400, "The request must have a list of answers.")

@@ -81,8 +81,8 @@ class Desk(Protocol):
         """For people who label."""
 
     @property
-    def root(self) -> Path | None:
-        """The folder that images must be in."""
+    def roots(self) -> Sequence[Path]:
+        """The folders that images must be in; empty if items are no images."""
 
     @property
     def batch_size(self) -> int:
@@ -93,7 +93,7 @@ class Desk(Protocol):
         """Another number after anything has happened."""
 
     def item(self, name: str) -> Shown:
-        """An item."""
+        """What the page shows of an item."""
 
     def questions(self, who: Who) -> list[str]:
         """What a person was asked and has not answered, oldest first."""

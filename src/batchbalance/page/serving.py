@@ -23,7 +23,7 @@ class Serving:
     """How to serve.
 
     Attributes:
-        host: the address to listen at; "0.0.0.0" and "::" are all of this machine's.
+        host: the address to listen on; "0.0.0.0" and "::" are all of this machine's.
         port: 0 for a free one.
         people: everybody who labels; None alone for somebody without a name.
         allowed_hosts: other names that this server goes by, such as that of a proxy.
@@ -71,7 +71,7 @@ def bound_socket(serving: Serving) -> socket.socket:
             made.bind(where)
         except OSError as error:
             raise OSError(
-                f"cannot listen at {serving.host}, port {serving.port}: {error.strerror or error}; try another --port, "
+                f"cannot listen on {serving.host}, port {serving.port}: {error.strerror or error}; try another --port, "
                 "or --port 0 for a free one"
             ) from error
         stack.pop_all()
@@ -138,7 +138,7 @@ def serve(
         listening = stack.enter_context(bound_socket(serving))
         port = int(listening.getsockname()[1])
         tokens = {token_of(secret, who): who for who in serving.people}
-        desk = ProjectDesk(project, serving.people)
+        desk = ProjectDesk(project)
         chooser = ProcessChooser(folder, allow_imports=allow_imports)
         stack.callback(chooser.close)
         app = Guard(

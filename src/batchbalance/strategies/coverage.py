@@ -32,7 +32,7 @@ class CoverStrategy(Strategy):
     """Greedy on the weighted share of the pool that labelled and chosen points cover.
 
     Attributes:
-        max_targets: points whose cover is measured; a larger pool is sampled. If left out, 4,096 or 40 times the batch
+        max_targets: points whose cover is measured; a larger pool is sampled. If omitted, 4,096 or 40 times the batch
             size, whichever is more.
     """
 
@@ -124,7 +124,7 @@ class MaxHerding(CoverStrategy):
     summary: ClassVar[str] = "covers the pool in the space of embeddings; needs no predictions"
 
     def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:  # noqa: ARG002
-        """One for each."""
+        """Every target counts the same."""
         return torch.ones(len(rows), dtype=torch.float64)
 
 
@@ -132,7 +132,7 @@ class ProbCover(CoverStrategy):
     """ProbCover: greedy on the points within a radius of a labelled or chosen one (arXiv 2205.11320).
 
     Attributes:
-        radius: of the balls. If left out, the median distance of a target to its k-th nearest one, k = targets / batch
+        radius: of the balls. If omitted, the median distance of a target to its k-th nearest one, k = targets / batch
             size, so that a batch of typical balls holds as many points as there are. (The paper takes the largest
             radius at which 95 % of the balls hold one k-means cluster only, which asks for the number of classes.)
     """
@@ -144,7 +144,7 @@ class ProbCover(CoverStrategy):
     radius: PositiveFloat | None = None
 
     def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:  # noqa: ARG002
-        """One for each."""
+        """Every target counts the same."""
         return torch.ones(len(rows), dtype=torch.float64)
 
     def squared_length(self, targets: Cloud, batch_size: int) -> float:

@@ -173,9 +173,9 @@ def compare(
     Args:
         runs: with distinct labels, of one data set if the comparison is to mean anything.
         metric: of the tables and tests.
-        control: the label of the run to compare with. Left out: the run of the strategy ``random``, if there is one.
-        at: label counts to look at; left out: up to four, evenly spread.
-        target: the value to reach; left out: what the control's worst trial has at the last label count that
+        control: the label of the run to compare with. If omitted: the run of the strategy ``random``, if there is one.
+        at: label counts to look at; if omitted: up to four, evenly spread.
+        target: the value to reach; if omitted: what the control's worst trial has at the last label count that
             all runs cover.
         curves: what the learning curves show: "means" with 95 % intervals, or "medians" with quartiles.
         seed: of the bootstrap.

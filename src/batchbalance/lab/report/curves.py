@@ -91,7 +91,7 @@ def metric_name(metric: str) -> str:
 
 
 def curve(records: Iterable[dict[str, Any]], metric: str) -> Curve | None:
-    """The curve of a trial's records; rounds without a finite value are left out. None if no round is left."""
+    """The curve of a trial's records; rounds without a finite value are omitted. None if no round is left."""
     points = {}
     for record in records:
         value = (record.get("metrics") or {}).get(metric)
