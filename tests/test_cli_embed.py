@@ -87,12 +87,12 @@ def test_bad_files_are_named_and_skipped(photos, tmp_path):
     code, _, err = run(photos, "--output", tmp_path / "e.npy", "--image-size", 64)
     assert code == 2
     last = err.splitlines()[-1]
-    assert last.startswith(f"error: image {photos / 'cats' / '1.png'} is damaged or of another format: ")
+    assert last.startswith(f"error: image {photos / 'cats' / '1.png'} is damaged or of another format; ")
     assert last.endswith("; mend or remove it, or leave such items out by --skip-bad")
     code, out, err = run(photos, "--output", tmp_path / "e.npy", "--image-size", 64, "--skip-bad")
     assert (code, out.split(" × ")[0]) == (0, "4 images")
     assert f"skipped: image {photos / 'cats' / '1.png'} is damaged" in err
-    assert "note: other files left out: 1 × .md" in err
+    assert "note: other files ignored: 1 × .md" in err
 
 
 def test_many_bad_ones_are_told_in_short(tmp_path):
@@ -157,9 +157,8 @@ def test_a_changed_input_is_a_warning(queries, tmp_path):
     assert first.stderr.endswith("must take a batch, got RuntimeError: stopped\n")
     queries.write_text(queries.read_text().replace("card 0", "card null"), encoding="utf-8")
     second = subprocess.run(start, cwd=tmp_path, capture_output=True, text=True)
-    assert f"warning: the unfinished embeddings for {tmp_path / 'e.npy'} are made anew: {queries} has changed" in (
-        second.stderr
-    )
+    warning = f"warning: the unfinished embeddings for {tmp_path / 'e.npy'} are made again from the start"
+    assert f"{warning}: {queries} has changed" in second.stderr
     assert "Traceback" not in first.stderr + second.stderr
 
 
@@ -177,7 +176,7 @@ def test_an_interrupt_says_that_the_work_is_kept(queries, tmp_path):
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.splitlines()[-1] == "stopped: complete batches are kept; the same command goes on from there"
+    assert err.splitlines()[-1] == "stopped: complete batches are kept; the same command continues from there"
 
 
 def test_select_finds_the_ids_beside_the_embeddings(tmp_path):

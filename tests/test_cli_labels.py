@@ -88,7 +88,7 @@ def test_points_without_ids_go_by_number(folder):
     write(folder / "numbers.csv", [(i, "ab"[i % 2]) for i in range(8)])
     code, out, err = run(folder, labels="numbers.csv")
     assert (code, err) == (0, "")
-    assert "8 labels of 2 classes; too few to tell its accuracy" in out
+    assert "8 labels of 2 classes; too few to estimate its accuracy" in out
     code, _, err = run(folder)
     assert (code, "got '=1+2'; without --ids points go by their numbers, 0 to 89" in err) == (2, True)
 

@@ -61,7 +61,7 @@ def told(*arguments):
         ("trials=1000000000000000000", "`trials` must be less than or equal to 10000"),
         ("posterior.num_draws=1000000000000", "`posterior.num_draws` must be less than or equal to 100000"),
         ("threads=1000000", "`threads` must be less than or equal to 1024"),
-        ("strategies=[]", "`strategies` must have at least 1 item, not 0, got []"),
+        ("strategies=[]", "`strategies` must have at least 1 entry, got []"),
         ("model.hidden=" + "[" * 20_000, "'model.hidden' must be a value of TOML, got deep nesting"),
     ],
 )

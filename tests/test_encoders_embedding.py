@@ -135,7 +135,9 @@ def shortened(path):
 def test_a_changed_input_is_noticed_and_said(table, tmp_path, change):
     stopped(table, tmp_path / "parted", 24)
     change(table)
-    with pytest.warns(UserWarning, match=r"e\.npy are made anew: .*texts\.jsonl has changed since they were begun"):
+    with pytest.warns(
+        UserWarning, match=r"e\.npy are made again from the start: .*texts\.jsonl has changed since they were begun"
+    ):
         made = embed(table, Counting(), output=tmp_path / "parted" / "e.npy", batch_size=8)
     assert made.num_resumed == 0
     whole = tmp_path / "whole"
@@ -149,7 +151,7 @@ def test_a_changed_encoder_or_batch_size_is_noticed_and_said(table, tmp_path):
                           ({"encoder": Counting(), "batch_size": 9}, "the batch size")):  # fmt: skip
         folder = tmp_path / what.replace(" ", "-")
         stopped(table, folder, 24)
-        with pytest.warns(UserWarning, match=f"made anew: {what} has changed"):
+        with pytest.warns(UserWarning, match=f"made again from the start: {what} has changed"):
             made = embed(table, output=folder / "e.npy", **options)
         assert made.num_resumed == 0
         np.testing.assert_array_equal(np.load(folder / "e.npy"), lengths(texts()))
@@ -171,7 +173,7 @@ def test_damaged_parts_start_over(table, tmp_path):
     stopped(table, tmp_path / "parted", 24)
     part = Places(tmp_path / "parted" / "e.npy", tmp_path / "parted" / "e.ids.txt").vectors_part
     part.write_bytes(part.read_bytes()[:200])
-    with pytest.warns(UserWarning, match="made anew: they were damaged meanwhile"):
+    with pytest.warns(UserWarning, match="made again from the start: they were damaged meanwhile"):
         embed(table, Counting(), output=tmp_path / "parted" / "e.npy", batch_size=8)
     np.testing.assert_array_equal(np.load(tmp_path / "parted" / "e.npy"), lengths(texts()))
 

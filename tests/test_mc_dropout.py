@@ -171,19 +171,19 @@ def test_the_fast_path_gives_the_general_numbers(name, num_draws, least, rows, m
 def test_the_fast_path_computes_less():
     def width(posterior):
         seen = []
-        original = nn.functional.linear
+        original = torch.addmm
         x = random(2, 4)
 
-        def spy(inputs, weight, bias=None):
+        def spy(bias, inputs, weight, **scale):
             seen.append(weight.numel())
-            return original(inputs, weight, bias)
+            return original(bias, inputs, weight, **scale)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sliced, "LEAST_PRODUCTS", 0)
             list(*posterior._chain.runs(x, 1))
-            patch.setattr(nn.functional, "linear", spy)
+            patch.setattr(torch, "addmm", spy)
             list(*posterior._chain.runs(x, 1))
-        return seen[1:]  # the first is what all draws share
+        return seen
 
     model = built(
         sequential(nn.Linear(4, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 3))
@@ -191,6 +191,25 @@ def test_the_fast_path_computes_less():
     middle, last = width(MCDropout(model, 1))
     live = int(kept("2", 0, (64,), 0.5).sum()), int(kept("4", 0, (64,), 0.5).sum())
     assert (middle, last) == (live[0] * live[1], live[1] * 3)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_predictions_and_embeddings_of_a_chain_come_from_one_pass(name, monkeypatch):
+    build, shape = CHAINS[name]
+    posterior = MCDropout(built(build), 17, seed=2)
+    x = random(5, *shape)
+    predictions, embeddings = posterior.predict(x).log_probs(), posterior.embed(x)
+    passes, runs = [], sliced.Chain.runs
+
+    def counted(*arguments):
+        passes.append(arguments)
+        return runs(*arguments)
+
+    monkeypatch.setattr(sliced.Chain, "runs", counted)
+    both = posterior.predict_and_embed(x)
+    assert len(passes) == 1
+    torch.testing.assert_close(both[0].log_probs(), predictions, rtol=0, atol=1e-5)
+    torch.testing.assert_close(both[1], embeddings, rtol=0, atol=1e-5)
 
 
 MIXED = [

@@ -191,6 +191,9 @@ def test_embeddings_are_one_row_an_input(case):
     assert hidden.shape[0] == 13
     assert hidden.ndim == 2
     torch.testing.assert_close(posterior.embed(x, batch_size=3), hidden, rtol=0, atol=1e-6)
+    predictions, beside = posterior.predict_and_embed(x, batch_size=5)
+    torch.testing.assert_close(beside, hidden, rtol=0, atol=1e-6)
+    torch.testing.assert_close(predictions.log_probs(), posterior.predict(x).log_probs(), rtol=0, atol=1e-5)
     of_draws = posterior.embed(x, every_draw=True, batch_size=5)
     assert of_draws.shape == (13, posterior.num_draws, hidden.shape[1])
     torch.testing.assert_close(of_draws.mean(dim=1), hidden, rtol=0, atol=1e-6)

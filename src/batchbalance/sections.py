@@ -76,4 +76,7 @@ def parsed(build: Callable[[], Model]) -> Model:
         if first["type"] == "missing":
             raise ValueError(f"`{where}` must be given, got none") from error
         told = re.sub(r"^\w+ should", "must", first["msg"]).replace(" after validation", "")
+        if first["type"] == "too_short":
+            least = first["ctx"]["min_length"]
+            told = f"must have at least {least} {'entry' if least == 1 else 'entries'}"
         raise ValueError(f"`{where}` {told}, got {first['input']!r}") from error

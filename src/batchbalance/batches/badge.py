@@ -37,8 +37,8 @@ def badge(
             (N, S, D): the gradient is then the mean of the gradients of the draws, which costs S·C·D a point and pick.
         batch_size: B.
         generator: draws the points.
-        candidates: (n,) ascending indices of the points that may be chosen; all if left out.
-        weights: of the draws, with probabilities of every draw; equal if left out.
+        candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
+        weights: of the draws, with probabilities of every draw; equal if omitted.
 
     Returns:
         (B,) indices in the order chosen; (B,) distance of each to the nearest one before it, float64; for the

@@ -121,7 +121,7 @@ def batch_bald(
         predictions: of the pool.
         batch_size: B.
         generator: draws the configurations; not touched while they are exact.
-        candidates: (n,) ascending indices of the points that may be chosen; all if left out.
+        candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
         max_configurations: largest number of label configurations of positive probability that is kept exactly.
         num_samples: M, the configurations kept after that.
         memory_budget: bytes to use above the input and the table of configurations.

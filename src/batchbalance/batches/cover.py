@@ -36,7 +36,7 @@ MAX_TARGETS, TARGETS_PER_PICK = 4096, 40  # targets at most, unless the batch is
 CACHE_LIMIT = 3 * 2**28  # bytes of bounds on similarities that are kept at most
 NUM_RANDOM_BATCHES = 20
 FIRST_BLOCK, LARGEST_BLOCK = 128, 1024  # candidates looked at before the first check, and at most at a time
-EXACT_BLOCK = 4  # candidates measured by differences at a time, at first
+EXACT_BLOCK = 1  # candidates measured by differences at a time, at first
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,17 @@ class CoverStep:
     covered: Float[Tensor, " T"]
     chosen: Int[Tensor, " b"]
     batch_size: int
+
+
+@dataclass(frozen=True, eq=False)
+class CoverOffer(Offer):
+    """The best point of a shard of candidates.
+
+    Attributes:
+        similarity: (T,) its κ to every target, measured by differences; None if no point gains anything.
+    """
+
+    similarity: Float[Tensor, " T"] | None = None
 
 
 class CoverShard:
@@ -78,16 +89,17 @@ class CoverShard:
         self._candidates, self._positions = candidates, positions
         self._bounds = LazyBounds(len(candidates))
         self._covered = targets.covered
+        self._best = (-math.inf, -1, targets.covered)  # the largest gain measured, whose it is, and κ of that point
         self._is_first = True
         num_kept = min(cache_bytes, CACHE_LIMIT) // (len(targets) * targets.dtype.itemsize)
         self._kept = torch.empty(min(num_kept, len(candidates)), len(targets), dtype=targets.dtype)
         self._slots = torch.full((len(candidates),), -1)
         self._num_kept = 0
 
-    def offer(self, step: CoverStep, bar: Bar | None = None) -> Offer:
+    def offer(self, step: CoverStep, bar: Bar | None = None) -> CoverOffer:
         """The point of largest gain."""
         bounds, done = self._bounds, self._bounds.num_evaluations
-        self._covered = step.covered
+        self._covered, self._best = step.covered, (-math.inf, -1, step.covered)
         bounds.close(torch.isin(self._positions, step.chosen))
         if self._is_first:
             self._first_pass(bar or Bar())
@@ -104,8 +116,13 @@ class CoverShard:
         keys = quantised(bounds.values)
         best = int(keys.argmax())  # the first of the largest
         if not float(keys[best]) > 0:
-            return Offer(-1, -math.inf, largest, num_evaluations)
-        return Offer(int(self._positions[best]), float(keys[best]), largest, num_evaluations)
+            return CoverOffer(-1, -math.inf, largest, num_evaluations)
+        _, whose, similarity = self._best
+        if whose != best:  # a tie went to a lower position
+            similarity = self._targets.similarities(self._rows(self._candidates[[best]]))[0]
+        return CoverOffer(
+            int(self._positions[best]), float(keys[best]), largest, num_evaluations, similarity=similarity
+        )
 
     def _first_pass(self, bar: Bar) -> None:
         self._is_first = False
@@ -114,7 +131,7 @@ class CoverShard:
         keep_all = len(self._kept) == num
 
         def fill(span: slice) -> None:
-            found = self._targets.similarity_bounds(self._rows(self._candidates[span]))
+            found = self._similarity_bounds(self._candidates[span])
             if keep_all:
                 self._kept[span] = found.cpu()
             gains[span] = self._targets.bounds_of(found, self._covered)
@@ -126,7 +143,12 @@ class CoverShard:
         self._bounds.set(gains)
 
     def _gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        return self._targets.gains(self._rows(self._candidates[positions]), self._covered)
+        similarities = self._targets.similarities(self._rows(self._candidates[positions]))
+        gains = self._targets.gains(similarities, self._covered)
+        largest = int(gains.argmax())
+        if float(gains[largest]) > self._best[0]:
+            self._best = float(gains[largest]), int(positions[largest]), similarities[largest].clone()
+        return gains
 
     def _upper_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         """Upper bounds on gains, from what is kept and from matrix products."""
@@ -137,10 +159,22 @@ class CoverShard:
             gains[is_kept] = self._targets.bounds_of(kept, self._covered)
         new = positions[~is_kept]
         if len(new):
-            found = self._targets.similarity_bounds(self._rows(self._candidates[new]))
+            found = self._similarity_bounds(self._candidates[new])
             self._keep(new, found)
             gains[~is_kept] = self._targets.bounds_of(found, self._covered)
         return gains
+
+    def _similarity_bounds(self, places: Int[Tensor, " p"]) -> Float[Tensor, "p T"]:
+        """Upper bounds on κ; where a candidate is a target, its products may be known."""
+        which = self._targets.cloud.known(places)
+        is_known = which >= 0
+        if not bool(is_known.any()):
+            return self._targets.similarity_bounds(self._rows(places))
+        found = torch.empty(len(places), len(self._targets), dtype=self._targets.dtype, device=self._covered.device)
+        found[is_known] = self._targets.own_bounds(which[is_known])
+        if not bool(is_known.all()):
+            found[~is_known] = self._targets.similarity_bounds(self._rows(places[~is_known]))
+        return found
 
     def _keep(self, positions: Int[Tensor, " p"], found: Float[Tensor, "p T"]) -> None:
         """Keep as many as there is room for."""
@@ -155,7 +189,7 @@ class CoverShard:
 class CoverShards(Protocol):
     """The candidates of a run, in one part or many, here or on other machines."""
 
-    def offers(self, step: CoverStep, show: bool) -> Sequence[Offer]:
+    def offers(self, step: CoverStep, show: bool) -> Sequence[CoverOffer]:
         """The best point of each part."""
 
 
@@ -219,7 +253,7 @@ class _OneShard:
             problem.targets, problem.rows, problem.candidates, positions, cache_bytes=problem.cache_bytes
         )
 
-    def offers(self, step: CoverStep, show: bool) -> Sequence[Offer]:
+    def offers(self, step: CoverStep, show: bool) -> Sequence[CoverOffer]:
         """One offer."""
         with progress("scoring points", self._num, show) as bar:
             return [self._shard.offer(step, bar)]
@@ -230,7 +264,7 @@ def cover(problem: CoverProblem, shards: CoverShards | None = None) -> Covering:
 
     Args:
         problem: what is to be covered, by which points.
-        shards: the candidates; those of this process if left out.
+        shards: the candidates; those of this process if omitted.
     """
     shards = shards or _OneShard(problem)
     targets, covered = problem.targets, problem.targets.covered
@@ -247,11 +281,11 @@ def cover(problem: CoverProblem, shards: CoverShards | None = None) -> Covering:
             largest = largest.topk(min(problem.batch_size, len(largest))).values
             upper_bound = min(upper_bound, sum(gains) + float(largest.sum()))
             best = min(offers, key=lambda offer: (-offer.key, offer.position))
-            if best.position < 0:
+            if best.similarity is None:
                 filled_from = len(chosen)
                 break
-            similarity = targets.similarities(problem.rows(problem.candidates[[best.position]]))[0]
-            gains.append(float((similarity - covered).clamp_min(0) @ targets.weights))
+            similarity = best.similarity.to(covered)
+            gains.append(float(targets.gains(similarity.unsqueeze(0), covered)))
             covered = torch.maximum(covered, similarity)
             chosen.append(best.position)
             bar.advance()
@@ -330,14 +364,13 @@ def cover_value(problem: CoverProblem, found: Covering) -> Cover:
 
 def _random_coverage(problem: CoverProblem) -> float:
     """The mean of F over random batches, in working precision."""
-    targets, total = problem.targets, 0.0
-    for repeat in range(NUM_RANDOM_BATCHES):
-        stream = generator(problem.seed, "random-baseline", repeat)
-        picks = torch.randperm(len(problem.candidates), generator=stream)[: problem.batch_size]
-        covered = targets.covered
-        for span in spans_of(len(picks), BLOCK_NUMBERS // max(len(targets), targets.num_features)):
-            rows = problem.rows(problem.candidates[picks[span].sort().values])
-            found = targets.similarity_bounds(rows, slack=False).amax(dim=0)
-            covered = torch.maximum(covered, found.double())
-        total += float(covered @ targets.weights)
-    return total / NUM_RANDOM_BATCHES
+    targets, num = problem.targets, len(problem.candidates)
+    streams = [generator(problem.seed, "random-baseline", repeat) for repeat in range(NUM_RANDOM_BATCHES)]
+    picks = torch.cat([torch.randperm(num, generator=stream)[: problem.batch_size] for stream in streams])
+    batches = torch.arange(NUM_RANDOM_BATCHES).repeat_interleave(problem.batch_size).to(targets.covered.device)
+    covered = targets.covered.to(targets.dtype).repeat(NUM_RANDOM_BATCHES, 1)
+    for span in spans_of(len(picks), BLOCK_NUMBERS // max(len(targets), targets.num_features)):
+        found = targets.similarity_bounds(problem.rows(problem.candidates[picks[span]]), slack=False)
+        for batch in batches[span].unique().tolist():
+            covered[batch] = torch.maximum(covered[batch], found[batches[span] == batch].amax(dim=0))
+    return float((covered.double() @ targets.weights).mean())

@@ -109,7 +109,7 @@ def learn(labels: Labels, embeddings: Path | None, strategy: "Strategy | str", s
                 "leave --strategy out to choose by embeddings alone"
             )
         known = f"all {len(rows)} labels are {classes[0]!r}" if classes else "no labels yet"
-        return Learned(rows, f"head         none: {known}, so that there is nothing to tell apart")
+        return Learned(rows, f"head         none: {known}, so there is nothing to distinguish")
     head = fitted_head(labels, InputFile.open(embeddings), seed)
     predictions = predicted(head, embeddings) if needs_predictions else None
     error = head.tuned.error if head.tuned is not None and uses(strategy, "validation_error") else None
@@ -153,7 +153,7 @@ def check_alone(**others: object) -> None:
 def _told(labels: Labels, head: "BayesianHead") -> str:
     known = f"head         {len(labels.of_rows):,} labels of {len(labels.classes)} classes"
     if head.tuned is None or head.tuned.error is None:
-        return f"{known}; too few to tell its accuracy by cross-validation"
+        return f"{known}; too few to estimate its accuracy by cross-validation"
     accuracy = f"{1 - head.tuned.error:.3f} on {head.tuned.num_held_out:,} of them"
     return f"{known}; cross-validated accuracy {accuracy}"
 

@@ -147,7 +147,7 @@ def as_labels(labels: Any, num: int) -> Array:
         labels = labels.detach().cpu().numpy()
     given = np.array(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
     if given.ndim != 1:
-        raise ValueError(f"`y` must be one label for each row, got shape {given.shape}; hand over one column")
+        raise ValueError(f"`y` must be one label for each row, got shape {given.shape}; pass one column")
     if len(given) != num:
         raise ValueError(f"`y` must be one label for each of {num} rows of `X`, got {len(given)}")
     listed = [label.item() if isinstance(label, np.generic | Tensor) else label for label in given.tolist()]

@@ -62,6 +62,10 @@ class Posterior(ABC):
         """The last hidden layer of a batch under every draw, (n, S, D); unless overridden, all draws have the same."""
         return self._hidden(batch).flatten(1).unsqueeze(1).expand(-1, self.num_draws, -1)
 
+    def _logits_and_hidden(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """What `_logits` and `_hidden` give; overridden where one pass is enough for both."""
+        return self._logits(batch), self._hidden(batch)
+
     def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
         """About how many operations a batch takes under one draw; infinity if that is not known."""
         return math.inf
@@ -77,7 +81,7 @@ class Posterior(ABC):
 
     @property
     def num_draws(self) -> int:
-        """S."""
+        """The number of draws, S."""
         return len(self.draw_ids)
 
     def __repr__(self) -> str:
@@ -115,15 +119,15 @@ class Posterior(ABC):
         Args:
             inputs: a tensor or array (N, ...); a dict (also a `BatchEncoding`) or a tuple of such tensors, for networks
                 that take them; a Dataset, or a DataLoader that does not shuffle, of any of these. Of items that are
-                tuples, the first entry is taken; labels in a dict are left out.
-            batch_size: inputs looked at at a time, ``self.batch_size`` if left out; a DataLoader has its own.
+                tuples, the first entry is taken; labels in a dict are ignored.
+            batch_size: inputs looked at at a time, ``self.batch_size`` if omitted; a DataLoader has its own.
             path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N. A
                 small JSON file beside it, as ``pool.npy.json``, says what it holds.
             progress: show how far it is.
         """
         total = num_points(inputs)
         with shown_progress("predicting", total, progress) as bar:
-            chunks = self._chunks(inputs, batch_size, bar)
+            chunks = self._chunks(inputs, batch_size, bar, self._logits)
             if path is None:
                 numbers = _collected(chunks, total)
                 return stored_predictions(numbers, "log-probs", self.draw_ids, self.weights, classes=self.class_names)
@@ -158,17 +162,38 @@ class Posterior(ABC):
                 bar.advance(len(hidden))
         return torch.cat(parts)
 
+    def predict_and_embed(
+        self, inputs: Inputs, *, batch_size: int | None = None, progress: bool = False
+    ) -> tuple[Predictions, Tensor]:
+        """What `predict` and `embed` give, for MC dropout of layers in a chain in one pass."""
+        total = num_points(inputs)
+        parts: list[Tensor] = []
+
+        def logits_of(batch: Any) -> Tensor:
+            logits, hidden = self._logits_and_hidden(batch)
+            parts.append(hidden.flatten(1).cpu())
+            if len(parts) == 1:
+                _check_fits(parts[0], total)
+            return logits
+
+        with shown_progress("predicting", total, progress) as bar:
+            numbers = _collected(self._chunks(inputs, batch_size, bar, logits_of), total)
+        predictions = stored_predictions(numbers, "log-probs", self.draw_ids, self.weights, classes=self.class_names)
+        return predictions, torch.cat(parts)
+
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write the draws into a folder: safetensors and JSON. A save that is cut short leaves an older one usable."""
         tensors, options = self._state()
         write_saved(directory, self.kind, tensors, options)
 
-    def _chunks(self, inputs: Inputs, batch_size: int | None, bar: Bar) -> Iterator[Tensor]:
+    def _chunks(
+        self, inputs: Inputs, batch_size: int | None, bar: Bar, logits_of: Callable[[Any], Tensor]
+    ) -> Iterator[Tensor]:
         seen = 0
         for batch in self._batches(inputs, batch_size):
             with torch.no_grad():
                 with fitting(batch), threads.for_passes(self._pass_flops(batch)):
-                    logits = self._logits(batch)
+                    logits = logits_of(batch)
                 if seen == 0:
                     _check_first(logits)
                 if logits.dtype == torch.bfloat16:  # which NumPy has no type for

@@ -100,7 +100,7 @@ class EnsembleOptions(PosteriorOptions):
 
     @property
     def uses_recipe(self) -> bool:
-        """Yes."""
+        """True: members are trained by a recipe."""
         return True
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:

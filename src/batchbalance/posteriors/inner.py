@@ -84,7 +84,7 @@ class AttentionDropout(InnerDropout):
 
 
 class UnknownAxesError(Exception):
-    """Weights of an attention that cannot be told apart by example."""
+    """Weights of an attention whose examples cannot be distinguished."""
 
 
 class Drawing(TorchDispatchMode):

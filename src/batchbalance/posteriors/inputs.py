@@ -83,7 +83,7 @@ def _check_order(loader: DataLoader[Any]) -> None:
     if type(inner) is not SequentialSampler:
         raise ValueError(
             "`inputs` must come in the order of their data set, got a DataLoader with "
-            f"{type(inner).__name__}, which may change it; use shuffle=False, or hand over the data set itself"
+            f"{type(inner).__name__}, which may change it; use shuffle=False, or pass the data set itself"
         )
 
 

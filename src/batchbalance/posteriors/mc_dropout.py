@@ -171,6 +171,21 @@ class MCDropout(Posterior):
         with last_hidden(self._model) as hidden:
             return sum(hidden(logits) for logits in self._runs(batch)) / self.num_draws  # type: ignore[return-value]
 
+    def _logits_and_hidden(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        batch, chain = self._ready(batch), self._chain
+        if chain is None or chain.head is None or not isinstance(batch, Tensor):
+            return super()._logits_and_hidden(batch)
+        logits, hidden = [], []
+        for runs in chain.runs(batch, self.num_draws, chain.last_linear):
+            inputs = batch.new_zeros(())
+            outputs = []
+            for now in runs:
+                inputs = inputs + now
+                outputs.append(chain.head(now))
+            logits.append(_stacked(iter(outputs)))
+            hidden.append(inputs / self.num_draws)
+        return torch.cat(logits), torch.cat(hidden)
+
     def _hidden_of_draws(self, batch: Batch) -> Tensor:
         batch = self._ready(batch)
         if self._chain is not None and self._chain.last_linear is not None and isinstance(batch, Tensor):
@@ -249,7 +264,7 @@ class MCDropoutOptions(PosteriorOptions):
 
     Attributes:
         num_draws: S.
-        test_draws: test metrics are those of the mean of so many draws, the first ones; of all if left out.
+        test_draws: test metrics are those of the mean of so many draws, the first ones; of all if omitted.
     """
 
     has_network: ClassVar[bool] = True
@@ -268,7 +283,7 @@ class MCDropoutOptions(PosteriorOptions):
 
     @property
     def uses_recipe(self) -> bool:
-        """Yes."""
+        """True: the network is trained by a recipe."""
         return True
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:

@@ -2,17 +2,21 @@
 
 A draw only weighs the input channels of that convolution, so that its output is a weighted sum of one convolution for
 each input channel, and these are the same for all draws. With a k × k kernel that dropout cuts to the share q of its
-inputs, a draw takes 1 product where it took q·k². A max pool that follows is done on the way, and output channels that
-a draw drops later are left out.
+inputs, a draw takes 1 product where it took q·k². A max pool and a ReLU that follow are done on the way, and output
+channels that a draw drops later are omitted.
+
+The inputs of a block are the last axis throughout: what one draw gives then lies together, and a linear layer takes it
+as it is.
 """
 
 from collections.abc import Iterator, Sequence
-from math import prod
+from math import ceil, prod
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from batchbalance.posteriors.masks import Mask
+from batchbalance.posteriors.masks import Mask, is_plain
 
 LEAST_SAVING = 6.0  # products of the cut-down convolution for each one here, from which on this is faster
 LEAST_DRAWS = 16  # below, preparing the channels costs more than it saves
@@ -21,19 +25,23 @@ STORED_NUMBERS = 2**24  # numbers of all draws that are held at a time, after th
 
 
 class Mixing:
-    """A mask, a convolution and perhaps a max pool, the first layers of a chain.
+    """A mask, a convolution and perhaps a max pool and a ReLU, the first layers of a chain.
 
     Args:
         mask: of whole channels.
         convolution: in two dimensions, without groups.
         pool: cuts the image into tiles, or None.
+        rectified: whether a ReLU follows.
         next_mask: drops channels of the convolution's output, or None.
     """
 
-    def __init__(self, mask: Mask, convolution: nn.Conv2d, pool: nn.MaxPool2d | None, next_mask: Mask | None) -> None:
+    def __init__(
+        self, mask: Mask, convolution: nn.Conv2d, pool: nn.MaxPool2d | None, rectified: bool, next_mask: Mask | None
+    ) -> None:
         self._mask, self._convolution, self._next_mask = mask, convolution, next_mask
         self._tile = 1 if pool is None else _pair(pool.kernel_size)[0]
-        self.num_layers = 2 if pool is None else 3
+        self._rectified = rectified
+        self.num_layers = 2 + (pool is not None) + rectified
         self.num_channels = convolution.out_channels
         self._kernels = convolution.weight.transpose(0, 1).flatten(2)  # (inputs, outputs, k²)
 
@@ -45,44 +53,33 @@ class Mixing:
             layers: the first is the first mask of the network.
             next_mask: the one that drops channels of the convolution's output.
         """
-        if (
-            len(layers) < 2
-            or not isinstance(layers[0], Mask)
-            or type(layers[1]) is not nn.Conv2d
-            or "forward" in vars(layers[1])
-        ):
+        if len(layers) < 2 or not isinstance(layers[0], Mask) or not is_plain(layers[1], (nn.Conv2d,)):
             return None
-        mask, convolution = layers[0], layers[1]
+        mask, convolution, *behind = cast("list[Any]", layers)
         plain = convolution.groups == 1 and convolution.padding_mode == "zeros" and convolution.padding != "same"
         if mask.alpha or not mask.channelwise or not 0 < mask.rate < 1 or not plain:
             return None
         if (1 - mask.rate) * prod(convolution.kernel_size) < LEAST_SAVING:
             return None
-        pool = layers[2] if len(layers) > 2 else None
-        return cls(
-            mask,
-            convolution,
-            pool if type(pool) is nn.MaxPool2d and "forward" not in vars(pool) and _tiles(pool) else None,
-            next_mask,
-        )
+        pool = behind.pop(0) if behind and is_plain(behind[0], (nn.MaxPool2d,)) and _tiles(behind[0]) else None
+        rectified = bool(behind) and is_plain(behind[0], (nn.ReLU,))
+        return cls(mask, convolution, pool, rectified, next_mask)
 
-    def num_inputs(self, shared: Tensor, num_draws: int) -> int:
-        """For how many inputs at a time the outputs of all draws are held."""
-        return max(1, STORED_NUMBERS // (int(self._kept(num_draws).sum()) * prod(self._pooled(shared))))
+    def outputs(self, shared: Tensor, num_draws: int) -> Iterator[Iterator[tuple[Tensor, Tensor | None]]]:
+        """What the layers give for (n, channels, h, w), for one block of it after the other and there for each draw.
 
-    def outputs(self, shared: Tensor, num_draws: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """What the layers give for (n, channels, h, w) under each draw: (n, kept, h', w'), and which channels.
-
-        The second is None for all channels.
+        It is (block, kept, h', w'), and which channels these are, None for all. The next block takes its memory.
         """
         kept, pooled = self._kept(num_draws), self._pooled(shared)
-        store = self._stored(shared, kept.to(shared.device), pooled)
-        rows = kept.T.flatten().cumsum(0).reshape(kept.T.shape).T - 1  # where the channel of a draw is stored
-        for draw in range(num_draws):
-            live = kept[draw].nonzero().squeeze(1)
-            outputs = store.index_select(0, rows[draw, live].to(shared.device))
-            whole = len(live) == self.num_channels
-            yield outputs.transpose(0, 1).unflatten(2, pooled), None if whole else live.to(shared.device)
+        fills = int(kept.sum()) * prod(pooled) / STORED_NUMBERS, self._numbers_alone(pooled[1]) / BLOCK_NUMBERS
+        room = Room(shared)
+        for block in shared.chunk(ceil(len(shared) * max(fills))):
+            yield self._of_draws(self._stored(block, kept, pooled, room), kept)
+
+    def _of_draws(self, stored: Tensor, kept: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+        parts = stored.permute(3, 0, 1, 2).split(kept.sum(dim=1).tolist(), dim=1)
+        for channels, outputs in zip(kept, parts, strict=True):
+            yield outputs, None if bool(channels.all()) else channels.nonzero().squeeze(1).to(stored.device)
 
     def _kept(self, num_draws: int) -> Tensor:
         """Which output channels each draw needs, (S, outputs); all of them where it would keep none."""
@@ -91,51 +88,76 @@ class Mixing:
         kept = torch.stack([self._next_mask.keep(draw, (self.num_channels,)) for draw in range(num_draws)])
         return kept | ~kept.any(dim=1, keepdim=True)
 
-    def _stored(self, shared: Tensor, kept: Tensor, pooled: tuple[int, int]) -> Tensor:
-        """One output channel after the other, and of each the draws that keep it, (all kept, n, h' · w')."""
+    def _stored(self, shared: Tensor, kept: Tensor, pooled: tuple[int, int], room: "Room") -> Tensor:
+        """One draw after the other, and of each the output channels that it keeps, (all kept, h', w', n)."""
         masks = [self._mask.keep(draw, (shared.shape[1],)) for draw in range(len(kept))]
         weights = torch.stack(masks).to(shared) * self._mask.scale
-        of_channel = [weights[draws] for draws in kept.T]
-        counts = [len(weights) for weights in of_channel]
-        places = self._tile**2
+        rows = (kept.flatten().cumsum(0) - 1).view_as(kept)  # where the channel of a draw is stored
+        draws = [channel.nonzero().squeeze(1) for channel in kept.T]
+        mixes = [weights[some.to(shared.device)] for some in draws]
+        places = [rows[some, channel].to(shared.device) for channel, some in enumerate(draws)]
         bias = self._convolution.bias
-        store = shared.new_empty(sum(counts), len(shared), prod(pooled))
-        pairs = self._kernels.shape[:2]
-        width = prod(pairs) * places * prod(pooled)
-        size = max(1, BLOCK_NUMBERS // width)
-        room = shared.new_empty(size * width)
-        for inputs, into in zip(torch.split(shared, size), torch.split(store, size, dim=1), strict=True):
-            patches = self._patches(inputs, pooled)
-            alone = torch.bmm(self._kernels, patches, out=room[: len(inputs) * width].view(*pairs, -1))
-            for channel, part in enumerate(torch.split(into, counts)):
-                mixed = torch.mm(of_channel[channel], alone[:, channel])
-                first, *others = mixed.view(counts[channel], places, *part.shape[1:]).unbind(1)
-                for other in others:
-                    first = torch.maximum(first, other, out=first)
-                torch.add(first, 0 if bias is None else bias[channel], out=part)
+        store = room("store", int(kept.sum()), *pooled, len(shared))
+        for first, patches in self._patches(shared, pooled, room):
+            alone = torch.bmm(self._kernels, patches, out=room("alone", *self._kernels.shape[:2], patches.shape[2]))
+            into = store[:, first : first + alone.shape[2] // (self._tile**2 * pooled[1] * len(shared))]
+            for channel, (mix, place) in enumerate(zip(mixes, places, strict=True)):
+                mixed = torch.mm(mix, alone[:, channel], out=room("mixed", len(mix), alone.shape[2]))
+                best = room("best", len(mix), mixed.shape[1] // self._tile**2)
+                torch.amax(mixed.unflatten(1, (self._tile**2, -1)), dim=1, out=best)
+                if bias is not None:
+                    best += bias[channel]
+                if self._rectified:
+                    best.relu_()
+                into.index_copy_(0, place, best.view(-1, *into.shape[1:]))
         return store
+
+    def _numbers_alone(self, width: int) -> int:
+        """How many numbers input channels make alone for one row of an output."""
+        return self._kernels.shape[0] * self._kernels.shape[1] * self._tile**2 * width
 
     def _pooled(self, shared: Tensor) -> tuple[int, int]:
         """Height and width of an output."""
         height, width = self._convolution(shared[:1]).shape[2:]
         return height // self._tile, width // self._tile
 
-    def _patches(self, inputs: Tensor, pooled: tuple[int, int]) -> Tensor:
-        """What the kernel sees of each input channel, (channels, k², places · n · h' · w').
+    def _patches(self, shared: Tensor, pooled: tuple[int, int], room: "Room") -> Iterator[tuple[int, Tensor]]:
+        """What the kernel sees of each input channel for some rows of the outputs at a time, and the first of them.
 
-        The places of a tile lie apart, so that the largest of them is taken over whole rows.
+        It is (channels, k², places of a tile · rows · w' · n). The places of a tile lie apart, so that the largest of
+        them is taken over whole rows.
         """
         layer, tile = self._convolution, self._tile
         vertical, horizontal = _pair(layer.padding)
-        padded = nn.functional.pad(inputs, (horizontal, horizontal, vertical, vertical)).contiguous()
-        step = padded.stride()
-        down, right = (a * b for a, b in zip(step[2:], layer.stride, strict=True))
-        taps = (step[2] * layer.dilation[0], step[3] * layer.dilation[1])
-        seen = padded.as_strided(
-            (layer.in_channels, *layer.kernel_size, tile, tile, len(inputs), *pooled),
-            (step[1], *taps, down, right, step[0], down * tile, right * tile),
-        )
-        return seen.reshape(layer.in_channels, prod(layer.kernel_size), -1)
+        inputs_last = shared.permute(1, 2, 3, 0)
+        padded = nn.functional.pad(inputs_last, (0, 0, horizontal, horizontal, vertical, vertical)).contiguous()
+        channel, below, beside, _ = padded.stride()
+        down, right = below * layer.stride[0], beside * layer.stride[1]
+        taps = (below * layer.dilation[0], beside * layer.dilation[1])
+        height, width = pooled
+        size = max(1, BLOCK_NUMBERS // (self._numbers_alone(width) * len(shared)))
+        for first in range(0, height, size):
+            seen = padded.as_strided(
+                (len(padded), *layer.kernel_size, tile, tile, min(size, height - first), width, len(shared)),
+                (channel, *taps, down, right, down * tile, right * tile, 1),
+                first * down * tile,
+            )
+            yield first, room("patches", *seen.shape).copy_(seen).flatten(3).flatten(1, 2)
+
+
+class Room:
+    """Memory that is used again and again: to get it anew each time takes about as long as the products."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._flat: dict[str, Tensor] = {}
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        """A tensor of this shape, with what was left in it under this name."""
+        size = prod(shape)
+        if name not in self._flat or self._flat[name].numel() < size:
+            self._flat[name] = self._like.new_empty(size)
+        return self._flat[name][:size].view(shape)
 
 
 def _tiles(pool: nn.MaxPool2d) -> bool:

@@ -40,22 +40,32 @@ class _Slice:
         x: (n, kept, ...) activations.
         live: which of all units x holds; None for all.
         full: how many units there are.
+        size: how many numbers of axis 1 are one unit: those of a channel that was flattened.
         scale: what x has still to be multiplied by.
-        zero: whether the units that x does not hold are 0 (a mask was applied) or not yet decided.
+        due: the mask that is to drop the units that x does not hold; None if they are 0 already.
     """
 
     x: Tensor
     live: Tensor | None = None
     full: int = 0
+    size: int = 1
     scale: float = 1.0
-    zero: bool = True
+    due: Mask | None = None
 
     def whole(self) -> Tensor:
         """All units, with zeros where they were dropped."""
         x = self.x if self.scale == 1 else self.x * self.scale
         if self.live is None:
             return x
-        return x.new_zeros((len(x), self.full, *x.shape[2:])).index_copy_(1, self.live, x)
+        units = x.reshape(len(x), -1, self.size, *x.shape[2:])
+        return units.new_zeros(len(x), self.full, *units.shape[2:]).index_copy_(1, self.live, units).flatten(1, 2)
+
+    def by_number(self) -> "_Slice":
+        """The same with each number of axis 1 as a unit."""
+        if self.live is None or self.size == 1:
+            return self
+        live = self.live[:, None] * self.size + torch.arange(self.size, device=self.live.device)
+        return replace(self, live=live.flatten(), full=self.full * self.size, size=1)
 
 
 class Chain:
@@ -73,6 +83,9 @@ class Chain:
         self._windows_follow = any(is_plain(layer, (*CONVOLUTIONS, *POOLS)) for layer in behind)
         linear = [i for i, layer in enumerate(self._layers) if isinstance(layer, nn.Linear)]
         self.last_linear = linear[-1] if linear else None
+        last = self._layers[linear[-1] :] if linear else []
+        plain = bool(last) and not any(isinstance(layer, Mask) for layer in last)
+        self.head = nn.Sequential(*last) if plain else None  # from the last linear layer on, the same for all draws
 
     @classmethod
     def of(cls, model: nn.Module) -> "Chain | None":
@@ -93,9 +106,8 @@ class Chain:
         if mixing is None:
             yield (self._run(_Slice(shared), draw, 0, stop) for draw in range(num_draws))
             return
-        for block in torch.split(shared, mixing.num_inputs(shared, num_draws)):
-            mixed = mixing.outputs(block, num_draws)
-            slices = (_Slice(self._laid_out(x), live, mixing.num_channels, zero=live is None) for x, live in mixed)
+        for mixed in mixing.outputs(shared, num_draws):
+            slices = (_slice(self._laid_out(x), live, mixing.num_channels, self._masks[1]) for x, live in mixed)
             yield (self._run(now, draw, mixing.num_layers, stop) for draw, now in enumerate(slices))
 
     def _laid_out(self, x: Tensor) -> Tensor:
@@ -136,7 +148,7 @@ class Chain:
                 now = _product(now, layer, self._masks[i], draw)
             elif is_plain(layer, RECTIFIERS):
                 now = replace(now, x=layer(now.x))
-            elif is_plain(layer, ZERO_AT_ZERO) or (is_plain(layer, BY_CHANNEL) and not now.zero):
+            elif is_plain(layer, ZERO_AT_ZERO) or (is_plain(layer, BY_CHANNEL) and now.due is not None):
                 now = replace(now, x=layer(now.x * now.scale if now.scale != 1 else now.x), scale=1.0)
             else:
                 now = _Slice(layer(now.whole()))
@@ -153,9 +165,16 @@ def _masked_under(x: Tensor, mask: Mask, draws: Sequence[int]) -> Tensor:
 
 
 def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
-    x, live = now.x, now.live
+    """Apply the mask of a draw: by cutting units out if the next layer can do without them, else by zeros.
+
+    The factor 1 / (1 − rate) of dropout is put off: it goes into the scale, and later into a layer's weights.
+    """
     if mask.rate == 0:
-        return replace(now, zero=True) if live is None else now
+        return now
+    if now.due is mask:
+        return replace(now, scale=now.scale * mask.scale, due=None)
+    now = now.by_number()
+    x, live = now.x, now.live
     if mask.alpha or not (mask.channelwise or x.ndim == 2) or not (cut or live is not None):
         x = now.whole()
         shape = tuple(x.shape[1:2] if mask.channelwise else x.shape[1:])
@@ -170,18 +189,21 @@ def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
             x = x.contiguous(memory_format=torch.channels_last)
     elif not bool(kept[live].all()):
         x, live = x[:, kept[live]], live[kept[live]]
-    return _Slice(x, live, full, now.scale * mask.scale)
+    return _Slice(x, live, full, scale=now.scale * mask.scale)
+
+
+def _slice(x: Tensor, live: Tensor | None, full: int, mask: Mask | None) -> _Slice:
+    """The units that a mask will keep; all of them if `live` is None."""
+    return _Slice(x) if live is None else _Slice(x, live, full, due=mask)
 
 
 def _flat(now: _Slice) -> _Slice:
-    size = prod(now.x.shape[2:])
-    live = now.live
-    if live is not None:
-        live = (live[:, None] * size + torch.arange(size, device=live.device)).flatten()
-    return replace(now, x=now.x.flatten(1), live=live, full=now.full * size)
+    """Flatten channels into units; a channel that lives becomes as many units as it has places."""
+    return replace(now, x=now.x.flatten(1), size=now.size * prod(now.x.shape[2:]))
 
 
 def _sliceable(layer: nn.Module, x: Tensor) -> bool:
+    """Whether units can be cut out of a layer's weights: a linear layer, or a convolution without groups."""
     if is_plain(layer, (nn.Linear,)):
         return x.ndim == 2
     if not isinstance(layer, CONVOLUTIONS) or not is_plain(layer, CONVOLUTIONS):
@@ -190,7 +212,11 @@ def _sliceable(layer: nn.Module, x: Tensor) -> bool:
 
 
 def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Slice:
-    """A linear layer or convolution, cut down to the units before it that live and those after it that will."""
+    """A linear layer or convolution, cut down to the units before it that live and those after it that will.
+
+    Rows of the weight go if the next mask drops their output anyway, columns if the last mask dropped their input. A
+    layer cannot run without any unit, so if a mask drops all of them nothing is cut on that side.
+    """
     weight: Tensor = layer.weight  # type: ignore[assignment]
     bias: Tensor | None = layer.bias  # type: ignore[assignment]
     full, live = len(weight), None
@@ -203,16 +229,29 @@ def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Sl
             live = None
     x, scale = now.x, now.scale
     if now.live is not None and len(now.live):
-        weight = weight.index_select(1, now.live)
+        weight = _columns(weight, now.live, now.size)
     elif now.live is not None:
         x, scale = now.whole(), 1.0
-    weight = weight if scale == 1 else weight * scale
     if isinstance(layer, nn.Linear):
-        return _Slice(nn.functional.linear(x, weight, bias), live, full, zero=live is None)
-    return _Slice(layer._conv_forward(x, weight, bias), live, full, zero=live is None)  # type: ignore[operator]
+        product = x @ weight.T * scale if bias is None else torch.addmm(bias, x, weight.T, alpha=scale)
+        return _slice(product, live, full, mask)
+    weight = weight if scale == 1 else weight * scale
+    return _slice(layer._conv_forward(x, weight, bias), live, full, mask)  # type: ignore[operator]
+
+
+def _columns(weight: Tensor, live: Tensor, size: int) -> Tensor:
+    """The columns of some units of `size` columns each."""
+    if size == 1:
+        return weight.index_select(1, live)
+    return weight.reshape(len(weight), -1, size).index_select(1, live).flatten(1)
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
+    """The layers of a module in order, nested chains unpacked; None if it is no chain.
+
+    A module with hooks, with a forward of its own, or with dropout inside another kind of module is no chain: what it
+    does cannot be read off its layers.
+    """
     if module._forward_hooks or module._forward_pre_hooks:
         return None
     original = "forward" not in vars(module)
@@ -288,7 +327,7 @@ def _mask_after(layers: Sequence[nn.Module], at: int) -> Mask | None:
 
 
 def _stays_cut(layers: Sequence[nn.Module], mask: int) -> bool:
-    """Whether the layer behind a mask runs on the units that are left; if it needs all, cutting is in vain."""
+    """Whether the layer behind a mask can run on the kept units alone; if it needs all, cutting gains nothing."""
     return mask + 1 < len(layers) and (
         isinstance(layers[mask + 1], Mask)
         or is_plain(layers[mask + 1], (nn.Flatten, nn.Linear, *CONVOLUTIONS, *ZERO_AT_ZERO))

@@ -60,7 +60,7 @@ class Predictions:
             x: a NumPy array, a torch tensor, or anything ``torch.from_dlpack`` takes; it is copied.
             axes: the order of the axes of `x`: a permutation of "nsc", or of "nc" for a single model.
             draw_ids: S distinct names of the draws. Sets that have them combine only if they are equal.
-            weights: S non-negative draw weights that sum to 1; equal weights if left out.
+            weights: S non-negative draw weights that sum to 1; equal weights if omitted.
             classes: the C labels, in the order of the class axis. Sets that have them combine only if they are equal.
         """
         return _checked(x, "probs", axes, draw_ids, weights, classes)._in_memory()
@@ -100,22 +100,22 @@ class Predictions:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(N, S, C)."""
+        """The numbers of points, draws and classes, (N, S, C)."""
         return self.source.shape
 
     @property
     def num_points(self) -> int:
-        """N, the number of points."""
+        """The number of points, N."""
         return self.source.shape[0]
 
     @property
     def num_draws(self) -> int:
-        """S, the number of draws."""
+        """The number of draws, S."""
         return self.source.shape[1]
 
     @property
     def num_classes(self) -> int:
-        """C, the number of classes."""
+        """The number of classes, C."""
         return self.source.shape[2]
 
     @property
@@ -231,13 +231,13 @@ class Predictions:
 
         Args:
             path: the file.
-            values: what the numbers are; may be left out if the array's name says it. Probabilities if nothing
+            values: what the numbers are; may be omitted if the array's name says it. Probabilities if nothing
                 says otherwise: the numbers are checked, so logits or log-probabilities cannot pass for them.
             axes: the order of the axes in the file.
             draw_ids: as in ``from_probs``; overrides the file's own.
             weights: as in ``from_probs``; overrides the file's own.
             classes: as in ``from_probs``; overrides the file's own.
-            check: does the work of ``Predictions.check``, on other machines say; it is done here if left out.
+            check: does the work of ``Predictions.check``, on other machines say; it is done here if omitted.
         """
         path = Path(path)
         found = read_array(path, values, axes)

@@ -17,12 +17,13 @@ FILE = "project.toml"
 HEADING = """\
 # What this project is. Edit it as you like; the labels are in labels.sqlite.
 # Classes: add new ones at the end; rename one with `batchbalance rename-class`.
-# Another encoder: items are embedded anew by the next command that needs it.
+# Another encoder: items are embedded again by the next command that needs it.
 """
 
 Share = Annotated[float, Field(ge=0, le=1, strict=True, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, strict=True)]
 SourceKind = Literal["images", "texts", "table", "embeddings"]
+NAMES: dict[SourceKind, str] = {"images": "images", "texts": "texts", "table": "rows", "embeddings": "embeddings"}
 KINDS = {"column": ("texts", "table"), "id": ("texts", "table"), "drop": ("texts", "table"), "ids": ("embeddings",)}
 
 

@@ -55,21 +55,21 @@ def select(
             or a strategy object with its options, as in ``PowerBalance(beta=2)``. "auto" takes "u-herding" given
             predictions and embeddings, "max-herding" given embeddings alone or no labels yet (`labelled=[]`), and
             "batch-balance" given predictions alone; the result says which and why, and names what was not used.
-        reference: predictions of the same draws on the set where draws are compared; the pool itself if left out.
-        validation_error: ε of the network with dropout off; τ = ratio · ε. Estimated from the pool if left out.
+        reference: predictions of the same draws on the set where draws are compared; the pool itself if omitted.
+        validation_error: ε of the network with dropout off; τ = ratio · ε. Estimated from the pool if omitted.
         threshold: τ itself, instead of `validation_error`.
-        ratio: τ / ε; 1/4 if left out.
-        pairs: which pairs of draws are looked at, as in ``connect``; "disjoint" if left out.
+        ratio: τ / ε; 1/4 if omitted.
+        pairs: which pairs of draws are looked at, as in ``connect``; "disjoint" if omitted.
         embeddings: (N, D) features of the pool, or (N, S, D) those of every draw; an array or tensor. Strategies of
             coverage read those of a memory-mapped file in blocks.
         labelled_embeddings: (L, D) or (L, S, D) features of points outside the pool that have labels.
         labelled: points of the pool that have labels. They are not chosen, and cover what is near them.
         exclude: points that must not be chosen, for any other reason. They cover nothing, and are not to be covered.
         seed: same seed, same batch.
-        device: where to compute, such as "cuda"; where the predictions are if left out.
-        max_reference: a larger reference set is subsampled to this size, 10,000 if left out; "all" keeps it whole.
-        memory_budget: bytes, or a text such as "2GiB", to take beside the predictions; half of what is free if left
-            out. Predictions from a ``.npy`` file are read in chunks, so they may be larger. Never changes the batch.
+        device: where to compute, such as "cuda"; where the predictions are if omitted.
+        max_reference: a larger reference set is subsampled to this size, 10,000 if omitted; "all" keeps it whole.
+        memory_budget: bytes, or a text such as "2GiB", to use besides the predictions; half of what is free if
+            omitted. Predictions from a ``.npy`` file are read in chunks and may be larger. Never changes the batch.
         progress: show how far it is.
         executor: spreads the points of greedy strategies over other processes or machines, as ``RayExecutor`` of
             ``batchbalance.cluster`` does. Changes the batch only if it says so (`one_round`).
@@ -170,7 +170,7 @@ def _threshold(
 
 
 def _choose(strategy: Strategy, problem: Problem) -> Choice:
-    """The strategy's choice; a random one where there is nothing to tell apart."""
+    """The strategy's choice; a random one where there is nothing to distinguish."""
     edges = problem.edges
     if edges is None or edges.total_weight > 0:
         return strategy.choose(problem)

@@ -27,7 +27,7 @@ class Selection:
         seed: the seed it ran with.
         choice: what the strategy chose.
         value: what the batch is worth; None for strategies that do not join draws by edges.
-        edges: the pairs of draws that were told apart, for ``evaluate_batch`` on other batches; None like `value`.
+        edges: the pairs of draws that differ enough, for ``evaluate_batch`` on other batches; None like `value`.
         threshold_source: how τ came about; None like `value`.
         warnings: sentences worth reading before the batch is sent out.
         note: why `auto` chose this strategy; None if it was named.
@@ -112,7 +112,7 @@ class Selection:
 
     @property
     def threshold(self) -> float | None:
-        """τ, the share of the reference set on which two draws must differ to be told apart."""
+        """τ, the share of the reference set on which two draws must differ to count as different."""
         return None if self.edges is None else self.edges.threshold
 
     @property
