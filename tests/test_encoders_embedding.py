@@ -212,7 +212,7 @@ def sizes(batch):
 
 def test_bad_files_are_refused_or_left_out(some_bad, tmp_path):
     output = tmp_path / "e.npy"
-    with pytest.raises(FileFormatError, match=r"03\.png is damaged .*; mend or remove it, or .* --skip-bad"):
+    with pytest.raises(FileFormatError, match=r"03\.png is damaged .*; mend or remove it, or .* `skip_bad=True`"):
         embed(some_bad, sizes, output=output, batch_size=3)
     made = embed(some_bad, sizes, output=output, batch_size=3, skip_bad=True)
     good = [i for i in range(20) if i not in (3, 4, 5, 17)]
@@ -276,7 +276,7 @@ def test_nothing_good_is_an_error(tmp_path):
 
 def test_fitted_encoders_see_the_good_items_only(tmp_path):
     (tmp_path / "a.csv").write_text("text\none word\n \ntwo words\n", encoding="utf-8")
-    with pytest.raises(FileFormatError, match=r"row 1 of .*a\.csv, column 'text', must not be empty.*--skip-bad"):
+    with pytest.raises(FileFormatError, match=r"row 1 of .*a\.csv, column 'text', must not be empty.*`skip_bad=True`"):
         embed(tmp_path / "a.csv", "tfidf")
     made = embed(tmp_path / "a.csv", "tfidf", skip_bad=True, output=tmp_path / "e.npy")
     assert (made.ids, [name for name, _ in made.skipped]) == (["0", "2"], ["1"])

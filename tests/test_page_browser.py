@@ -193,7 +193,7 @@ def test_the_grid_on_a_real_project(mail_server, mails, new_context):
     store = Project.open(mails)
     assert tiles
     assert not any(store.is_audit(tiles))
-    person.page.focus(".tile")
+    person.wait("document.activeElement.classList.contains('tile')")  # so that Enter confirms at once
     changed = person.page.evaluate("document.activeElement.dataset.item")
     person.page.keyboard.press("1")
     person.page.keyboard.press("2")

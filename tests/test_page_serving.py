@@ -69,6 +69,7 @@ def test_mistakes_on_the_command_line(tmp_path):
     make(tmp_path / "x", num=10)
     project = tmp_path / "x" / "p"
     assert "--annotators must be distinct" in told(project, "--annotators", "a,a")
+    assert "--annotators must be names with commas between them, got ','" in told(project, "--annotators", ",")
     assert "no such file" in told(project, "--certfile", tmp_path / "none.pem")
     assert "--keyfile needs --certfile beside it" in told(project, "--keyfile", project / "project.toml")
     assert "cannot listen on 192.0.2.1, port 0" in told(project, "--host", "192.0.2.1", "--port", "0")

@@ -39,6 +39,8 @@ def label_command(
         if keyfile is not None and certfile is None:
             raise ValueError("`keyfile` needs `certfile` beside it")
         names = [name for name in (annotators or "").split(",") if name.strip()]
+        if annotators is not None and not names:
+            raise ValueError(f"`annotators` must be names with commas between them, got {annotators!r}")
         serving = Serving(host, port, checked_people(names), tuple(allow_host or ()), certfile, keyfile)
         imports_done()
 

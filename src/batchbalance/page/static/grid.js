@@ -30,6 +30,7 @@ export class Grid {
       this.note = found.isPending ? "The model is still thinking about the next items." : found.note;
       this.openedAt = performance.now();
       this.draw();
+      this.box.querySelector(".tile")?.focus({ preventScroll: true }); // so that Enter confirms at once
       return true;
     });
   }
