@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from docsite import DOCS, ROOT, SITE
 from docsite.built import mistakes
@@ -48,7 +47,7 @@ def serve() -> None:
 
 def zensical(*words: str) -> None:
     """Run Zensical in the root of the repository; if it fails, so does this."""
-    command = [str(Path(sys.executable).with_name("zensical")), *words]
+    command = [sys.executable, "-m", "zensical", *words]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_COLOR": "1"})
     if done.returncode:
         raise SystemExit(done.returncode)

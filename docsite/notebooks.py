@@ -25,12 +25,16 @@ def executed(path: Path) -> str:
     """A notebook after a run in an empty folder, as JSON that does not tell when and where it was run."""
     import nbformat
     from jupyter_client.manager import AsyncKernelManager
+    from jupyter_core.utils import run_sync
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        sockets = AsyncKernelManager(transport="ipc", ip=f"{folder}/kernel")  # by files: no port is opened
-        NotebookClient(notebook, sockets, timeout=SECONDS, resources={"metadata": {"path": folder}}).execute()
+        kernel = AsyncKernelManager(transport="ipc", ip=f"{folder}/kernel")  # by files: no port is opened
+        try:
+            NotebookClient(notebook, kernel, timeout=SECONDS, resources={"metadata": {"path": folder}}).execute()
+        finally:
+            run_sync(kernel.shutdown_kernel)(now=True)
     content = json.loads(nbformat.writes(notebook))
     content["metadata"] = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

@@ -42,6 +42,16 @@ class FakeDesk:
     def num_taken(self, who):
         return sum(len(names) for other, names in self.open.items() if other != who)
 
+    def _skipped(self, who):
+        latest = {name: kind for kind, name, _, by in self.log if by == who and kind != "flagged"}
+        return [name for name, kind in latest.items() if kind == "skipped" and name not in self.open[who]]
+
+    def num_skipped(self, who):
+        return len(self._skipped(who))
+
+    def ask_skipped(self, who):
+        self.open[who] += self._skipped(who)
+
     def may_answer(self, name, who):
         self.item(name)
         return name in self.open[who] or any(each[1] == name and each[3] == who for each in self.log)

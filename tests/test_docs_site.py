@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
@@ -25,9 +24,8 @@ def site(tmp_path_factory):
     shutil.copy(ROOT / "mkdocs.yml", folder)
     for name in ("docs", "docsite", "src"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    zensical = str(Path(sys.executable).with_name("zensical"))
     done = subprocess.run(
-        [zensical, "build", "--strict", "--clean"],
+        [sys.executable, "-m", "zensical", "build", "--strict", "--clean"],
         cwd=folder,
         env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,

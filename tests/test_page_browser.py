@@ -297,6 +297,28 @@ def test_all_kinds_of_items_and_many_classes(desk, new_context):
             ("labelled", "a.png", "twelfth"), ("labelled", "broken.png", "class 10"), ("labelled", "rtl", "class 2"),
             ("skipped", "row", None), ("labelled", "bare", "class 3"),
         ]  # fmt: skip
+        page.keyboard.press("Tab")
+        person.wait("document.activeElement.textContent === 'Ask me again what I skipped (1)'")
+        page.wait_for_timeout(1000)  # the page looks again meanwhile, and the focus stays
+        page.keyboard.press("Enter")
+        assert person.item() == "row"
+        page.keyboard.press("ArrowLeft")
+        person.wait("document.querySelector('#stage').dataset.item === 'bare'")
+        page.keyboard.press("f")
+        person.wait("document.querySelector('dialog[open]')")
+        assert page.locator("#flag-dialog button:visible").all_inner_texts() == ["Flag", "Cancel"]
+        page.keyboard.type("odd")
+        page.keyboard.press("Enter")
+        person.wait("!document.querySelector('dialog[open]')")
+        person.wait("document.querySelector('#said').textContent === 'Flagged.'")
+        assert desk.log[-1] == ("flagged", "bare", "odd", None)
+        assert "bare" not in desk.open[None]
+        page.click("[data-view=progress]")
+        page.focus("[data-view=label]")
+        page.keyboard.press("Enter")
+        person.wait("document.activeElement.id === 'stage'")
+        page.keyboard.press(" ")  # skips, and does not press the button of the view
+        person.see("All done")
 
 
 def test_everything_can_be_seen_by_keyboard_alone(desk, new_context):

@@ -144,10 +144,15 @@ def test_the_desk_hands_out_and_takes_in(tmp_path):
     assert desk.may_answer(b, "first")
     counts = desk.counts()
     assert (counts.today, counts.total, dict(counts.people), counts.classes["cow"]) == (1, 1, {"first": 1}, 1)
+    assert desk.num_skipped("first") == 1
+    desk.ask_skipped("first")
+    desk.ask_skipped("second")  # who skipped nothing, and is asked nothing new
+    assert desk.questions("first") == [c, d, b]
+    assert desk.questions("second") == theirs
     assert [desk.undo("first") for _ in range(4)] == [c, b, a, a]
     assert desk.undo("first") is None
     assert desk.undo("second") is None
-    assert desk.questions("first") == [a, b, c, d]
+    assert desk.questions("first") == [a, c, d, b]
     desk.give_back("first")
     assert desk.questions("first") == []
 

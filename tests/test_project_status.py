@@ -172,7 +172,7 @@ def test_json_holds_what_the_table_says(facts):
 
 def test_two_people_of_one_opinion_have_no_kappa(facts):
     status = status_of(replace(facts, annotators={"ann and bob": float("nan")}))
-    assert table(status)["annotators"] == "ann and bob: κ cannot be told, as both gave the same answer throughout"
+    assert table(status)["annotators"] == "ann and bob: κ is undefined, because both gave the same answer throughout"
     assert json.loads(json.dumps(status.as_dict(), allow_nan=False))["annotators"] == {"ann and bob": None}
 
 

@@ -75,6 +75,7 @@ class Page:
             "today": counts.today,
             "total": counts.total,
             "taken": desk.num_taken(who),
+            "skipped": desk.num_skipped(who),
             "choosing": {
                 "doing": choosing.doing, "done": choosing.done, "total": choosing.total, "trouble": choosing.trouble,
             },
@@ -107,6 +108,11 @@ class Page:
         if name is None:
             raise HTTPException(409, "There is nothing to undo.")
         self._first[who] = name
+        return self.situation(who)
+
+    def ask_skipped(self, who: Who) -> dict[str, Any]:
+        """Ask this person again what they skipped."""
+        self.desk.ask_skipped(who)
         return self.situation(who)
 
     def try_again(self, who: Who) -> dict[str, Any]:
@@ -257,6 +263,7 @@ def make_app(page: Page) -> Starlette:
         post("/api/flag", lambda who, body: page.flag(who, body.item, body.note, body.is_true("skip"))),
         post("/api/undo", lambda who, _: page.undo(who)),
         post("/api/again", lambda who, _: page.try_again(who)),
+        post("/api/skipped", lambda who, _: page.ask_skipped(who)),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _told, ValueError: _told, OSError: _told})

@@ -101,6 +101,12 @@ class Desk(Protocol):
     def num_taken(self, who: Who) -> int:
         """Open questions of others."""
 
+    def num_skipped(self, who: Who) -> int:
+        """Items that a person skipped and that still want an answer."""
+
+    def ask_skipped(self, who: Who) -> None:
+        """Ask a person again what they skipped."""
+
     def may_answer(self, name: str, who: Who) -> bool:
         """Whether a person was asked this item, or has answered or skipped it before."""
 

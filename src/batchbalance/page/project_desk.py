@@ -76,6 +76,16 @@ class ProjectDesk(Desk):
         """Open questions of others, also of those who do not use the page."""
         return self._project.num_open() - len(self._project.open_questions(who))
 
+    def num_skipped(self, who: Who) -> int:
+        """Items that a person skipped and that still want an answer."""
+        return len(self._project.skipped(who))
+
+    def ask_skipped(self, who: Who) -> None:
+        """Ask a person again what they skipped; nothing new is chosen."""
+        num_skipped = self.num_skipped(who)
+        if num_skipped:
+            self._project.ask(len(self.questions(who)) + num_skipped, who, again=True)
+
     def may_answer(self, name: str, who: Who) -> bool:
         """Whether a person was asked this item, or has answered, skipped or flagged it before."""
         view = self._project.view(name)

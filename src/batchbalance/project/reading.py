@@ -76,6 +76,11 @@ class ReadableProject(OpenProject):
         with self._lock:
             return self._store.ids(self._now().open_questions(check_name(annotator), self._rules.wanted))
 
+    def skipped(self, annotator: str | None = None) -> list[str]:
+        """What a person skipped and that still wants an answer; ``ask(again=True)`` brings it back."""
+        with self._lock:
+            return self._store.ids(self._now().skipped(check_name(annotator), self._rules.wanted))
+
     def num_open(self) -> int:
         """How many questions are open, of all people together."""
         with self._lock:

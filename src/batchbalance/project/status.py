@@ -372,7 +372,7 @@ def _quality(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _told_kappa(kappa: float) -> str:
-    return "κ cannot be told, as both gave the same answer throughout" if math.isnan(kappa) else f"κ = {kappa:.2f}"
+    return "κ is undefined, because both gave the same answer throughout" if math.isnan(kappa) else f"κ = {kappa:.2f}"
 
 
 def _balance(facts: Facts) -> str:

@@ -48,6 +48,7 @@ export async function show(stage, item, isStillWanted) {
   viewer?.close();
   viewer = nextViewer;
   stage.replaceChildren(content);
+  delete stage.dataset.notice;
   viewer?.place();
   stage.dataset.item = item.id;
 }

@@ -138,7 +138,13 @@ function drawWaiting() {
       el("h2", { textContent: situation.taken ? "Others have the items that are left" : "All done" }),
       el("p", { textContent: situation.taken ? "An item that nobody answers comes back after ten minutes." : "There is nothing left to ask." }),
     );
+    if (situation.skipped) {
+      const told = `Ask me again what I skipped (${situation.skipped.toLocaleString("en")})`;
+      notice.append(el("button", { type: "button", className: "primary", textContent: told, onclick: () => act("/api/skipped", {}) }));
+    }
   }
+  if (stage.dataset.notice === notice.innerHTML) return; // what has the focus keeps it
+  stage.dataset.notice = notice.innerHTML;
   stage.replaceChildren(notice);
 }
 
@@ -229,6 +235,8 @@ function askFlag() {
   const dialog = byId("flag-dialog");
   const note = byId("flag-note");
   note.value = "";
+  dialog.querySelector("[value=skip]").hidden = walked >= 0; // an earlier answer stays
+  dialog.querySelector("[value=flag]").textContent = walked >= 0 ? "Flag" : "Flag, then label";
   dialog.returnValue = "";
   dialog.onclose = () => {
     if (!dialog.returnValue) return;
@@ -291,7 +299,9 @@ function open(name) {
   for (const each of ["label", "grid", "progress"]) byId(`${each}-view`).hidden = each !== name;
   grid.open(name === "grid");
   progress.open(name === "progress");
-  if (name === "label") refresh().catch((error) => trouble(error.message));
+  if (name !== "label") return;
+  byId("stage").focus({ preventScroll: true }); // else Space would press the button that led here
+  refresh().catch((error) => trouble(error.message));
 }
 
 const ACTIONS = {
