@@ -99,6 +99,18 @@ def test_the_default_against_rivals(runs, reports):
         assert numbers(cells(text, "`max-herding`")[column])[0] == pytest.approx(100 * np.mean(differences), abs=0.051)
 
 
+def test_the_default_over_data_sets(runs, reports):
+    text = tables.over_sets(["margin"], reports)
+    means = []
+    for found in runs.values():
+        height = areas(found)
+        means.append(np.mean([height["u-herding"][seed] - height["margin"][seed] for seed in height["random"]]))
+    half = 12.706 * np.std(means, ddof=1) / 2**0.5  # t of one degree of freedom
+    difference, ahead = cells(text, "`margin`")
+    assert numbers(difference) == pytest.approx([100 * np.mean(means), 100 * half], abs=0.051)
+    assert ahead == f"{sum(value > 0 for value in means)} of 2"
+
+
 def test_ranks_and_regret(runs, reports):
     names = tables.ranked(reports)
     text = tables.ranks(names, reports)
@@ -123,7 +135,7 @@ def test_ties_share_a_rank():
 
 def test_the_page_has_every_part(reports):
     text = tables.page(reports)
-    assert text.count("\n## ") == 6
+    assert text.count("\n## ") == 7
     assert cells(text, "trials") == ["6", "6"]
     assert tables.figure(reports).startswith(b"\x89PNG")
 

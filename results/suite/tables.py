@@ -35,6 +35,10 @@ def page(reports: Reports) -> str:
         "Paired differences of areas in points, and half the 95 % interval; bold where it excludes 0, not corrected. "
         "Positive: the default is ahead.",
         table([name for name in RIVALS if name != DEFAULT], reports, against_default),
+        "## The default against all others, over data sets",
+        f"`{DEFAULT}` minus the strategy: the mean over data sets of the mean difference of areas in its comparisons, "
+        "in points, and half its 95 % interval over data sets, whatever the number of trials; bold: it excludes 0.",
+        over_sets([name for name in names if name != DEFAULT], reports),
         "## By label count",
         f"Accuracy of `{DEFAULT}` minus that of the strategy, in points, at label counts of the curve; bold as above.",
         by_count(reports),
@@ -134,12 +138,33 @@ def paired(report: Report, name: str, value: Callable[[Summary, int], float | No
     pairs = [(value(ours, seed), value(theirs, seed)) for seed in sorted(ours.areas.keys() & theirs.areas.keys())]
     differences = [a - b for a, b in pairs if a is not None and b is not None]
     interval = mean_interval(differences)
-    return points(mean(differences), interval, interval is not None and (interval[0] > 0 or interval[1] < 0))
+    return points(mean(differences), interval, excludes_zero(interval))
 
 
 def against_default(report: Report, name: str) -> str:
     """The default minus a rival, by area."""
     return paired(report, name, lambda summary, seed: summary.areas[seed])
+
+
+def over_sets(names: Sequence[str], reports: Reports) -> str:
+    """The default minus each strategy, with data sets as what varies."""
+    found = {comparison: areas(report) for comparison, report in reports.items()}
+    rows = []
+    for name in names:
+        of_set: dict[str, list[float]] = {}
+        for comparison, each in found.items():
+            if name in each:
+                of_set.setdefault(comparison.rpartition("-b")[0], []).append(each[DEFAULT] - each[name])
+        means = [mean(values) for values in of_set.values()]
+        interval = mean_interval(means)
+        ahead = f"{sum(value > 0 for value in means)} of {len(means)}"
+        rows.append([f"`{name}`", points(mean(means), interval, excludes_zero(interval)), ahead])
+    return markdown(["", "difference", "data sets where the default is ahead"], rows)
+
+
+def excludes_zero(interval: tuple[float, float] | None) -> bool:
+    """Whether an interval is on one side of 0."""
+    return interval is not None and (interval[0] > 0 or interval[1] < 0)
 
 
 def value_at(metric: str, count: int, summary: Summary, seed: int) -> float | None:
