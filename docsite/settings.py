@@ -66,7 +66,7 @@ def _run() -> Iterator[str]:
 
 def _parts() -> Iterator[str]:
     yield "### `[posterior]`"
-    yield "`kind` names one of these, `mc-dropout` if left out; the other keys are its options."
+    yield "`kind` names one of these, `mc-dropout` if omitted; the other keys are its options."
     for name, options in POSTERIORS.items():
         yield f"#### {name}"
         yield paragraph(plain(first_line(options)))
@@ -162,7 +162,7 @@ def _limits(constraint: Any) -> Iterator[str]:
 
 
 def shown_default(default: Any) -> str:
-    """A default behind a type; a key that may be left out has none."""
+    """A default behind a type; a key that may be omitted has none."""
     if default in (MISSING, PydanticUndefined):
         return "; must be given"
     return "" if default is None else f"; default {code(written(default))}"

@@ -119,7 +119,7 @@ def batch_bald(
 
     Args:
         predictions: of the pool.
-        batch_size: B.
+        batch_size: B, the number of points to choose.
         generator: draws the configurations; not touched while they are exact.
         candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
         max_configurations: largest number of label configurations of positive probability that is kept exactly.

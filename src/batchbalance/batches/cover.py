@@ -46,7 +46,7 @@ class CoverStep:
     Attributes:
         covered: (T,) the cover of each target so far.
         chosen: positions chosen so far.
-        batch_size: B.
+        batch_size: B, the number of points to choose.
     """
 
     covered: Float[Tensor, " T"]

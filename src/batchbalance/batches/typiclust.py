@@ -34,7 +34,7 @@ def typiclust(
 
     Args:
         embeddings: of the pool.
-        batch_size: B.
+        batch_size: B, the number of points to choose.
         seed: for k-means.
         candidates: (n,) ascending indices of the points to choose from; all if omitted.
         labelled: embeddings of the labelled points.

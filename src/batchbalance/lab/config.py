@@ -62,7 +62,7 @@ class DataSettings(Section):
 
     Attributes:
         name: a name of `batchbalance.lab.data.DATASETS`, or the path of your own data.
-        copies: how often each input occurs in the pool; 3 for `repeated-mnist` if left out, else 1.
+        copies: how often each input occurs in the pool; 3 for `repeated-mnist` if omitted, else 1.
         noise: the standard deviation of the noise that is added to each copy.
         partial: accept a part of a published data set.
         label: the column of the labels in a CSV file.
@@ -148,14 +148,14 @@ class Settings(Section):
 
     Attributes:
         data: which data.
-        split: how many inputs go where; what is left out is the paper's, or the default of your own data.
+        split: how many inputs go where; what is omitted is the paper's, or the default of your own data.
         model: the name of a network, and its options, for posteriors that have one.
         training: how networks are trained.
         posterior: the kind of posterior, and its options.
         edges: which pairs of draws are compared.
         batch_size: labels asked for in a round.
-        cold_start: the strategy for as long as there is no label, of all but `random`; their own if left out.
-        candidates: choose from a new random sample of so many points of the pool in every round; from all if left out.
+        cold_start: the strategy for as long as there is no label, of all but `random`; their own if omitted.
+        candidates: choose from a new random sample of so many points of the pool in every round; from all if omitted.
         threads: of each process; a part of the settings, because it can change the last digits.
         device: where to compute, as `cpu`, `cuda`, `cuda:1` or `mps`.
     """

@@ -64,7 +64,7 @@ class Learner:
         ids: N distinct names of the points; 0 to N − 1 if omitted.
         strategy: a name or a strategy object. "auto" covers the inputs before any label, and takes the strategy for
             predictions and embeddings afterwards; `selection` says which, and why.
-        cold_start: the strategy for as long as there is no label, as "max-herding"; `strategy` itself if left out.
+        cold_start: the strategy for as long as there is no label, as "max-herding"; `strategy` itself if omitted.
         edges: threshold or ratio, pairs, size of the reference set.
         reference: inputs of the reference set, where draws are compared; the candidates themselves if omitted.
         candidates: choose from a random sample of so many points each time; None chooses from all.

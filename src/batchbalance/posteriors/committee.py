@@ -317,7 +317,7 @@ class CommitteeOptions(PosteriorOptions):
     Attributes:
         classifier: the kind of forest.
         size: S, the number of trees.
-        max_depth: of a tree; no limit if left out.
+        max_depth: of a tree; no limit if omitted.
     """
 
     flat_inputs: ClassVar[bool] = True

@@ -50,7 +50,7 @@ def select(
 
     Args:
         predictions: of the pool; not needed by "random", "coreset", "max-herding", "prob-cover" and "typiclust".
-        batch_size: B.
+        batch_size: B, the number of points to choose.
         strategy: a name from ``batchbalance.STRATEGIES``, the path of a class of your own ("mypackage.module:Mine"),
             or a strategy object with its options, as in ``PowerBalance(beta=2)``. "auto" takes "u-herding" given
             predictions and embeddings, "max-herding" given embeddings alone or no labels yet (`labelled=[]`), and
