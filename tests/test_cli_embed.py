@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_bad_files_are_named_and_skipped(photos, tmp_path):
     assert code == 2
     last = err.splitlines()[-1]
     assert last.startswith(f"error: image {photos / 'cats' / '1.png'} is damaged or of another format; ")
-    assert last.endswith("; mend or remove it, or leave such items out with --skip-bad (`skip_bad=True`)")
+    assert last.endswith("; mend or remove it, or leave such items out by --skip-bad")
     code, out, err = run(photos, "--output", tmp_path / "e.npy", "--image-size", 64, "--skip-bad")
     assert (code, out.split(" × ")[0]) == (0, "4 images")
     assert f"skipped: image {photos / 'cats' / '1.png'} is damaged" in err
@@ -108,9 +109,9 @@ def test_many_bad_ones_are_told_in_short(tmp_path):
     [
         (["--encoder", "wordlama"], "error: unknown encoder 'wordlama'; did you mean 'wordllama'?"),
         (["--encoder", "efficientnet-lite0"], "must be a folder of images or an image, got a file of rows"),
-        (["--device", "cpu"], "error: `device` is not used by encoder 'wordllama'; leave it out"),
+        (["--device", "cpu"], "error: --device is not used by encoder 'wordllama'; leave it out"),
         (["--column", "query"], "must have a column 'query', got columns text, category"),
-        (["--batch-size", "0"], "`batch_size` must be a whole number of at least 1, got 0"),
+        (["--batch-size", "0"], "error: --batch-size must be a whole number of at least 1, got 0"),
         (
             ["--encoder", "nowhere:f"],
             "error: encoder 'nowhere:f' must be in a module that can be imported",
@@ -129,6 +130,15 @@ def test_outputs_that_cannot_be_are_refused(queries, tmp_path):
     assert (code, err) == (2, f"error: --output must end in .npy, got '{tmp_path / 'e.csv'}'\n")
     code, _, err = run(tmp_path / "nothing", "--output", tmp_path / "e.npy")
     assert (code, err) == (2, f"error: no such data: {tmp_path / 'nothing'} is neither a file nor a folder\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can write")
+def test_a_folder_that_cannot_be_written_to_is_not_called_busy(queries):
+    code, _, err = run(queries, "--output", "/proc/e.npy")
+    assert (code, err) == (
+        2,
+        "error: cannot write /proc/e.npy.journal: /proc must be a folder that can be written to\n",
+    )
 
 
 def test_a_changed_input_is_a_warning(queries, tmp_path):

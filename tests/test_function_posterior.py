@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from batchbalance import DrawMismatchError, UnknownNameError, select
 from batchbalance.posteriors import FunctionPosterior, load_posterior
-from batchbalance.posteriors.contract import FORMAT, VERSION
+from batchbalance.posteriors.saved import FORMAT, VERSION
 
 W = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))  # features, draws, classes
 X = torch.randn(11, 4, generator=torch.Generator().manual_seed(1))

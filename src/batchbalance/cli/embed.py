@@ -56,7 +56,7 @@ def embed_command(
     ] = None,
 ) -> None:
     """Turn images, texts or a table into embeddings, one row of numbers for each."""
-    with reported_errors():
+    with reported_errors(embed_command):
         from batchbalance.encoders import DEFAULTS, embed, encoder, open_items
 
         imports_done()

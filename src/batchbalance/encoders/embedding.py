@@ -233,7 +233,7 @@ class _Values:
 
 
 def _refusal(reason: str) -> FileFormatError:
-    return FileFormatError(f"{reason}; mend or remove it, or leave such items out with --skip-bad (`skip_bad=True`)")
+    return FileFormatError(f"{reason}; mend or remove it, or leave such items out by `skip_bad=True`")
 
 
 def _key(batch: list[Item]) -> str:

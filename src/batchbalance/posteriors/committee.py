@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 from batchbalance.posteriors.bootstrap import as_new, bootstrapped
-from batchbalance.posteriors.contract import Posterior, read_saved
+from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
 from batchbalance.posteriors.rows import described_rows, row_batches
+from batchbalance.posteriors.saved import read_saved
 from batchbalance.posteriors.trees import StoredTree, is_tree, stored
 from batchbalance.predictions import CHUNK_NUMBERS, Label, check_classes, check_weights
 from batchbalance.sections import NumDraws, Whole

@@ -24,11 +24,12 @@ from torch import Tensor, nn
 from batchbalance.checks import as_tensor, check_real, check_whole, compute_dtype
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.networks import tabular_mlp
-from batchbalance.posteriors.contract import Posterior, fingerprint, load_weights, read_saved
+from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
 from batchbalance.posteriors.mc_dropout import MCDropout
+from batchbalance.posteriors.saved import fingerprint, load_weights, read_saved
 from batchbalance.posteriors.softmax import most_probable
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
 from batchbalance.sections import MAX_DRAWS, NumDraws, Whole

@@ -16,17 +16,10 @@ from torch import Tensor, nn
 
 from batchbalance.calling import LABELS, Batch, first_of, logits_from, padding_of
 from batchbalance.checks import check_real, check_whole
-from batchbalance.posteriors.contract import (
-    Posterior,
-    as_network,
-    fingerprint,
-    fitting,
-    last_hidden,
-    load_weights,
-    read_saved,
-    structure_of,
-)
+from batchbalance.posteriors.contract import Posterior, last_hidden
+from batchbalance.posteriors.inputs import fitting
 from batchbalance.posteriors.linear import LinearDraws, laplace_draws
+from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
 from batchbalance.posteriors.tuning import Tuned
 from batchbalance.sections import MAX_DRAWS
 from batchbalance.threads import for_work

@@ -24,20 +24,13 @@ from torch.overrides import TorchFunctionMode
 from batchbalance.calling import Batch, changed, logits_from, num_rows, padding_of, some_rows
 from batchbalance.checks import check_whole
 from batchbalance.networks import flops_of
-from batchbalance.posteriors.contract import (
-    Posterior,
-    as_network,
-    fingerprint,
-    last_hidden,
-    load_weights,
-    read_saved,
-    structure_of,
-)
+from batchbalance.posteriors.contract import Posterior, last_hidden
 from batchbalance.posteriors.inner import AttentionDropout, RecurrentDropout
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask, is_drawn, is_plain
 from batchbalance.posteriors.outputs import check_logits, with_outputs
 from batchbalance.posteriors.replay import Replay, replayable
+from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
 from batchbalance.posteriors.sliced import Chain
 from batchbalance.sections import MAX_DRAWS, NumDraws, Whole
 from batchbalance.seeds import derived_seed
