@@ -84,3 +84,12 @@ def test_lines_of_prose_are_short(page: Path):
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
     text = re.sub(r"\]\([^)]*\)|https?://\S+", "", text)  # addresses cannot be wrapped
     assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith(("|", "<"))] == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.stem)
+def test_code_is_fenced(page):
+    if page.name in WIDE:
+        pytest.skip("commands that take hours stand above their tables")
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    indented = [part for part in re.split(r"\n[ \t]*\n", text) if re.match(r"    [^\s*-]", part)]
+    assert indented == [], "indented code is not run; fence it"

@@ -236,12 +236,15 @@ def figure(reports: Reports) -> bytes:
             low, high = found.interval or (found.effect, found.effect)
             axes.plot([100 * low, 100 * high], [y, y], color=colour, linewidth=1.2)
             axes.plot([100 * found.effect], [y], marker, color=colour, markersize=5, label=name if row == 0 else None)
+    shown_effects = [
+        100 * c.effect for r in reports.values() for c in r.comparisons if c.effect and short(c.label) in shown
+    ]
+    axes.set_xlim(min(shown_effects) - 2, max(shown_effects) + 2)  # intervals of few trials may be longer than that
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_yticks(
-        range(len(reports)), [f"{name} ({n} trials)" for name, n in zip(reports, num_trials(reports), strict=True)]
-    )
+    counts = [f"{name} (n = {num})" for name, num in zip(reports, num_trials(reports), strict=True)]
+    axes.set_yticks(range(len(reports)), counts)
     axes.set_ylim(len(reports) - 0.5, -0.5)
     axes.grid(axis="x", linewidth=0.4)
-    axes.set_xlabel("points of accuracy against random, mean over the curve; 95 % intervals")
+    axes.set_xlabel("points of accuracy against random, mean over the curve; 95 % intervals over n trials")
     drawn.legend(loc="outside upper center", ncols=4, frameon=False)
     return rendered(drawn, "png")
