@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test check types lint check-workflows format demo bench torture test-labelstudio clean
+.PHONY: install test check types lint check-workflows format docs docs-serve demo bench torture test-labelstudio clean
 
 install: .venv/.installed
 
@@ -42,9 +42,18 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# A labelling project on digits with the real commands, the default strategy beside random. It replaces the folder of an earlier
+# demo. The models are so small that a second thread would only cost time.
 demo: install
-	$(BIN)/batchbalance run examples/digits.toml --runs-dir runs/demo --jobs 2
-	$(BIN)/batchbalance report runs/demo --output runs/demo-report
+	rm -rf runs/demo
+	OMP_NUM_THREADS=1 $(BIN)/python examples/demo.py runs/demo
+
+# The reference from the code, the notebooks run anew, the site in site/; a warning or a link that leads nowhere fails it.
+docs: install
+	$(BIN)/python -m docsite
+
+docs-serve: install
+	$(BIN)/python -m docsite reference serve
 
 # The peers need an environment of their own: some pin old versions, and one asks for torchvision, which it does not use
 # here. They are installed without their pins; one that cannot be installed is left out and reported absent.
@@ -79,4 +88,4 @@ test-labelstudio: install $(LABEL_STUDIO)
 	PYTHONPATH=src:.:tests $(BIN)/python tests/labelstudio_server.py --label-studio $(LABEL_STUDIO) --data $(LABEL_STUDIO_DATA) $(OPTIONS)
 
 clean:
-	rm -rf .venv .venv-bench .venv-labelstudio .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .venv-labelstudio .mypy_cache .pytest_cache .ruff_cache .cache site

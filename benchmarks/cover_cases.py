@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from batchbalance.batches import badge, k_center
-from batchbalance.batches.cover import squared_length
+from batchbalance.batches.targets import squared_length
 from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors import MCDropout
 from batchbalance.seeds import generator

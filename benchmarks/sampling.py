@@ -10,7 +10,8 @@ import torch
 import typer
 from torch import Tensor
 
-from batchbalance.batches.cover import CoverProblem, Targets, cover, cover_value, squared_length
+from batchbalance.batches.cover import CoverProblem, cover, cover_value
+from batchbalance.batches.targets import Targets, squared_length
 from batchbalance.seeds import generator
 from batchbalance.selection import select
 from batchbalance.strategies import MaxHerding

@@ -51,6 +51,14 @@ def answered(project, n, num=80, **options):
     return list(batch.ids)
 
 
+def shades(batch):
+    """An encoder of images: the mean of each channel."""
+    return np.stack([np.asarray(image, dtype=np.float32).mean(axis=(0, 1)) / 255 for image in batch])
+
+
+shades.kind = "images"
+
+
 def write_texts(path, num=30, names=None):
     """A CSV file of texts with the columns id and body."""
     with path.open("w", newline="", encoding="utf-8") as file:

@@ -17,6 +17,7 @@ import uvicorn
 from batchbalance.page.app import Page, make_app
 from batchbalance.page.guard import Guard
 
+PATIENCE = 60_000  # milliseconds; another process imports torch before it answers
 COMMAND = "import sys; from batchbalance.cli import main; sys.argv[0] = 'batchbalance'; main()"
 
 
@@ -98,7 +99,7 @@ class Person:
 
     def item(self):
         """The id of what is on the stage, once something is."""
-        return self.page.wait_for_selector("#stage[data-item]", timeout=20_000).get_attribute("data-item")
+        return self.page.wait_for_selector("#stage[data-item]", timeout=PATIENCE).get_attribute("data-item")
 
     def press(self, key, *, changes=True):
         """Press a key; wait for another item unless it `changes` none."""
@@ -108,16 +109,16 @@ class Person:
             self.page.wait_for_function(
                 "id => ![undefined, id].includes(document.querySelector('#stage').dataset.item)",
                 arg=before,
-                timeout=20_000,
+                timeout=PATIENCE,
             )
         return before
 
     def wait(self, expression):
-        self.page.wait_for_function(f"() => {expression}", timeout=20_000)
+        self.page.wait_for_function(f"() => {expression}", timeout=PATIENCE)
 
     def see(self, text):
         """Wait until a text is on the page."""
-        self.page.get_by_text(text).first.wait_for(timeout=20_000)
+        self.page.get_by_text(text).first.wait_for(timeout=PATIENCE)
 
     def fetch(self, path, body=None):
         """The status of a request that the page's own script could send."""

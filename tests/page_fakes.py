@@ -21,7 +21,7 @@ class FakeDesk:
 
     def __init__(self, asked, root=None, files=(), audit=()):
         self.open = {who: list(names) for who, names in asked.items()}
-        self.root, self.audit = root, set(audit)
+        self.roots, self.audit = [] if root is None else [root], set(audit)
         self.items = {name: Shown(name, "text", name) for names in asked.values() for name in names}
         self.items["done"] = Shown("done", "text", "done")
         self.items |= {name: Shown(name, "image", file=root / name) for name in files}
@@ -41,6 +41,16 @@ class FakeDesk:
 
     def num_taken(self, who):
         return sum(len(names) for other, names in self.open.items() if other != who)
+
+    def _skipped(self, who):
+        latest = {name: kind for kind, name, _, by in self.log if by == who and kind != "flagged"}
+        return [name for name, kind in latest.items() if kind == "skipped" and name not in self.open[who]]
+
+    def num_skipped(self, who):
+        return len(self._skipped(who))
+
+    def ask_skipped(self, who):
+        self.open[who] += self._skipped(who)
 
     def may_answer(self, name, who):
         self.item(name)
@@ -95,7 +105,7 @@ class FakeChooser:
     """Knows the same about every item, and remembers what was wanted."""
 
     def __init__(self, insight=INSIGHT):
-        self.found, self.wanted, self.trouble = insight, [], ""
+        self.found, self.wanted, self.trouble, self.now = insight, [], "", Choosing()
 
     def want(self, who, _revision):
         self.wanted.append(who)
@@ -104,7 +114,7 @@ class FakeChooser:
         pass
 
     def choosing(self, _who):
-        return Choosing(trouble=self.trouble)
+        return Choosing(trouble=self.trouble) if self.trouble else self.now
 
     def is_explained(self, _name):
         return True

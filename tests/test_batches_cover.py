@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -14,11 +15,10 @@ from batchbalance.batches import cover as module
 from batchbalance.batches.cover import (
     CoverProblem,
     CoverShard,
-    Targets,
     cover,
     cover_value,
-    squared_length,
 )
+from batchbalance.batches.targets import Cloud, Targets, squared_length
 from batchbalance.seeds import generator
 
 pytestmark = pytest.mark.typed
@@ -117,11 +117,44 @@ def test_bounds_are_never_below_what_they_bound(kernel, dtype):
     exact, bounds = targets.similarities(points), targets.similarity_bounds(points).double()
     assert bool((bounds >= exact).all())
     so_far = exact[:5].amax(dim=0)
-    gains, upper = targets.gains(points, so_far), targets.bounds_of(bounds.to(targets.dtype), so_far)
+    gains, upper = targets.gains(exact, so_far), targets.bounds_of(bounds.to(targets.dtype), so_far)
     assert bool((upper >= gains).all())
     if kernel == "gaussian":
         assert float((bounds - exact).max()) < 1e-4  # and close
     torch.testing.assert_close(targets.similarity_bounds(points, slack=False).double(), exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 2**20])
+@pytest.mark.parametrize("copies", [0, 40])
+def test_the_length_is_exact_although_products_are_float32(keep_bytes, copies):
+    """Neighbours at distances that float32 does not tell apart, so that the median has to be measured."""
+    rng = np.random.default_rng(7)
+    points = 1 + 1e-4 * rng.normal(size=(61, 5))
+    points[:30] += 1e-9 * rng.normal(size=(30, 5))
+    cloud = Cloud(torch.from_numpy(np.concatenate([points, points[:copies]])), keep_bytes=keep_bytes)
+    for batch_size in (1, 6, 20, 61):
+        expected = oracles.squared_length(points.tolist(), batch_size)
+        assert squared_length(cloud, batch_size) == pytest.approx(expected, rel=1e-10)
+
+
+def test_candidates_that_are_targets_are_bounded_from_products_that_are_known():
+    points = torch.from_numpy(random_points(60, 6, 3, np.float32))
+    rows = torch.arange(0, 60, 2)
+    cloud = Cloud(points[rows], rows)
+    assert cloud.known(torch.tensor([0, 4])).tolist() == [-1, -1]  # nothing was multiplied yet
+    targets = Targets(cloud, torch.ones(30), "gaussian", squared_length(cloud, 5))
+    assert cloud.known(torch.tensor([0, 3, 4, 58, 59, 70])).tolist() == [0, -1, 2, 29, -1, -1]
+    exact = targets.similarities(points[rows])
+    for found in (targets.own_bounds(torch.arange(30)), targets.similarity_bounds(points[rows])):
+        assert bool((found.double() >= exact).all())
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-4)
+    shard = CoverShard(targets, lambda index: points[index], torch.arange(60), torch.arange(60))
+    torch.testing.assert_close(
+        shard._similarity_bounds(torch.arange(60)), targets.similarity_bounds(points), rtol=1e-5, atol=1e-6
+    )
+    sent = pickle.loads(pickle.dumps(cloud))
+    assert sent.known(rows).tolist() == [-1] * 30
+    assert len(pickle.dumps(cloud)) < 30 * 6 * 40 + 30 * 30 * 4
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 7, 30, 50])
@@ -169,6 +202,15 @@ def test_coverage_is_a_share_of_the_weighted_pool_beside_random_batches():
     assert told.random_coverage == pytest.approx(sum(value(batch) for batch in drawn) / 20 / total, abs=1e-5)
     assert told.length == pytest.approx(math.sqrt(made.targets.squared_length / 2))
     assert (told.num_targets, told.num_points, told.is_sampled) == (25, 25, False)
+
+
+def test_points_on_the_edge_of_a_ball_are_inside_for_random_batches_too():
+    """On a grid most distances are equal to others, the radius among them."""
+    points = 0.1 * np.array(list(itertools.product(range(7), repeat=3)))
+    made, value = problem(points, 25, kernel="ball", seed=1)
+    told = cover_value(made, cover(made))
+    drawn = [torch.randperm(343, generator=generator(1, "random-baseline", i))[:25].tolist() for i in range(20)]
+    assert told.random_coverage == pytest.approx(sum(value(batch) for batch in drawn) / 20 / 343, abs=1e-10)
 
 
 def test_sampled_targets_are_what_is_covered():

@@ -345,7 +345,7 @@ GAPS = [None, *Y[1:]]
     ("estimator", "x", "y", "options", "message"),
     [
         (GaussianNB(), X, Y[:-1], {}, "`y` must be one label for each of 60 rows of `X`, got 59"),
-        (GaussianNB(), X, Y[:, None], {}, r"`y` must be one label for each row, got shape \(60, 1\); hand over"),
+        (GaussianNB(), X, Y[:, None], {}, r"`y` must be one label for each row, got shape \(60, 1\); pass one"),
         (GaussianNB(), X, ["ant"] * 60, {}, "`y` must hold at least two classes, got only ant"),
         (GaussianNB(), X, GAPS, {}, "`y` must have no gaps, got None in row 0; leave rows without label out"),
         (GaussianNB(), X, np.where(X[:, 0] > 0, 1, np.nan), {}, "`y` must have no gaps, got nan in row"),

@@ -264,7 +264,7 @@ def test_a_wrong_answer_among_right_ones_takes_in_none(tmp_path):
 def test_mistakes_in_arguments(tmp_path, project):
     with pytest.raises(UnknownNameError, match="unknown format 'label_studio'; did you mean 'label-studio'"):
         write_export(project, tmp_path / "x", "label_studio")
-    with pytest.raises(ValueError, match="must be left out for format csv"):
+    with pytest.raises(ValueError, match="must not be given for format csv"):
         write_export(project, tmp_path / "x", "csv", only_open=True)
     with pytest.raises(ValueError, match="`id_column` is for CSV files"):
         tell_file(project, tmp_path / "x.json", id_column="name")

@@ -5,6 +5,7 @@ import json
 import pytest
 import requests
 
+from batchbalance import FileFormatError
 from batchbalance.bridge import Link, link, pull, push, sync
 from batchbalance.bridge.client import InterruptedRequestError, NotThereError, Server
 from batchbalance.bridge.labelstudio import ASKER
@@ -321,7 +322,9 @@ def test_patience_ends(fake):
             pass
 
     server._session.mount(URL, Dead())
-    with pytest.raises(ConnectionError, match=r"no answer from .* in 30 s; start it and repeat this; nothing is lost"):
+    with pytest.raises(
+        ConnectionError, match=r"no answer from .* in 30 s; start it and run this again; nothing is lost"
+    ):
         server.get("/api/version")
     assert waited == [1, 2, 4, 8, 10, 5]
     with pytest.raises(InterruptedRequestError):
@@ -413,3 +416,16 @@ def test_sync_ends_when_nothing_is_left_and_outlasts_a_server_that_is_away(tmp_p
     assert said[-1] == "nothing is left to ask"
     assert len(project.labels) == len(project)
     assert any(text.startswith(f"no answer from {URL}") for text in said)
+
+
+def test_sync_does_not_take_damage_for_the_end(linked, monkeypatch):
+    project, found, server = linked
+
+    def damaged(*_):
+        raise FileFormatError("labels.sqlite is damaged")
+
+    monkeypatch.setattr(project, "ask", damaged)
+    said = []
+    with pytest.raises(FileFormatError, match="is damaged"):
+        sync(project, found, server, say=said.append, sleep=lambda _: None)
+    assert said == []

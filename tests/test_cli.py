@@ -148,7 +148,7 @@ BAD = [
     (["-b", 3, "--device", "meta"], "--device must be"),
     (["-b", 3, "--strategy", "power-balance", "--option", "beta=inf"], "finite number"),
     (["-b", 60, "--strategy", "cluster-balance", "--option", "subset=inf"], "finite number"),
-    (["-b", 3, "--strategy", "batch-balance", "--option", "subset=3"], "must be left out at batch size 3"),
+    (["-b", 3, "--strategy", "batch-balance", "--option", "subset=3"], "must not be given at batch size 3"),
 ]
 
 
@@ -406,7 +406,7 @@ COMMANDS = [
     *([name, "no-such-project"] for name in ("ask", "label", "status", "undo")),
     *([name, "no-such-project", "a"] for name in ("tell", "predict", "skip", "flag", "add-items", "add-class")),
     ["comment", "no-such-project", "a", "--text", "b"],
-    ["rename-class", "no-such-project", "a", "b"],
+    *([name, "no-such-project", "a", "b"] for name in ("correct", "rename-class")),
     ["export", "no-such-project", "--output", "labels.csv"],
 ]
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,12 +87,12 @@ def test_bad_files_are_named_and_skipped(photos, tmp_path):
     code, _, err = run(photos, "--output", tmp_path / "e.npy", "--image-size", 64)
     assert code == 2
     last = err.splitlines()[-1]
-    assert last.startswith(f"error: image {photos / 'cats' / '1.png'} is damaged or of another format: ")
-    assert last.endswith("; mend or remove it, or leave such items out with --skip-bad (`skip_bad=True`)")
+    assert last.startswith(f"error: image {photos / 'cats' / '1.png'} is damaged or of another format; ")
+    assert last.endswith("; mend or remove it, or omit such items with --skip-bad")
     code, out, err = run(photos, "--output", tmp_path / "e.npy", "--image-size", 64, "--skip-bad")
     assert (code, out.split(" × ")[0]) == (0, "4 images")
     assert f"skipped: image {photos / 'cats' / '1.png'} is damaged" in err
-    assert "note: other files left out: 1 × .md" in err
+    assert "note: other files ignored: 1 × .md" in err
 
 
 def test_many_bad_ones_are_told_in_short(tmp_path):
@@ -108,9 +109,9 @@ def test_many_bad_ones_are_told_in_short(tmp_path):
     [
         (["--encoder", "wordlama"], "error: unknown encoder 'wordlama'; did you mean 'wordllama'?"),
         (["--encoder", "efficientnet-lite0"], "must be a folder of images or an image, got a file of rows"),
-        (["--device", "cpu"], "error: `device` is not used by encoder 'wordllama'; leave it out"),
+        (["--device", "cpu"], "error: --device is not used by encoder 'wordllama'; leave it out"),
         (["--column", "query"], "must have a column 'query', got columns text, category"),
-        (["--batch-size", "0"], "`batch_size` must be a whole number of at least 1, got 0"),
+        (["--batch-size", "0"], "error: --batch-size must be a whole number of at least 1, got 0"),
         (
             ["--encoder", "nowhere:f"],
             "error: encoder 'nowhere:f' must be in a module that can be imported",
@@ -131,6 +132,15 @@ def test_outputs_that_cannot_be_are_refused(queries, tmp_path):
     assert (code, err) == (2, f"error: no such data: {tmp_path / 'nothing'} is neither a file nor a folder\n")
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can write")
+def test_a_folder_that_cannot_be_written_to_is_not_called_busy(queries):
+    code, _, err = run(queries, "--output", "/proc/e.npy")
+    assert (code, err) == (
+        2,
+        "error: cannot write /proc/e.npy.journal: /proc must be a folder that can be written to\n",
+    )
+
+
 def test_a_changed_input_is_a_warning(queries, tmp_path):
     (tmp_path / "own_fails.py").write_text(
         "seen = []\n"
@@ -147,9 +157,8 @@ def test_a_changed_input_is_a_warning(queries, tmp_path):
     assert first.stderr.endswith("must take a batch, got RuntimeError: stopped\n")
     queries.write_text(queries.read_text().replace("card 0", "card null"), encoding="utf-8")
     second = subprocess.run(start, cwd=tmp_path, capture_output=True, text=True)
-    assert f"warning: the unfinished embeddings for {tmp_path / 'e.npy'} are made anew: {queries} has changed" in (
-        second.stderr
-    )
+    warning = f"warning: the unfinished embeddings for {tmp_path / 'e.npy'} are made again from the start"
+    assert f"{warning}: {queries} has changed" in second.stderr
     assert "Traceback" not in first.stderr + second.stderr
 
 
@@ -167,7 +176,7 @@ def test_an_interrupt_says_that_the_work_is_kept(queries, tmp_path):
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.splitlines()[-1] == "stopped: complete batches are kept; the same command goes on from there"
+    assert err.splitlines()[-1] == "stopped: complete batches are kept; the same command continues from there"
 
 
 def test_select_finds_the_ids_beside_the_embeddings(tmp_path):

@@ -88,7 +88,7 @@ def test_points_without_ids_go_by_number(folder):
     write(folder / "numbers.csv", [(i, "ab"[i % 2]) for i in range(8)])
     code, out, err = run(folder, labels="numbers.csv")
     assert (code, err) == (0, "")
-    assert "8 labels of 2 classes; too few to tell its accuracy" in out
+    assert "8 labels of 2 classes; too few to estimate its accuracy" in out
     code, _, err = run(folder)
     assert (code, "got '=1+2'; without --ids points go by their numbers, 0 to 89" in err) == (2, True)
 
@@ -134,6 +134,7 @@ def test_every_kind_of_strategy(folder, strategy):
             "must have one label for each id, got 'cat' and 'dog' for 'image-7.png'; keep one",
         ),
         ([("image-7.png", "cat", "more")], "line 2 must have 2 cells, got 3"),
+        ([("image-7.png", "cat"), ("image-8.png", "NaN")], "an empty cell for 'image-8.png', got 'NaN', which stands"),
     ],
 )
 def test_mistakes_in_the_file(folder, rows, message):

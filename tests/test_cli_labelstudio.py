@@ -123,7 +123,7 @@ def test_export_and_tell_files_of_other_tools(folder, tmp_path):
     code, said = run("export", folder, "--format", "xml", "--output", tmp_path / "t.xml")
     assert (code, "unknown format 'xml'" in said) == (2, True)
     code, said = run("export", folder, "--open", "--output", tmp_path / "t.csv")
-    assert (code, "--open and --image-url must be left out for format csv" in said) == (2, True)
+    assert (code, "--open and --image-url must not be given for format csv" in said) == (2, True)
 
 
 def test_a_token_can_be_typed_without_being_shown(monkeypatch):
@@ -145,7 +145,7 @@ def test_a_port_that_is_taken_and_an_interrupt(folder, fake, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, said = run("labelstudio", "serve", folder, "--port", port)
-    assert (code, f"cannot listen at 127.0.0.1, port {port}" in said) == (2, True)
+    assert (code, f"cannot listen on 127.0.0.1, port {port}" in said) == (2, True)
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -153,4 +153,4 @@ def test_a_port_that_is_taken_and_an_interrupt(folder, fake, monkeypatch):
     monkeypatch.setattr(fake, "send", interrupted)
     for command in ("push", "pull", "sync"):
         code, said = run("labelstudio", command, folder)
-        assert (code, "what is done is kept; the same command goes on from there" in said) == (130, True)
+        assert (code, "what is done is kept; the same command continues from there" in said) == (130, True)

@@ -1,6 +1,9 @@
 """Mistakes of users on the command line: exit code 2 and one sentence, once, and never a traceback."""
 
 import json
+import os
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -57,6 +60,8 @@ def told(*arguments):
         ("model.width=1e308", "`width` must be at most 100"),
         ("trials=1000000000000000000", "`trials` must be less than or equal to 10000"),
         ("posterior.num_draws=1000000000000", "`posterior.num_draws` must be less than or equal to 100000"),
+        ("threads=1000000", "`threads` must be less than or equal to 1024"),
+        ("strategies=[]", "`strategies` must have at least 1 entry, got []"),
         ("model.hidden=" + "[" * 20_000, "'model.hidden' must be a value of TOML, got deep nesting"),
     ],
 )
@@ -163,6 +168,24 @@ def test_damaged_files(tmp_path, pool, content, option):
         more = [] if option == "--embeddings" else ["--embeddings", tmp_path / "e.npy"]
         said = told("select", pool, "--batch-size", 2, "--strategy", "coreset", option, damaged, *more)
     assert "damaged.npy" in said
+
+
+def test_files_that_the_system_refuses(tmp_path, pool):
+    assert "error: no such file: nowhere.txt" in told("select", pool, "--batch-size", 2, "--ids", "nowhere.txt")
+    said = told("select", pool, "--batch-size", 2, "--exclude", tmp_path)
+    assert f"error: a folder where a file must be: {tmp_path}" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_characters_without_a_code_are_written_as_escapes(pool, encoding):
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = "from batchbalance.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", command, "select", pool, "--batch-size", "2"], env=environment, capture_output=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert b"the mean of 1 \\u2212 (largest mean probability)" in result.stdout
 
 
 def test_a_folder_is_not_a_file(tmp_path, pool):

@@ -121,6 +121,16 @@ def test_what_happens_beside_labels(texts):
     sheet = texts / "batch-Ann_B_ob.csv"
     fill(sheet, mood)
     run("tell", "mails", sheet, "--as", "Ann B/ob")
+    first = rows_of(sheet)[0]
+    other = "bad" if first["label"] == "good" else "good"
+    name = first["id"]
+    assert f"'{name}' is '{other}'" in run("correct", "mails", name, other, "--as", "Ann B/ob").stdout
+    assert Project.open(texts).labels[name] == other
+    assert "as it was" in run("correct", "mails", name, other, "--as", "Ann B/ob").stdout
+    assert f"'{name}' must have an answer to correct, got one of Ann B/ob; say whose with --as" in told(
+        "correct", "mails", name, "good"
+    )
+    run("undo", "mails", "--as", "Ann B/ob")
     assert len(Project.open(texts).labels) == 3
     assert {each.kind for each in Project.open(texts).history()} == {"skipped"}
     assert len(Project.open(texts).history("Ann B/ob")) == 3
@@ -143,7 +153,7 @@ def test_images_in_a_folder(tmp_path, monkeypatch):
     (tmp_path / "photos" / "broken.png").write_bytes(b"no image")
     arguments = ["init", "cats", "--images", "photos/", "--classes", "dark,light", "--encoder", "shades:encode"]
     assert "photos/broken.png is damaged" in told(*arguments)
-    assert "left out: image" in run(*arguments, "--skip-bad").stderr  # a mistake leaves the folder free
+    assert "skipped: image" in run(*arguments, "--skip-bad").stderr  # a mistake leaves the folder free
     assert "which would import code" in told("ask", "cats")
     run("ask", "cats", "-n", "6", "--allow-imports")
     rows = rows_of(tmp_path / "cats" / "batch.csv")
@@ -157,6 +167,14 @@ def test_images_in_a_folder(tmp_path, monkeypatch):
     assert "sub/é1.png" in project.ids()
     guesses = project.guess(project.ids())
     assert all(each.label == ("dark" if int(each.id.strip("subé/.png")) % 2 else "light") for each in guesses)
+
+
+def test_a_damaged_image_is_one_plain_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "x.png").write_bytes(b"no image")
+    said = told("init", "p", "--images", "photos", "--classes", "a,b", "--encoder", "made_projects:shades")
+    assert said.endswith("x.png is damaged or of another format; mend or remove it, or omit such items with --skip-bad")
 
 
 def test_a_table_and_another_encoder(tmp_path, monkeypatch):
@@ -180,11 +198,11 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
     path = tmp_path / "rows" / "project.toml"
     path.write_text(path.read_text().replace("classes", 'encoder = "half:encode"\nclasses', 1))
     shown = run("status", "rows", "--allow-imports")
-    assert "the encoder was table and is half:encode: embedded anew" in " ".join(shown.output.split())
+    assert "the encoder was table and is half:encode: embedded again" in " ".join(shown.output.split())
     after = np.load(tmp_path / "rows" / "embeddings.npy")
     assert (before.shape[1], after.shape) == (6, (60, 2))
     np.testing.assert_allclose(after, x[:, :2], rtol=1e-6)
-    assert "embedded anew" not in run("status", "rows", "--allow-imports").output
+    assert "embedded again" not in run("status", "rows", "--allow-imports").output
 
 
 @pytest.mark.parametrize(
@@ -193,7 +211,11 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["init", "p", "--images", "nowhere", "--classes", "a,b"], "no such data: nowhere"),
         (["init", "p", "--classes", "a,b"], "and --embeddings must be given, got none"),
         (["init", "p", "--images", ".", "--texts", "t.csv", "--classes", "a,b"], "got images, texts"),
-        (["init", "p", "--texts", "t.csv", "--classes", "a"], "--classes"),
+        (["init", "p", "--texts", "t.csv", "--classes", "a"], "--classes must have at least 2 entries"),
+        (["init", "p", "--embeddings", "e.npy", "--classes", "a,b", "--drop", "x"],
+         "--drop is for texts and table, got it with embeddings; leave it out"),
+        (["init", "p", "--embeddings", "e.npy", "--classes", "a,b", "--column", "x"], "--column is for texts"),
+        (["init", "p", "--texts", "t.csv", "--classes", "a,b", "--ids", "t.csv"], "--ids is for embeddings"),
         (["init", "p", "--texts", "t.csv", "--classes", "a,b", "--column", "bdy"], "must have a column 'bdy'"),
         (["init", "p", "--texts", "t.csv", "--classes", "a,b"], "must have a column 'text'"),
         ([*INIT, "--audit", "2"], "--audit must be"),
@@ -202,9 +224,9 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         ([*INIT, "--strategy", "x"], "unknown strategy"),
         ([*INIT, "--cost", "x"], "must have a column 'x'"),
         ([*INIT, "--test", "x"], "no such file: x"),
-        (["init", "done", "--texts", "t.csv", "--column", "body", "--classes", "a,b"], "there is a project in done"),
+        (["init", "done", "--texts", "t.csv", "--column", "body", "--classes", "a,b"], "done already holds a project"),
         (["ask", "nowhere"], "no project in nowhere"),
-        (["ask", "done", "-n", "0"], "`n` must be a whole number|-n must be"),
+        (["ask", "done", "-n", "0"], "error: -n must be a whole number of at least 1, got 0"),
         (["ask", "done", "--as", ""], "must be a name"),
         (["tell", "done", "nowhere.csv"], "no such file: nowhere.csv"),
         (["tell", "done", "t.csv"], "must have a column 'label'"),
@@ -213,8 +235,14 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["tell", "done", "twice.csv"], "twice.csv line 3: 't0' must have one label, got two that differ"),
         (["tell", "done", "empty.csv"], "empty.csv must have labels filled in, got none"),
         (["skip", "done", "zz"], "got 'zz'"),
-        (["undo", "done"], "must be at most 0, what can be undone"),
+        (["undo", "done"], "there is nothing to undo"),
+        (["undo", "done", "--as", "Ann"], "there is nothing to undo of Ann"),
+        (["correct", "done", "t0", "good"], "'t0' must have an answer to correct, got none; tell one"),
+        (["correct", "done", "t0", "goood"], "unknown label 'goood'; did you mean 'good'"),
+        (["correct", "done", "zz", "good"], "got 'zz'"),
         (["export", "done", "--output", "no/where.csv"], "cannot write"),
+        (["export", "done", "--output", "done/labels.sqlite"], "--output must not be a file that the project is made"),
+        (["predict", "done", "t.csv", "--output", "done/../done/project.toml"], "--output must not be a file"),
         (["export", "done", "--output", "x.csv", "--predictions"], "there is no model yet"),
         (["predict", "done", "t.csv"], "there is no model yet"),
         (["add-items", "done", "t.csv"], "got 't0', which is there already"),
@@ -246,6 +274,7 @@ def made_once(tmp_path_factory):
     (folder / "other.csv").write_text("id,label\nt0,goood\n")
     (folder / "twice.csv").write_text("id,label\nt0,good\nt0,bad\n")
     (folder / "empty.csv").write_text("id,label\nt0,\n")
+    np.save(folder / "e.npy", np.eye(4))
     return folder
 
 
@@ -267,6 +296,18 @@ def test_a_damaged_project_is_one_sentence(tmp_path):
     assert "project.toml" in told("ask", tmp_path / "p")
 
 
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"garbage"])
+def test_what_can_be_made_again_may_be_damaged(tmp_path, content):
+    project = make(tmp_path)
+    project.tell(truth(map(str, range(40))))
+    before = project.status().as_dict()
+    project.close()
+    next((tmp_path / "p" / "model").glob("*.npz")).write_bytes(content)
+    project = Project.open(tmp_path / "p")
+    assert project.status().as_dict() == before
+    project.close()
+
+
 def test_an_index_that_leads_astray_is_found_by_check(tmp_path):
     import sqlite3
 
@@ -286,7 +327,7 @@ def test_an_index_that_leads_astray_is_found_by_check(tmp_path):
     content[(root - 1) * size : root * size] = page
     path.write_bytes(content)
     assert "is damaged" in told("status", tmp_path / "p", "--check")
-    assert "is damaged: its index leads '42' astray" in told("skip", tmp_path / "p", "42")
+    assert "is damaged: its index has another place for '42'" in told("skip", tmp_path / "p", "42")
 
 
 def test_a_filled_sheet_is_never_overwritten(tmp_path):
@@ -320,7 +361,7 @@ def test_interrupted_init_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(ProjectStore, "add_items", stopped)
     arguments = ["--texts", "t.csv", "--column", "body", "--classes", "good,bad", "--encoder", "tfidf"]
     shown = run("init", "p", *arguments, code=130)
-    assert "'batchbalance ask p' goes on from there" in shown.stderr
+    assert "'batchbalance ask p' continues from there" in shown.stderr
     monkeypatch.setattr(ProjectStore, "add_items", real)
     run("ask", "p", "-n", "3")
     assert len(Project.open("p")) == 10

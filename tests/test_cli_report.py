@@ -30,7 +30,8 @@ def no_figures(monkeypatch):
 
 def test_options_reach_the_report(tmp_path, no_figures):
     write_runs(tmp_path / "runs", seeds=[0], labels=("random", "bald"))
-    code, out, _ = run(tmp_path / "runs", "--output", tmp_path, "--control", "bald", "--metric", "nll")
+    code, out, _ = run(tmp_path / "runs", "--output", tmp_path, "--control", "bald", "--metric", "nll",
+                       "--curves", "medians")  # fmt: skip
     assert code == 0
     assert "against bald" in out
     assert "## Against bald" in (tmp_path / "report.md").read_text(encoding="utf-8")
@@ -54,6 +55,7 @@ def test_only_the_runs_asked_for_are_shown(tmp_path, no_figures):
         (["--only", "rondom"], "unknown run 'rondom'; did you mean 'random'"),
         (["--control", "rondom"], "did you mean 'random'"),
         (["--target", "90"], "from 0 to 1"),
+        (["--curves", "meadians"], "unknown curves 'meadians'; did you mean 'medians'"),
     ],
 )
 def test_mistakes_exit_with_2_and_write_nothing(tmp_path, arguments, message):

@@ -94,7 +94,7 @@ def test_run_then_extend_with_a_strategy_that_fails(path):
         (["--set", "posterior.sise=2"], "did you mean 'size'"),
         (["--set", "data.name=mnits"], "did you mean 'mnist'"),
         (["--jobs", "0"], "jobs"),
-        (["--jobs", "2", "--ray", "local"], "--jobs must be left out with --ray"),
+        (["--jobs", "2", "--ray", "local"], "--jobs must not be given with --ray"),
         (["--ray", "nowhere"], "must look like host:port"),
     ],
 )
@@ -170,7 +170,7 @@ def test_trial_round_phase_and_time_left_are_shown(is_terminal, monkeypatch):
     assert ("s left" in text, "all" in text) == (not is_terminal, is_terminal)
 
 
-def test_the_demo_is_a_valid_config():
+def test_the_example_is_a_valid_config():
     runs = read_comparison(ROOT / "examples" / "digits.toml").runs()
     assert [each.label for each in runs] == ["random", "batch-bald", "batch-balance", "power-balance", "auto"]
 

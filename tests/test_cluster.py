@@ -111,7 +111,7 @@ def test_a_killed_worker_covers_again(executor):
 
 def test_coverage_has_no_single_round(executor, monkeypatch):
     monkeypatch.setattr(executor, "_one_round", True)
-    with pytest.raises(ValueError, match="`one_round` must be left out for strategies of coverage"):
+    with pytest.raises(ValueError, match="`one_round` must not be given for strategies of coverage"):
         select(embeddings=np.zeros((9, 2)), batch_size=2, executor=executor)
 
 
@@ -160,7 +160,7 @@ def test_cluster_one_round(executor, probs, tmp_path, monkeypatch):
         found = select(pool, 12, threshold=0.02, executor=executor, exclude=[3, 7], seed=4)
         assert found.indices.tolist() == expected.indices.tolist()
         assert found.certificate == pytest.approx(expected.certificate, rel=1e-5)
-    with pytest.raises(ValueError, match="`one_round` must be left out for strategies that sample"):
+    with pytest.raises(ValueError, match="`one_round` must not be given for strategies that sample"):
         select(pool, 5, strategy="stochastic-balance", threshold=0.02, executor=executor)
 
 

@@ -391,9 +391,7 @@ def test_inputs_unlike_those_of_the_fit_are_one_sentence():
 def test_a_table_for_a_network_is_refused():
     for inputs, kind in ((TEXTS, "list"), (FRAME, "DataFrame")):
         for model in (CommitteeOptions(size=3), lambda: torch.nn.Linear(2, 3)):
-            with pytest.raises(
-                ValueError, match=f"array of numbers for this model, got a {kind}; hand over a classifier"
-            ):
+            with pytest.raises(ValueError, match=f"array of numbers for this model, got a {kind}; pass a classifier"):
                 Learner(inputs, ["ant", "bee", "cat"], model)
 
 

@@ -1,16 +1,21 @@
 """README and docs: short where it must be, links lead somewhere, blocks of Python run."""
 
 import re
-from pathlib import Path
 
-import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
-from torch import nn
+import yaml
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+from docs_blocks import ROOT, blocks, run
+from docs_stand_ins import for_readme
+from docsite import DOCS, REPOSITORY
+from docsite.built import in_repository
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES += sorted((ROOT / "results").rglob("*.md"))
 README = PAGES[0].read_text(encoding="utf-8")
+
+
+OUTSIDE = f"link to {REPOSITORY}/blob/main/…, and put pictures into docs/images"
 
 
 def without_code(text):
@@ -28,33 +33,40 @@ def anchors(page):
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
         path, _, anchor = target.partition("#")
-        if re.match(r"https?:", target):
+        if re.match(r"https?:|mailto:", target):
+            assert not target.startswith(f"{REPOSITORY}/") or in_repository(target), f"{target} of {page.name}"
             continue
         linked = (page.parent / path).resolve() if path else page
         assert linked.exists(), f"{target} of {page.name}"
+        if page.is_relative_to(DOCS):
+            assert linked.is_relative_to(DOCS), f"{target} of {page.name}: the site has no such page; {OUTSIDE}"
         if anchor and linked.suffix == ".md":
             assert anchor in anchors(linked), f"{target} of {page.name}"
+
+
+def test_the_site_has_every_page_once():
+    def pages(entries):
+        for entry in entries:
+            (found,) = entry.values()
+            yield from [found] if isinstance(found, str) else pages(found)
+
+    # PyYAML does not know the tags that name functions.
+    config = re.sub(r"!!python/\S+", "", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    listed = list(pages(yaml.safe_load(config)["nav"]))
+    assert sorted(listed) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 
 
 def test_the_readme_is_short():
     assert len(README.split()) < 900
 
 
+@pytest.mark.slow
 def test_the_blocks_of_the_readme_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    np.save("probs.npy", rng.dirichlet(np.ones(3), size=(50, 10)))
-    X, pool = rng.normal(size=(2, 40, 4)).astype(np.float32)
-    names = {
-        "pipeline": LogisticRegression(),
-        "X": X,
-        "y": np.arange(40) % 3,
-        "pool": pool,
-        "network": nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)),
-    }
-    blocks = re.findall(r"^```python\n(.*?)^```", README, re.S | re.M)
-    assert len(blocks) == 2
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+    names = for_readme(tmp_path)
+    found = blocks(PAGES[0])
+    assert {"python", "console"} <= {block.language for block in found}
+    for block in found:
+        run(block, names, tmp_path)
     assert len(names["selection"].indices) == 10
     assert 0 < names["selection"].certificate <= 1

@@ -38,6 +38,7 @@ def cosine(a, b):
         ("tfidf", "texts", TEXTS, 4),
         ("table", "rows", [{"a": 1}, {"a": 2}], 1),
         ("efficientnet-lite0", "images", pictures(), 1280),
+        ("pixels", "images", pictures(), 768),
     ],
 )
 def test_every_encoder_keeps_the_contract(name, kind, inputs, dim):
@@ -134,7 +135,20 @@ def test_folded_batch_norms_change_nothing():
 
 def test_image_size_is_part_of_the_fingerprint():
     assert encoder("efficientnet-lite0").image_size == 224
-    assert encoder("efficientnet-lite0").fingerprint != encoder("efficientnet-lite0", image_size=64).fingerprint
+    for name in ("efficientnet-lite0", "pixels"):
+        assert encoder(name).fingerprint != encoder(name, image_size=64).fingerprint
+
+
+def test_pixels_are_the_means_of_what_they_cover():
+    (image,) = pictures(1, size=(8, 8))
+    numbers = np.asarray(image) / 255  # (row, column, colour)
+    same, halved = (embed([image], encoder("pixels", image_size=side)).vectors[0] for side in (8, 4))
+    np.testing.assert_allclose(
+        same, [numbers[i, j, c] for c in range(3) for i in range(8) for j in range(8)], atol=1e-6
+    )
+    for c, i, j in ((0, 0, 0), (1, 3, 2), (2, 1, 3)):
+        mean = numbers[2 * i : 2 * i + 2, 2 * j : 2 * j + 2, c].mean()
+        assert abs(halved[16 * c + 4 * i + j] - mean) <= 1 / 255  # Pillow rounds to whole numbers of 0 to 255
 
 
 @pytest.mark.parametrize(
@@ -145,6 +159,8 @@ def test_image_size_is_part_of_the_fingerprint():
         ("wordllama", {"device": "cpu"}, "`device` is not used by encoder 'wordllama'; leave it out"),
         ("tfidf", {"image_size": 64}, "`image_size` is not used by encoder 'tfidf'"),
         ("efficientnet-lite0", {"image_size": 8}, "`image_size` must be a whole number of at least 32, got 8"),
+        ("pixels", {"image_size": 0}, "`image_size` must be a whole number of at least 1, got 0"),
+        ("pixels", {"device": "cpu"}, "`device` is not used by encoder 'pixels'; leave it out"),
         ("efficientnet-lite0", {"device": "nowhere"}, "`device` must be one that torch can use here, got 'nowhere'"),
         ("nowhere.to:be_found", {}, "encoder 'nowhere.to:be_found' must be in a module that can be imported"),
         ("math:nothing", {}, "unknown encoder of math 'nothing'"),

@@ -135,7 +135,9 @@ def shortened(path):
 def test_a_changed_input_is_noticed_and_said(table, tmp_path, change):
     stopped(table, tmp_path / "parted", 24)
     change(table)
-    with pytest.warns(UserWarning, match=r"e\.npy are made anew: .*texts\.jsonl has changed since they were begun"):
+    with pytest.warns(
+        UserWarning, match=r"e\.npy are made again from the start: .*texts\.jsonl has changed since they were begun"
+    ):
         made = embed(table, Counting(), output=tmp_path / "parted" / "e.npy", batch_size=8)
     assert made.num_resumed == 0
     whole = tmp_path / "whole"
@@ -149,7 +151,7 @@ def test_a_changed_encoder_or_batch_size_is_noticed_and_said(table, tmp_path):
                           ({"encoder": Counting(), "batch_size": 9}, "the batch size")):  # fmt: skip
         folder = tmp_path / what.replace(" ", "-")
         stopped(table, folder, 24)
-        with pytest.warns(UserWarning, match=f"made anew: {what} has changed"):
+        with pytest.warns(UserWarning, match=f"made again from the start: {what} has changed"):
             made = embed(table, output=folder / "e.npy", **options)
         assert made.num_resumed == 0
         np.testing.assert_array_equal(np.load(folder / "e.npy"), lengths(texts()))
@@ -171,7 +173,7 @@ def test_damaged_parts_start_over(table, tmp_path):
     stopped(table, tmp_path / "parted", 24)
     part = Places(tmp_path / "parted" / "e.npy", tmp_path / "parted" / "e.ids.txt").vectors_part
     part.write_bytes(part.read_bytes()[:200])
-    with pytest.warns(UserWarning, match="made anew: they were damaged meanwhile"):
+    with pytest.warns(UserWarning, match="made again from the start: they were damaged meanwhile"):
         embed(table, Counting(), output=tmp_path / "parted" / "e.npy", batch_size=8)
     np.testing.assert_array_equal(np.load(tmp_path / "parted" / "e.npy"), lengths(texts()))
 
@@ -210,7 +212,7 @@ def sizes(batch):
 
 def test_bad_files_are_refused_or_left_out(some_bad, tmp_path):
     output = tmp_path / "e.npy"
-    with pytest.raises(FileFormatError, match=r"03\.png is damaged .*; mend or remove it, or .* --skip-bad"):
+    with pytest.raises(FileFormatError, match=r"03\.png is damaged .*; mend or remove it, or .* `skip_bad=True`"):
         embed(some_bad, sizes, output=output, batch_size=3)
     made = embed(some_bad, sizes, output=output, batch_size=3, skip_bad=True)
     good = [i for i in range(20) if i not in (3, 4, 5, 17)]
@@ -274,7 +276,7 @@ def test_nothing_good_is_an_error(tmp_path):
 
 def test_fitted_encoders_see_the_good_items_only(tmp_path):
     (tmp_path / "a.csv").write_text("text\none word\n \ntwo words\n", encoding="utf-8")
-    with pytest.raises(FileFormatError, match=r"row 1 of .*a\.csv, column 'text', must not be empty.*--skip-bad"):
+    with pytest.raises(FileFormatError, match=r"row 1 of .*a\.csv, column 'text', must not be empty.*`skip_bad=True`"):
         embed(tmp_path / "a.csv", "tfidf")
     made = embed(tmp_path / "a.csv", "tfidf", skip_bad=True, output=tmp_path / "e.npy")
     assert (made.ids, [name for name, _ in made.skipped]) == (["0", "2"], ["1"])

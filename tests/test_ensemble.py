@@ -109,7 +109,7 @@ def test_what_is_no_committee():
         Committee.from_sklearn(RandomForestClassifier())
     with pytest.raises(ValueError, match="empty list"):
         Committee.from_sklearn([])
-    with pytest.raises(ValueError, match="got GradientBoostingClassifier; hand over a list"):
+    with pytest.raises(ValueError, match="got GradientBoostingClassifier; pass a list"):
         Committee.from_sklearn(GradientBoostingClassifier(n_estimators=2).fit(X, Y))
     with pytest.raises(ValueError, match="without `classes_`"):
         Committee.from_sklearn([LogisticRegression()])

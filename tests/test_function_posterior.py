@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from batchbalance import DrawMismatchError, UnknownNameError, select
 from batchbalance.posteriors import FunctionPosterior, load_posterior
-from batchbalance.posteriors.contract import FORMAT, VERSION
+from batchbalance.posteriors.saved import FORMAT, VERSION
 
 W = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))  # features, draws, classes
 X = torch.randn(11, 4, generator=torch.Generator().manual_seed(1))
@@ -115,8 +115,8 @@ def test_a_draw_must_be_one_hypothesis(function):
     [
         ([], {}, "must be a function or a list of functions, got an empty list"),
         ([logits, 3], {}, "must be a function or a list of functions, got 3"),
-        (probs, {}, r"must give logits, .*, which are non-negative and sum to 1; say outputs='probs'"),
-        (logits, {"outputs": "probs"}, r"must give probs, .*, which are no distribution; say outputs='logits'"),
+        (probs, {}, r"must give logits, .*, which are non-negative and sum to 1; pass outputs='probs'"),
+        (logits, {"outputs": "probs"}, r"must give probs, .*, which are no distribution; pass outputs='logits'"),
         (lambda batch: logits(batch)[:-1], {}, r"one row for each of 11 inputs, got shape \(10, 3, 2\)"),
         (lambda batch: logits(batch)[0, 0], {}, "predictions must have 2 axes"),
         (lambda batch: logits(batch)[:, :, :1], {}, "at least two classes, got one"),

@@ -133,7 +133,7 @@ def test_the_best_precision_and_the_warmest_temperature_about_as_good():
     assert table.asked == [1.0, 0.25, 0.1]  # worse by more than a tenth: no need to look further
     few = tuned(Table({}, LEAST_HELD_OUT - 1), precisions, temperatures)
     assert (few.precision, few.temperature, few.nll, few.error) == (1 / 64, 0.01, None, None)
-    assert "29 rows can be left out and 30 are needed" in str(few)
+    assert "29 rows can be held out and 30 are needed" in str(few)
     given = tuned(Table({}, 3), (0.5,), (0.2,))
     assert (given.precision, given.temperature) == (0.5, 0.2)
 
@@ -172,7 +172,7 @@ def test_a_few_labels_take_the_usual_values_and_say_so():
     x, y = blobs(20)
     head = BayesianHead("laplace", 4).fit(x, y)
     assert (head.tuned.precision, head.tuned.temperature) == (1 / 64, 0.01)
-    assert "20 rows can be left out and 30 are needed" in repr(head)
+    assert "20 rows can be held out and 30 are needed" in repr(head)
     fitted = HeadOptions(num_draws=4).fit(x, y, FitContext(4))
     assert fitted.error is None
 

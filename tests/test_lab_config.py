@@ -81,6 +81,20 @@ def test_auto_is_a_strategy_without_options(path):
         read_comparison(path, ['strategies=[{name="auto", ratio=0.5}]']).runs()
 
 
+def test_all_but_random_take_a_cold_start(path):
+    without, runs = read_comparison(path).runs(), read_comparison(path, ['cold_start="max-herding"']).runs()
+    assert [run.first_strategy and run.first_strategy.name for run in runs] == [None, "max-herding", "max-herding"]
+    assert [run.folder_name == before.folder_name for run, before in zip(runs, without, strict=True)] == [
+        True,
+        False,
+        False,
+    ]
+    assert "cold_start" not in without[1].canonical
+    assert RunConfig(**runs[1].canonical).folder_name == runs[1].folder_name
+    with pytest.raises(UnknownNameError, match="max-herding"):
+        read_comparison(path, ['cold_start="max-herdin"'])
+
+
 def test_an_option_that_is_not_set_is_left_out(path):
     three, plain = read_comparison(
         path, ['strategies=[{name="cluster-margin", num_clusters=3}, "cluster-margin"]']

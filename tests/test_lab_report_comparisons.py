@@ -169,7 +169,7 @@ def test_a_trial_that_has_just_begun_is_left_out(runs):
     assert report.span == (20, 130)
     assert list(report.comparisons[0].differences) == [0, 1, 3, 4, 5]
     found = notes(report)
-    assert any("bald: trials left out of the area" in note and note.endswith("labels: 2.") for note in found)
+    assert any("bald: trials omitted from the area" in note and note.endswith("labels: 2.") for note in found)
     assert any("bald: 1 of 6 shared trials do not cover" in note for note in found)
 
 
@@ -242,7 +242,7 @@ def test_null_metrics(runs):
     report = compare(runs)
     assert report.empty == ("batch-balance",)
     found = notes(report)
-    assert any("Left out" in note and "batch-balance" in note for note in found)
+    assert any("Omitted" in note and "batch-balance" in note for note in found)
     assert any("bald: 1 of 6 trials have no value of accuracy" in note for note in found)
 
 

@@ -64,6 +64,10 @@ def test_bands_against_a_loop():
     for i, band in enumerate(bands(trials)):
         ordered = sorted(trial.values[i] for trial in trials)
         assert band.num_labels == (10, 20, 30)[i]
+        mean = sum(ordered) / 6
+        reach = 2.570581835636314 * math.sqrt(sum((y - mean) ** 2 for y in ordered) / 5 / 6)  # Student's t, 5 degrees
+        assert band.drawn("means") == pytest.approx((mean - reach, mean, mean + reach), abs=1e-12)
+        assert band.drawn("medians") == (band.lower, band.median, band.upper)
         assert band.median == pytest.approx((ordered[2] + ordered[3]) / 2, abs=1e-12)
         assert band.lower == pytest.approx(ordered[1] + 0.25 * (ordered[2] - ordered[1]), abs=1e-12)
         assert band.upper == pytest.approx(ordered[3] + 0.75 * (ordered[4] - ordered[3]), abs=1e-12)
@@ -78,6 +82,12 @@ def test_a_missing_round_is_filled_from_its_neighbours():
     trials = [Curve((10, 20, 30), (0.1, 0.2, 0.3)), Curve((10, 30), (0.3, 0.5))]
     assert [b.num_trials for b in bands(trials)] == [2, 2, 2]
     assert bands(trials)[1].median == pytest.approx(0.3)
+
+
+def test_one_trial_has_no_interval():
+    (band,) = bands([Curve((10,), (0.25,))])
+    assert band.interval is None
+    assert band.drawn("means") == (0.25, 0.25, 0.25)
 
 
 def flat(first, last):

@@ -1,11 +1,13 @@
 """Figures: legends outside, nothing cut off, runs told apart without colour, no global state."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from batchbalance.lab.report import compare
 from batchbalance.lab.report.figures import draw_curves, draw_differences, figures, look
+from batchbalance.lab.report.tables import results
 from made_runs import made_run
 
 
@@ -29,14 +31,25 @@ def test_the_legend_covers_nothing_and_names_all(report):
     assert axes.get_window_extent().height > 0.4 * 3.3 * figure.dpi
 
 
-def test_curves_are_the_medians_and_bands_the_quartiles(report):
-    axes = draw_curves(report, "nll").axes[0]
+@pytest.mark.parametrize("curves", ["means", "medians"])
+def test_curves_and_bands_show_what_was_asked_for(report, curves):
+    axes = draw_curves(replace(report, curves=curves), "nll").axes[0]
     for line, summary in zip(axes.lines, report.summaries, strict=True):
-        assert line.get_ydata().tolist() == [band.median for band in summary.bands("nll")]
+        trials = [summary.at("nll", count) for count in line.get_xdata()]
+        middles = [sum(values) / 6 if curves == "means" else sum(sorted(values)[2:4]) / 2 for values in trials]
+        assert line.get_ydata() == pytest.approx(middles, abs=1e-12)
     corners = axes.collections[0].get_paths()[0].vertices[:, 1]
     bands = report.summaries[0].bands("nll")
-    assert corners.min() == pytest.approx(min(band.lower for band in bands))
-    assert corners.max() == pytest.approx(max(band.upper for band in bands))
+    ends = [band.interval if curves == "means" else (band.lower, band.upper) for band in bands]
+    assert corners.min() == pytest.approx(min(low for low, _ in ends))
+    assert corners.max() == pytest.approx(max(high for _, high in ends))
+
+
+def test_curves_match_the_table(report):
+    axes = draw_curves(report, "accuracy").axes[0]
+    for line, row in zip(axes.lines, results(report).rows, strict=True):
+        drawn = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
+        assert [cell.split(" ± ")[0] for cell in row[2:-1]] == [f"{drawn[count]:.3f}" for count in report.counts]
 
 
 @pytest.mark.parametrize("dark", [False, True])

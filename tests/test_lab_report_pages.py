@@ -11,8 +11,8 @@ import pytest
 
 from batchbalance.lab.report import compare, tables, write_report
 from batchbalance.lab.report.opening import conclusion, settings
-from batchbalance.lab.report.pages import escaped
-from made_runs import made_run
+from batchbalance.lab.report.pages import as_html, as_markdown, escaped
+from made_runs import made_records, made_run
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,9 @@ def test_markdown_shows_every_table_and_figure(written):
 def test_a_report_begins_with_its_conclusion_and_tells_the_settings(written):
     report, folder = written
     said = conclusion(report)
-    assert said.startswith("In mean accuracy over 20 to 130 labels, better than random: batch-balance(a|b=<1>) (Holm")
+    assert said.startswith(
+        "In mean accuracy over 20 to 130 labels, batch-balance(a|b=<1>) is better than random by 0.1"
+    )
     page, text = (
         (folder / "report.html").read_text(encoding="utf-8"),
         (folder / "report.md").read_text(encoding="utf-8"),
@@ -125,17 +127,95 @@ def test_any_label_and_metric_is_shown_as_it_is(tmp_path):
         assert (page.parent / name).is_file()
 
 
+SURE = "(Holm's correction, level 0.05, {} paired trials"
+
+
 @pytest.mark.parametrize(
     ("labels", "num", "said"),
     [
-        (("random", "batch-balance"), 3, "No strategy is statistically distinguishable from random in mean accuracy"),
-        (("batch-balance",), 3, "batch-balance has the best mean accuracy over 20 to 130 labels, 0."),
-        (("batch-balance", "random", "bald", "power-balance"), 12,
-         "better than random: batch-balance, power-balance; worse than random: bald (Holm"),
+        (("random", "batch-balance"), 3, "No strategy is statistically distinguishable from random in mean accuracy "
+         f"over 20 to 130 labels {SURE.format(3)}, too few to distinguish any)."),
+        (("random", "same"), 12, "No strategy is statistically distinguishable from random in mean accuracy over 20 to "
+         f"130 labels {SURE.format(12)})."),
+        (("random", "batch-balance", "same"), 12, "In mean accuracy over 20 to 130 labels, batch-balance is better "
+         f"than random by 0.108; same is statistically indistinguishable from random {SURE.format(12)})."),
+        (("batch-balance", "random", "bald", "power-balance"), 12, "In mean accuracy over 20 to 130 labels, "
+         "batch-balance and power-balance are better than random; "
+         f"bald is worse than random by 0.056 {SURE.format(12)})."),
     ],
 )  # fmt: skip
 def test_conclusions(tmp_path, labels, num, said):
-    assert said in conclusion(compare([made_run(tmp_path, label, seeds=range(num)) for label in labels]))
+    runs = [made_run(tmp_path, label, seeds=range(num)) for label in labels]
+    runs = [same_as_random(run, num) if run.label == "same" else run for run in runs]
+    assert conclusion(compare(runs)) == said
+
+
+def same_as_random(run, num):
+    """Trials that are those of random with noise of either sign in turn."""
+    trials = {}
+    for seed in range(num):
+        trials[seed] = made_records(seed)
+        for record in trials[seed]:
+            record["metrics"]["accuracy"] += 0.001 * (-1) ** seed
+    return replace(run, trials=trials)
+
+
+def test_a_conclusion_counts_what_it_cannot_name(tmp_path):
+    labels = ["random", *(f"power-balance(beta={beta})" for beta in range(1, 6))]
+    said = conclusion(compare([made_run(tmp_path, label, seeds=range(12)) for label in labels]))
+    assert said.startswith("In mean accuracy over 20 to 130 labels, 5 of 5 strategies are better than random (Holm")
+
+
+def test_a_strategy_that_is_only_ahead_before_correction_is_not_called_better(tmp_path):
+    report = compare([made_run(tmp_path, label, seeds=range(12)) for label in ("random", "batch-balance", "bald")])
+    ahead = replace(report, comparisons=tuple(replace(c, p=0.03, corrected_p=0.06) for c in report.comparisons))
+    assert conclusion(ahead).startswith("No strategy is statistically distinguishable from random")
+
+
+def test_lower_is_better_in_a_conclusion(tmp_path):
+    runs = [made_run(tmp_path, label, seeds=range(12)) for label in ("random", "batch-balance", "bald")]
+    said = conclusion(compare(runs, metric="nll"))
+    assert "batch-balance is better than random by 0.325; bald is worse than random by 0.167" in said
+
+
+def test_without_a_control_nothing_is_called_better(tmp_path):
+    runs = [made_run(tmp_path, label, seeds=range(12)) for label in ("batch-balance", "bald")]
+    said = conclusion(compare(runs))
+    assert re.fullmatch(
+        r"No difference was tested; the highest mean accuracy over 20 to 130 labels is 0\.\d{3}, of batch-balance\.",
+        said,
+    )
+    assert "the lowest mean NLL" in conclusion(compare(runs, metric="nll"))
+    alone = conclusion(compare(runs[:1]))
+    assert alone.startswith("The mean accuracy of batch-balance over 20 to 130 labels is 0.")
+    assert alone.endswith("; there is nothing to compare it with.")
+
+
+def test_runs_of_different_lengths_are_not_given_one_span(tmp_path):
+    runs = [made_run(tmp_path, "random", seeds=range(12)), made_run(tmp_path, "batch-balance", seeds=range(12))]
+    runs.append(made_run(tmp_path, "power-balance", seeds=range(12), counts=range(20, 90, 10)))
+    said = conclusion(compare(runs))
+    assert said.startswith("In mean accuracy over the labels that each shares with random, batch-balance and power-")
+
+
+CAPTIONS = {"means": "Mean over trials; the band is Student", "medians": "Median over trials; the band reaches"}
+
+
+@pytest.mark.parametrize("curves", ["means", "medians"])
+def test_the_caption_says_what_is_drawn(tmp_path, curves):
+    report = compare([made_run(tmp_path, label, seeds=range(2)) for label in ("random", "bald")], curves=curves)
+    for text in (
+        as_html(report, {"curves-accuracy": (b"<svg/>", b"<svg/>")}),
+        as_markdown(report, ["curves-accuracy"]),
+    ):
+        assert [name for name, words in CAPTIONS.items() if words in text] == [curves]
+
+
+def test_every_table_of_the_page_shows_that_it_scrolls_and_does_so_by_keys(written):
+    report, folder = written
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert page.count('<div class="scroll" tabindex="0"><table') == page.count("<table") == len(tables(report))
+    assert re.search(r"\.scroll {[^}]*linear-gradient[^}]* local,[^}]*var\(--shade\)[^}]* scroll", page)
 
 
 def test_settings_that_differ_are_told_with_their_runs(tmp_path):
@@ -165,6 +245,7 @@ def test_csv_files_hold_the_numbers(written):
     assert len(curves) == 5 * 2 * 12
     first = report.summaries[0].bands("accuracy")[0]
     assert float(curves[0]["median"]) == first.median
+    assert (float(curves[0]["mean_low"]), float(curves[0]["mean_high"])) == first.interval
     (comparison,) = rows_of(folder / "comparisons.csv")
     assert float(comparison["p_holm"]) == report.comparisons[0].corrected_p
     assert [float(row["wins"]) for row in rows_of(folder / "wins.csv")] == [0, 6]

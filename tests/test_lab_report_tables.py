@@ -69,3 +69,12 @@ def test_targets_at_the_ends(tmp_path, target):
     runs = [made_run(tmp_path, "random"), made_run(tmp_path, "bald")]
     table = next(t for t in tables(compare(runs, target=target)) if t.title == "Labels to a target")
     assert table.rows[0][1:3] == (("6 of 6", "20") if target == 0 else ("0 of 6", "–"))
+
+
+def test_time_and_memory_are_shown_if_records_tell_them(tmp_path):
+    run = made_run(tmp_path)
+    assert "Time and memory" in [table.title for table in tables(compare([run]))]
+    for records in run.trials.values():
+        for record in records:
+            record["seconds"] = record["peak_memory"] = None
+    assert "Time and memory" not in [table.title for table in tables(compare([run]))]

@@ -12,9 +12,11 @@ from batchbalance.learner import Learner
 from batchbalance.learner import learner as learner_module
 from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors import (
+    BayesianHead,
     Committee,
     CommitteeOptions,
     Fitted,
+    FunctionPosterior,
     HeadOptions,
     MCDropout,
     MCDropoutOptions,
@@ -163,6 +165,16 @@ def test_auto_weights_by_margin_once_there_are_labels():
     assert new.selection.strategy.name == "u-herding"
     assert new.selection.note == "auto chose 'u-herding': there are predictions and embeddings"
     assert named.selection.note is None
+
+
+def test_a_cold_start_chooses_for_as_long_as_there_is_no_label():
+    covering = Learner(data()[0], CLASSES, forest, ids=NAMES, strategy="max-herding")
+    new = Learner(data()[0], CLASSES, forest, ids=NAMES, strategy="margin", cold_start="max-herding")
+    assert new.ask(4) == covering.ask(4)
+    assert new.selection.strategy.name == "max-herding"
+    new.tell(NAMES[:9], answer(NAMES[:9]))
+    new.ask(7)
+    assert new.selection.strategy.name == "margin"
 
 
 def test_auto_is_random_where_inputs_have_no_distances():
@@ -370,8 +382,10 @@ def test_the_model_is_options_or_a_builder_or_a_fit(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": Net(3)}, "got a built Net; hand over a function"),
+        ({"model": Net(3)}, "got a built Net; pass a function"),
         ({"model": 3}, "`model` must be options of a posterior"),
+        ({"model": BayesianHead()}, r"got a BayesianHead; hand over posterior_options\('bayesian-head'\)"),
+        ({"model": FunctionPosterior(np.asarray, name="f")}, "got a FunctionPosterior; hand over a function that fits"),
         ({"model": MCDropoutOptions()}, "`network` must be given for posterior 'mc-dropout'"),
         ({"model": forest, "network": "tabular-mlp"}, "leave one out"),
         ({"model": forest, "recipe": Recipe()}, "`recipe` is not used"),

@@ -373,6 +373,10 @@ def test_token_inputs():
 def test_refusals():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         MCDropout(mnist_cnn(width=0.1), 0)
+    with pytest.raises(ValueError, match="`num_draws` must be at most 100000, got 1000000000"):
+        MCDropout(mnist_cnn(width=0.1), 10**9)
+    with pytest.raises(ValueError, match=r"the model must be a network, an nn\.Module, got 'mnist'"):
+        MCDropout("mnist", 3)
     for model in (resnet18(width=0.125), tabular_mlp(2, (3,), dropout=0.0)):
         with pytest.raises(ValueError, match="dropout layers with a rate above 0, got none"):
             MCDropout(model, 3)

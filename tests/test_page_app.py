@@ -57,6 +57,17 @@ def test_skip_flag_and_undo(first, desk):
     assert first.post("/api/undo", {}).status == 409
 
 
+def test_what_was_skipped_is_asked_again_on_request(first, desk):
+    assert first.get("/api/situation").json["skipped"] == 0
+    for name in ("a", "c"):
+        first.post("/api/skip", {"item": name})
+    found = first.get("/api/situation").json
+    assert found["skipped"] == 2
+    assert "a" not in [each["id"] for each in found["queue"]]
+    assert first.post("/api/skipped", {}).json["skipped"] == 0
+    assert desk.open["first"][-2:] == ["a", "c"]
+
+
 def test_an_answer_can_be_changed_later(first, desk):
     first.post("/api/label", {"item": "a", "label": "dog"})
     first.post("/api/label", {"item": "a", "label": "cat"})

@@ -10,8 +10,8 @@ from playwright.sync_api import sync_playwright
 from batchbalance.page.desk import Choosing, Shown
 from batchbalance.project import Project
 from made_projects import FOREST
-from page_browser import Person, Server, chromium, served
-from page_fakes import FakeChooser, FakeDesk
+from page_browser import PATIENCE, Person, Server, chromium, served
+from page_fakes import INSIGHT, FakeChooser, FakeDesk
 
 pytestmark = pytest.mark.slow
 
@@ -188,12 +188,12 @@ def test_the_grid_on_a_real_project(mail_server, mails, new_context):
     person.item()
     before = Project.open(mails).labels
     person.page.click("[data-view=grid]")
-    person.page.wait_for_selector(".tile", timeout=20_000)
+    person.page.wait_for_selector(".tile", timeout=PATIENCE)
     tiles = person.page.eval_on_selector_all(".tile", "all => all.map((each) => each.dataset.item)")
     store = Project.open(mails)
     assert tiles
     assert not any(store.is_audit(tiles))
-    person.page.focus(".tile")
+    person.wait("document.activeElement.classList.contains('tile')")  # so that Enter confirms at once
     changed = person.page.evaluate("document.activeElement.dataset.item")
     person.page.keyboard.press("1")
     person.page.keyboard.press("2")
@@ -213,9 +213,10 @@ def test_nobody_gets_in_without_a_token(mail_server, new_context):
     assert "needs its token" in page.inner_text("body")
 
 
+@pytest.mark.parametrize("width", [400, 1200])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_view_is_accessible_and_fits_a_phone(mail_server, new_context, scheme):
-    person = Person(new_context(400, 800, scheme), mail_server.links[1])
+def test_every_view_is_accessible_and_fits(mail_server, new_context, scheme, width):
+    person = Person(new_context(width, 800, scheme), mail_server.links[1])
     person.item()
     axe = Axe()
 
@@ -224,14 +225,17 @@ def test_every_view_is_accessible_and_fits_a_phone(mail_server, new_context, sch
             each for each in axe.run(person.page).response["violations"] if each["impact"] in ("serious", "critical")
         ]
         assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
-        assert person.page.evaluate("document.scrollingElement.scrollWidth") <= 400
+        assert person.page.evaluate("document.scrollingElement.scrollWidth") <= width
 
     person.page.keyboard.press("w")
     person.wait("document.querySelector('.sentence')")
     check()
-    person.page.keyboard.press("h")
-    check()
-    person.page.keyboard.press("Escape")
+    for key in ("h", "f"):
+        person.page.keyboard.press(key)
+        person.wait("document.querySelector('dialog[open]')")
+        check()
+        person.page.keyboard.press("Escape")
+        person.wait("!document.querySelector('dialog[open]')")
     person.page.click("[data-view=grid]")
     person.wait("document.querySelector('#grid-view').childElementCount")
     check()
@@ -293,6 +297,90 @@ def test_all_kinds_of_items_and_many_classes(desk, new_context):
             ("labelled", "a.png", "twelfth"), ("labelled", "broken.png", "class 10"), ("labelled", "rtl", "class 2"),
             ("skipped", "row", None), ("labelled", "bare", "class 3"),
         ]  # fmt: skip
+        page.keyboard.press("Tab")
+        person.wait("document.activeElement.textContent === 'Ask me again what I skipped (1)'")
+        page.wait_for_timeout(1000)  # the page looks again meanwhile, and the focus stays
+        page.keyboard.press("Enter")
+        assert person.item() == "row"
+        page.keyboard.press("ArrowLeft")
+        person.wait("document.querySelector('#stage').dataset.item === 'bare'")
+        page.keyboard.press("f")
+        person.wait("document.querySelector('dialog[open]')")
+        assert page.locator("#flag-dialog button:visible").all_inner_texts() == ["Flag", "Cancel"]
+        page.keyboard.type("odd")
+        page.keyboard.press("Enter")
+        person.wait("!document.querySelector('dialog[open]')")
+        person.wait("document.querySelector('#said').textContent === 'Flagged.'")
+        assert desk.log[-1] == ("flagged", "bare", "odd", None)
+        assert "bare" not in desk.open[None]
+        page.click("[data-view=progress]")
+        page.focus("[data-view=label]")
+        page.keyboard.press("Enter")
+        person.wait("document.activeElement.id === 'stage'")
+        page.keyboard.press(" ")  # skips, and does not press the button of the view
+        person.see("All done")
+
+
+def test_everything_can_be_seen_by_keyboard_alone(desk, new_context):
+    Image.new("RGB", (400, 300), "teal").save(desk.roots[0] / "a.png")
+    desk.items["long"] = Shown("long", "text", "A long text. " * 500)
+    desk.open[None] = ["a.png", "long"]
+    with served(desk, FakeChooser()) as link:
+        person = Person(new_context(1200, 600), link)
+        page = person.page
+        person.item()
+        place = "['left', 'top'].map((side) => parseFloat(document.querySelector('.frame img').style[side]))"
+        for _ in range(4):
+            page.keyboard.press("+")
+        left, top = page.evaluate(place)
+        for key in ("ArrowDown", "Shift+ArrowRight"):
+            page.keyboard.press(key)
+        assert page.evaluate(place) == pytest.approx([left - 80, top - 80], abs=1)
+        for key in ("ArrowUp", "Shift+ArrowLeft"):
+            page.keyboard.press(key)
+        assert page.evaluate(place) == pytest.approx([left, top], abs=1)
+        assert person.item() == "a.png"
+
+        page.keyboard.press("w")  # folded below twelve classes, and scrolled to
+        person.wait("document.querySelector('.sentence')")
+        person.wait("document.querySelector('#why summary').getBoundingClientRect().top >= 0")
+        person.wait("document.querySelector('.sentence').getBoundingClientRect().bottom <= innerHeight")
+
+        person.press("1")
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate("document.querySelector('#stage .page').scrollTop") == 80
+        assert person.item() == "long"
+
+
+def test_the_grid_tells_of_trouble_and_waits_for_the_next_batch(desk, new_context):
+    desk.open[None] = ["rtl", "row"]
+    chooser = FakeChooser(INSIGHT | {"guess": "class 1"})
+    with served(desk, chooser) as link:
+        person = Person(new_context(), link)
+        page = person.page
+        person.item()
+        page.click("[data-view=grid]")
+        page.wait_for_selector(".tile")
+        page.route("**/api/confirm", lambda route: route.abort())
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("3")  # changed by hand, and kept while the server is away
+        page.keyboard.press("Enter")
+        person.see("The server does not answer.")
+        assert desk.log == []
+        assert page.locator(".tile.changed").count() == 1
+        page.unroute("**/api/confirm")
+        person.wait("document.querySelector('#trouble').hidden")
+
+        desk.open[None].remove("row")  # taken back meanwhile
+        page.keyboard.press("Enter")
+        person.see("This item is not yours to answer")
+        person.wait("document.querySelectorAll('.tile').length === 1")
+        chooser.now = Choosing("Choosing what to ask next")
+        page.keyboard.press("Enter")
+        person.see("The model is still thinking about the next items.")
+        assert [each[:2] for each in desk.log] == [("labelled", "rtl")]
+        chooser.now, desk.open[None] = Choosing(), ["bare"]
+        page.wait_for_selector(".tile[data-item=bare]")
 
 
 class SlowChooser(FakeChooser):

@@ -4,8 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
+from starlette.exceptions import HTTPException
 
 from batchbalance.errors import NothingLeftError
+from batchbalance.page.app import Page
 from batchbalance.page.choosing import Choosing
 from batchbalance.page.project_desk import ProjectDesk
 from batchbalance.progress import progress, told_to
@@ -13,6 +16,7 @@ from batchbalance.project import Project
 from batchbalance.project.insight import NUM_LIKE, SAMPLE
 from batchbalance.seeds import derived_seed
 from made_projects import CLASSES, answered, make, points, truth, write_texts
+from page_fakes import FakeChooser
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +116,15 @@ def test_nothing_left_has_a_name_of_its_own(tmp_path):
 
 def test_the_desk_hands_out_and_takes_in(tmp_path):
     project = make(tmp_path, batch_size=4, audit=0.25)
-    desk = ProjectDesk(project, ["first", "second"])
+    desk = ProjectDesk(project)
     project.ask(4, "first")
     project.ask(4, "second")
     a, b, c, d = desk.questions("first")
     theirs = desk.questions("second")
     assert not {a, b, c, d} & set(theirs)
     assert desk.num_taken("first") == 4
+    project.ask(3)  # by somebody who works with a CSV file
+    assert desk.num_taken("first") == 7
     assert not desk.may_answer(theirs[0], "first")
     assert not desk.may_see(theirs[0], "first")
     before = desk.revision
@@ -138,17 +144,40 @@ def test_the_desk_hands_out_and_takes_in(tmp_path):
     assert desk.may_answer(b, "first")
     counts = desk.counts()
     assert (counts.today, counts.total, dict(counts.people), counts.classes["cow"]) == (1, 1, {"first": 1}, 1)
+    assert desk.num_skipped("first") == 1
+    desk.ask_skipped("first")
+    desk.ask_skipped("second")  # who skipped nothing, and is asked nothing new
+    assert desk.questions("first") == [c, d, b]
+    assert desk.questions("second") == theirs
     assert [desk.undo("first") for _ in range(4)] == [c, b, a, a]
     assert desk.undo("first") is None
     assert desk.undo("second") is None
-    assert desk.questions("first") == [a, b, c, d]
+    assert desk.questions("first") == [a, c, d, b]
     desk.give_back("first")
     assert desk.questions("first") == []
 
 
+def test_images_that_were_added_from_another_folder_are_sent(tmp_path):
+    for folder in ("photos", "more", "elsewhere"):
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (8, 8), "red").save(tmp_path / folder / f"{folder}.png")
+    project = Project.create(
+        tmp_path / "p", images=tmp_path / "photos", classes="xy", encoder="made_projects:shades", audit=0.0
+    )
+    page = Page(ProjectDesk(project), FakeChooser(), [None])
+    project.add_items(tmp_path / "more")
+    project.ask(2)
+    for name in ("photos.png", "more.png"):
+        assert page.image(None, name, "full").media_type == "image/png"
+    (tmp_path / "more" / "more.png").unlink()
+    (tmp_path / "more" / "more.png").symlink_to(tmp_path / "elsewhere" / "elsewhere.png")
+    with pytest.raises(HTTPException, match="leads out of the folder"):
+        page.image(None, "more.png", "full")
+
+
 def test_reasons_are_those_of_the_choice(tmp_path):
     project = make(tmp_path, batch_size=10, audit=0.3, random_arm=0.5)
-    desk = ProjectDesk(project, [None])
+    desk = ProjectDesk(project)
     names = list(project.ask(10))
     reasons = {name: desk.reason(name) for name in names}
     assert {"audit", "random"} < set(reasons.values())
@@ -162,12 +191,12 @@ def test_texts_and_rows_as_people_see_them(tmp_path):
     write_texts(tmp_path / "t.csv", 12)
     texts = Project.create(tmp_path / "p", texts=tmp_path / "t.csv", column="body", classes=["x", "y"], encoder="tfidf",
                            instructions="Read it.")  # fmt: skip
-    desk = ProjectDesk(texts, [None])
+    desk = ProjectDesk(texts)
     item = desk.item("t1")
     assert (item.kind, item.text, item.file) == ("text", "good fine nice number 1", None)
     assert (desk.name, desk.instructions, list(desk.classes)) == ("p", "Read it.", ["x", "y"])
     rows = Project.create(tmp_path / "q", table=tmp_path / "t.csv", classes=["x", "y"])
-    row = ProjectDesk(rows, [None]).item("t1")
+    row = ProjectDesk(rows).item("t1")
     assert (row.kind, row.fields) == ("row", (("body", "good fine nice number 1"), ("price", "2")))
     with pytest.raises(ValueError, match="ids must be those of items"):
         desk.item("../t1")

@@ -53,7 +53,7 @@ def test_a_free_port_is_found_and_a_taken_one_is_told():
         first.listen()
         port = first.getsockname()[1]
         assert port > 0
-        with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1, port {port}: .*; try another --port"):
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {port}: .*; try another --port"):
             bound_socket(Serving(port=port))
 
 
@@ -69,10 +69,12 @@ def test_mistakes_on_the_command_line(tmp_path):
     make(tmp_path / "x", num=10)
     project = tmp_path / "x" / "p"
     assert "--annotators must be distinct" in told(project, "--annotators", "a,a")
+    assert "--annotators must be names with commas between them, got ','" in told(project, "--annotators", ",")
     assert "no such file" in told(project, "--certfile", tmp_path / "none.pem")
     assert "--keyfile needs --certfile beside it" in told(project, "--keyfile", project / "project.toml")
-    assert "cannot listen at 192.0.2.1, port 0" in told(project, "--host", "192.0.2.1", "--port", "0")
-    assert "error: " in told(project, "--port", "0", "--no-open", "--certfile", project / "project.toml")
+    assert "cannot listen on 192.0.2.1, port 0" in told(project, "--host", "192.0.2.1", "--port", "0")
+    junk = told(project, "--port", "0", "--no-open", "--certfile", project / "project.toml")
+    assert "--certfile must be a certificate and its key, or a certificate whose key is in --keyfile" in junk
     (project / ".page-secret").chmod(0o644)
     if sys.platform != "win32":
         assert "must be readable by its owner only" in told(project, "--port", "0")

@@ -47,7 +47,9 @@ def masked(model, x, draw, seed=0):
 
 def test_one_output_is_refused_unless_it_is_said_to_be_binary():
     model, x = net(nn.Linear(8, 1)), inputs()
-    with pytest.raises(ValueError, match="got one output; if it is the logit of the second of two classes, say binary"):
+    with pytest.raises(
+        ValueError, match="got one output; if it is the logit of the second of two classes, pass binary"
+    ):
         MCDropout(model, 3).predict(x)
     got = MCDropout(model, 3, binary=True).predict(x)
     assert got.num_classes == 2
@@ -58,7 +60,7 @@ def test_one_output_is_refused_unless_it_is_said_to_be_binary():
         for row in range(len(x)):
             expected = 1 / (1 + math.exp(-float(z[row])))
             assert float(got.probs()[row, draw, 1]) == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(ValueError, match="binary=True says so"):
+    with pytest.raises(ValueError, match="as binary=True says"):
         MCDropout(net(nn.Linear(8, 3)), 3, binary=True).predict(x)
 
 
@@ -73,7 +75,7 @@ def test_predictions_of_one_class_are_refused_everywhere(tmp_path):
 
 def test_a_softmax_is_not_softmaxed_again():
     model, x = net(nn.Linear(8, 3), nn.Softmax(dim=-1)), inputs()
-    with pytest.raises(ValueError, match="would be softmaxed again; say outputs='probs'"):
+    with pytest.raises(ValueError, match="would be softmaxed again; pass outputs='probs'"):
         MCDropout(model, 3).predict(x)
     plain = MCDropout(net(nn.Linear(8, 3)), 3).predict(x)
     told = MCDropout(model, 3, outputs="probs")
@@ -114,7 +116,7 @@ def test_ensembles_of_one_logit(tmp_path):
 
 
 def test_training_refuses_a_softmax():
-    with pytest.raises(ValueError, match="leave its softmax out"):
+    with pytest.raises(ValueError, match="remove its softmax"):
         fit(lambda: net(nn.Linear(8, 3), nn.Softmax(dim=-1)), inputs(), torch.arange(12) % 3, num_classes=3)
 
 
@@ -213,6 +215,35 @@ def test_dropout_that_is_not_run_is_named():
 
     with pytest.warns(UserWarning, match=r"in: '0' \(between the layers of OwnLSTM\)"):
         MCDropout(nn.Sequential(OwnLSTM(4, 5, num_layers=2, dropout=0.3), nn.Dropout(0.5)), 3)
+
+
+class Forgetful(nn.Module):
+    """Has two dropout layers, and runs as many as it is told."""
+
+    def __init__(self, num_run):
+        super().__init__()
+        self.first, self.used, self.forgotten = nn.Linear(4, 3), nn.Dropout(0.5), nn.Dropout(0.5)
+        self.num_run = num_run
+
+    def forward(self, x):
+        return self.first(self.used(x) if self.num_run else x)
+
+
+def test_dropout_layers_that_forward_forgets():
+    with pytest.warns(UserWarning, match="dropout layer 'forgotten' is not run by the model, and drops nothing"):
+        assert MCDropout(Forgetful(1), 3).predict(inputs()).num_draws == 3
+    with pytest.raises(ValueError, match="runs none of used, forgotten; call them in `forward`"):
+        MCDropout(Forgetful(0), 3).predict(inputs())
+
+
+def test_a_sigmoid_is_not_read_as_a_logit_without_a_word():
+    last = nn.Linear(8, 1)
+    model = net(last, nn.Sigmoid())
+    with pytest.warns(UserWarning, match="lies between 0 and 1 for all inputs, and is read as a logit"):
+        MCDropout(model, 3, binary=True).predict(inputs())
+    got = MCDropout(model, 3, binary=True, outputs="probs").predict(inputs())
+    same = MCDropout(net(last), 3, binary=True).predict(inputs())
+    torch.testing.assert_close(got.probs(), same.probs())
 
 
 def test_buffers_may_be_infinite():

@@ -1,4 +1,5 @@
 import json
+import math
 import pickle
 import warnings
 
@@ -195,6 +196,15 @@ def test_npy_is_memory_mapped_and_never_written_to(tmp_path):
     assert torch.allclose(loaded.log_probs(slice(2, 4)).exp().double(), torch.from_numpy(PROBS[2:4]), atol=1e-6)
     assert torch.allclose(loaded.log_probs([4, 0])[1].exp().double(), torch.from_numpy(PROBS[0]), atol=1e-6)
     assert path.read_bytes() == before
+
+
+def test_the_mean_of_many_draws_does_not_drift():
+    probs = random_probs(2, 60_000, 3, seed=5).astype("float32")
+    mean = Predictions.from_probs(probs).mean_probs()
+    for point in range(2):
+        for label in range(3):
+            expected = math.fsum(probs[point, :, label].tolist()) / 60_000
+            assert float(mean[point, label]) == pytest.approx(expected, abs=1e-6)
 
 
 def test_chunks_cover_the_points_once():

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.metrics import cohen_kappa_score
 
 from batchbalance import FileFormatError, UnknownNameError
@@ -13,7 +14,7 @@ from batchbalance.project import Project
 from batchbalance.project.agreement import cohen_kappa
 from batchbalance.project.audit import is_audit
 from batchbalance.project.store import NewItem
-from made_projects import CLASSES, FOREST, answered, make, points, truth
+from made_projects import CLASSES, FOREST, answered, make, points, truth, write_texts
 
 
 def test_from_the_first_question_to_the_last(tmp_path):
@@ -126,6 +127,17 @@ def test_skipped_items_come_back_only_on_request(tmp_path):
         project.ask(1)
 
 
+def test_what_one_person_skips_is_asked_of_another_audit_items_too(tmp_path):
+    project = make(tmp_path, 40, audit=0.25, random_arm=0.2)
+    everything = project.ids()
+    project.skip(project.ask(40, "Ann").ids, "Ann")
+    assert sorted(project.ask(40, "Bob").ids, key=int) == everything
+    aside = [name for name, is_aside in zip(everything, project.is_audit(everything), strict=True) if is_aside]
+    project.tell(truth(everything, 40), "Bob")
+    assert len(aside) == project.status().facts.counts.audit_labelled > 0
+    assert project.status().facts.counts.audit_skipped == 0
+
+
 def test_undo_goes_back_one_by_one_across_restarts(tmp_path):
     project = make(tmp_path)
     a, b, c, *_ = project.ask(5).ids
@@ -141,7 +153,7 @@ def test_undo_goes_back_one_by_one_across_restarts(tmp_path):
         assert (undone.kind, undone.id, undone.value) == (kind, name, value)
         assert project.labels.get(a) == {"corrected": "ant", "labelled": None}.get(kind, "bee")
     assert project.open_questions() == [a, b, c, *project.open_questions()[3:]]
-    with pytest.raises(ValueError, match="`n` must be at most 0, what can be undone, got 1"):
+    with pytest.raises(ValueError, match=r"there is nothing to undo$"):
         project.undo()
     project.tell({a: "cow"}, "Ann")
     project.tell({b: "cow"}, "Bob")
@@ -182,8 +194,8 @@ def test_whole_numbers_and_text_both_match(tmp_path):
         (lambda p: p.tell([("0", "ant")]), TypeError, "`answers` must be a dict"),
         (lambda p: p.skip("999"), ValueError, "got '999'"),
         (lambda p: p.comment("0", " "), ValueError, "`text` must say something"),
-        (lambda p: p.add_class("ant"), ValueError, "there is a class 'ant' already"),
-        (lambda p: p.rename_class("ant", "bee"), ValueError, "there is a class 'bee' already"),
+        (lambda p: p.add_class("ant"), ValueError, "the class 'ant' exists already"),
+        (lambda p: p.rename_class("ant", "bee"), ValueError, "the class 'bee' exists already"),
         (lambda p: p.rename_class("cat", "dog"), UnknownNameError, "unknown class 'cat'"),
         (lambda p: p.export(p.folder / "x.csv", predictions=True), ValueError, "there is no model yet"),
         (lambda p: p.predict("/nowhere"), FileNotFoundError, "no such data"),
@@ -266,6 +278,24 @@ def test_items_are_added_later(tmp_path):
     with pytest.raises(FileFormatError, match="must have 4 numbers each, got 9"):
         again.add_items(tmp_path / "wide.npy")
     assert len(Project.open(tmp_path / "p")) == 60
+
+
+def test_images_are_added_from_another_folder(tmp_path):
+    for folder, names in (("photos", "ab"), ("more", "cd")):
+        (tmp_path / folder / "sub").mkdir(parents=True)
+        for name in names:
+            shade = np.full((8, 8, 3), 20 * ord(name) % 256, dtype=np.uint8)
+            Image.fromarray(shade).save(tmp_path / folder / "sub" / f"{name}.png")
+    project = Project.create(tmp_path / "p", images=tmp_path / "photos", classes="xy", encoder="made_projects:shades")
+    assert project.add_items(tmp_path / "more") == 2
+    again = Project.open(tmp_path / "p", allow_imports=True)
+    assert again.ids() == ["sub/a.png", "sub/b.png", "sub/c.png", "sub/d.png"]
+    files = [each.image for each in again.shown(again.ids())]
+    assert [file.resolve() for file in files[2:]] == [tmp_path / "more" / "sub" / f"{name}.png" for name in "cd"]
+    assert all(file.is_file() for file in files)
+    assert again.roots == (tmp_path / "photos", tmp_path / "more")
+    (tmp_path / "p" / "embeddings.npy").unlink()  # to be embedded anew
+    assert len(again.ask(4)) == 4
 
 
 def test_items_that_another_process_added_meanwhile(tmp_path):
@@ -463,7 +493,7 @@ def test_gain_per_cost_is_what_a_plain_loop_finds(tmp_path):
         ({}, "one of `images`, `texts`, `table` and `embeddings` must be given, got none"),
         ({"images": ".", "texts": "."}, "got images, texts"),
         ({"embeddings": "nowhere.npy"}, "no such data: nowhere.npy"),
-        ({"embeddings": "e.npy", "classes": ["one"]}, "`classes`"),
+        ({"embeddings": "e.npy", "classes": ["one"]}, r"`classes` must have at least 2 entries, got \['one'\]"),
         ({"embeddings": "e.npy", "classes": ["a", "a"]}, "`classes` must be distinct"),
         ({"embeddings": "e.npy", "classes": ["a", " "]}, "a class must be a text that prints"),
         ({"embeddings": "e.npy", "audit": 1.5}, "`audit` must be less than or equal to 1"),
@@ -483,9 +513,24 @@ def test_projects_that_cannot_be(tmp_path, monkeypatch, given, message):
         Project.create("p", **{"classes": CLASSES, **given})
 
 
+def test_a_project_that_could_not_be_made_leaves_nothing(tmp_path):
+    write_texts(tmp_path / "t.csv", 10)
+    given = {"texts": tmp_path / "t.csv", "column": "body", "classes": ["a", "b"], "encoder": "tfidf"}
+    with pytest.raises(FileFormatError, match="must have a column 'nope'"):
+        Project.create(tmp_path / "new", **given, cost="nope")
+    assert not (tmp_path / "new").exists() or not [*(tmp_path / "new").glob("labels*"), *tmp_path.glob("new/*.toml")]
+    (tmp_path / "test.csv").write_text("id,label\nzz,a\n")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match="must be those of items in this project, got 'zz'"):
+        Project.create(tmp_path / "old", **given, test=tmp_path / "test.csv")
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["mine.txt"]
+    assert len(Project.create(tmp_path / "old", **given)) == 10
+
+
 def test_a_folder_holds_one_project(tmp_path):
     make(tmp_path)
-    with pytest.raises(FileExistsError, match=r"there is a project in .* already"):
+    with pytest.raises(FileExistsError, match=r"already holds a project"):
         make(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no project in .*; make one with: batchbalance init"):
         Project.open(tmp_path)
@@ -493,7 +538,7 @@ def test_a_folder_holds_one_project(tmp_path):
 
 def test_embeddings_of_somebody_else_are_never_overwritten(tmp_path):
     np.save(tmp_path / "embeddings.npy", points()[0])
-    with pytest.raises(FileExistsError, match="a project keeps its own there"):
+    with pytest.raises(FileExistsError, match="a project keeps a file of that name"):
         Project.create(tmp_path, embeddings=tmp_path / "embeddings.npy", classes=CLASSES)
     assert [each.name for each in tmp_path.iterdir()] == ["embeddings.npy"]
 
@@ -530,6 +575,25 @@ def test_damage_of_items_is_noticed(tmp_path):
     (tmp_path / "p" / "embeddings.npy").write_bytes(b"")
     with pytest.raises(FileFormatError, match=r"embeddings\.npy"):
         Project.open(tmp_path / "p").ask(1)
+
+
+def test_damage_of_what_items_hold_is_noticed(tmp_path):
+    """Every text that people see is the one that was embedded."""
+    write_texts(tmp_path / "t.csv", 30)
+    project = Project.create(
+        tmp_path / "p", texts=tmp_path / "t.csv", column="body", classes=["good", "bad"], encoder="tfidf"
+    )
+    (text,) = project.contents(["t4"])
+    project.close()
+    path = tmp_path / "p" / "labels.sqlite"
+    content = bytearray(path.read_bytes())
+    at = content.index(b"t4" + text.encode()) + 3
+    content[at] ^= 1
+    path.write_bytes(content)
+    damaged = Project.open(tmp_path / "p")
+    assert damaged.contents(["t5"])
+    with pytest.raises(FileFormatError, match=r"labels\.sqlite is damaged: what 't4' holds does not match its hash"):
+        damaged.contents(["t4"])
 
 
 def test_reprs_are_short_and_readable(tmp_path):

@@ -105,13 +105,17 @@ def test_a_test_set_takes_the_place_of_the_audit(facts):
     status = status_of(replace(facts, audit_share=0.0, audit_labels=np.full(60, -1), rounds=rounds))
     assert (status.accuracy.correct, status.accuracy.total, status.accuracy.source) == (49, 100, "test")
     assert not any("--audit 0" in each for each in status.unknown)
+    early = status_of(replace(facts, audit_share=0.0, rounds=(replace(rounds[0], num_labels=6),)))
+    assert table(early)["target: cannot tell"] == "The target is 0.70; the first look comes with 10 training labels."
     assert [look.num_labels for look in status.looks] == [27, 54, 81, 135, 189, 270]  # past 22, 50, 75, 113, 170, 256
 
 
 def test_better_than_random_cannot_be_known_without_the_arm(facts):
     assert any("--random-arm 0.2" in each for each in status_of(facts).unknown)
     too_early = status_of(replace(facts, random_arm=0.2))
-    assert any("cannot be told yet" in each for each in too_early.unknown)
+    assert any("cannot be known yet" in each for each in too_early.unknown)
+    never = status_of(replace(facts, random_arm=0.2, audit_share=0.0))
+    assert any("cannot be known without an audit set" in each for each in never.unknown)
     found = compared(np.arange(30) % 2 == 0, np.arange(30) % 3 == 0, 25)
     with_arm = status_of(replace(facts, random_arm=0.2, arm=found))
     assert with_arm.unknown == ()
@@ -120,6 +124,8 @@ def test_better_than_random_cannot_be_known_without_the_arm(facts):
 
 def test_the_table_tells_the_rest(facts):
     told = table(status_of(facts))
+    curve = ", ".join(f"{each.value:.3f} with {each.num_labels}" for each in status_of(facts).curve[-6:])
+    assert told["curve"] == f"{curve} labels"
     assert told["labels"] == "270 to train on, 30 of 60 audit items"
     assert told["not labelled"] == "2 skipped, 1 flagged, 3 disputed"
     assert told["audit items skipped"].startswith("1; ")
@@ -135,7 +141,7 @@ def test_the_table_tells_the_rest(facts):
     assert "cost" not in told
     spent = table(status_of(replace(facts, cost=812.5, budget=800)))
     assert spent["cost"] == "812.5 so far"
-    assert spent["budget: stop"] == "812.5 of 800 of cost are used."
+    assert spent["budget: stop"] == "812.5 of 800 units of cost are used."
 
 
 def test_many_classes_are_summed_up(facts):
@@ -162,6 +168,12 @@ def test_json_holds_what_the_table_says(facts):
     assert [each["rule"] for each in found["advice"]] == ["agreement", "label change", "target", "budget", "forecast"]
     assert len(found["curve"]) == 10
     assert found["suspects"][0]["item"]["id"] == "s1"
+
+
+def test_two_people_of_one_opinion_have_no_kappa(facts):
+    status = status_of(replace(facts, annotators={"ann and bob": float("nan")}))
+    assert table(status)["annotators"] == "ann and bob: κ is undefined, because both gave the same answer throughout"
+    assert json.loads(json.dumps(status.as_dict(), allow_nan=False))["annotators"] == {"ann and bob": None}
 
 
 def test_reprs_are_short(facts):

@@ -221,6 +221,22 @@ def test_typical_points_come_from_the_largest_clusters_without_labels():
     assert found.tolist() == chosen
 
 
+def test_k_means_runs_on_one_thread(monkeypatch):
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    seen, original = [], KMeans.fit_predict
+
+    def watched(self, x):
+        seen.extend(pool["num_threads"] for pool in threadpool_info())
+        return original(self, x)
+
+    monkeypatch.setattr(KMeans, "fit_predict", watched)
+    with threadpool_limits(2):
+        k_means(torch.randn(30, 2, generator=torch.Generator().manual_seed(0)), 3, seed=0)
+    assert set(seen) == {1}
+
+
 def test_typiclust_finds_the_clusters_that_are_there():
     rng = np.random.default_rng(1)
     centres = 1000 + 50 * np.eye(4)
@@ -249,8 +265,8 @@ def test_a_mapped_pool_is_read_in_blocks(tmp_path):
         "from batchbalance import MaxHerding, select\n"
         "strategy = MaxHerding(max_targets=256)\n"
         "select(embeddings=np.random.rand(300, 4), batch_size=2)  # what torch sets up once\n"
-        "import batchbalance.batches.cover as cover, batchbalance.batches.distances as distances\n"
-        "for module in (cover, distances): module.BLOCK_NUMBERS = 2**18\n"
+        "from batchbalance.batches import cover, distances, targets\n"
+        "for module in (cover, distances, targets): module.BLOCK_NUMBERS = 2**18\n"
         "for mode in ('r', 'c'):\n"
         "    pool = np.load(sys.argv[1], mmap_mode=mode)\n"
         "    start = peak = anonymous()\n"

@@ -69,7 +69,7 @@ class LazyBounds:
             block: positions computed at first.
             growth: how much larger each further block is.
             largest_block: no block is larger.
-            keys: what positions are ranked by, a rising function of bounds; the bounds themselves if left out.
+            keys: what positions are ranked by, a rising function of bounds; the bounds themselves if omitted.
             floor: bounds up to this are not worth a look.
             max_share: give up once more than this share of the open positions would have to be looked at.
 

@@ -1,6 +1,6 @@
 """How a network is called: with batches that are a tensor, a dict or a tuple of tensors; and the logits it gives.
 
-A dict is handed over as keywords, a tuple as positions; a network whose ``forward`` takes neither gets it whole.
+A dict is passed as keywords, a tuple as positions; a network whose ``forward`` takes neither gets it whole.
 """
 
 import inspect
@@ -22,7 +22,7 @@ LABELS = ("labels", "label", "label_ids")  # keys of a dict that are no inputs
 
 
 def as_batch(given: Any) -> Batch:
-    """What a user or a DataLoader gives, as a batch; labels in a dict are left out.
+    """What a user or a DataLoader gives, as a batch; labels in a dict are ignored.
 
     Raises:
         ValueError: if it holds something else than tensors, or tensors of different numbers of rows.

@@ -58,7 +58,10 @@ def check_flag(name: str, value: Any) -> bool:
 
 def check_unit(name: str, value: SupportsFloat) -> float:
     """The value as a float, if it is a number in [0, 1]."""
-    number = math.nan if isinstance(value, bool | str) else float(value)
+    number = math.nan
+    if not isinstance(value, bool | str):
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
     if not 0 <= number <= 1:
         raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}")
     return number

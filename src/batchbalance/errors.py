@@ -51,6 +51,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def sentence(error: BaseException) -> str:
     """What an error says, in one line."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        what = {FileNotFoundError: "no such file", IsADirectoryError: "a folder where a file must be"}
+        return f"{what.get(type(error), error.strerror.lower())}: {error.filename}"
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return f"not enough memory: {said}; use smaller sizes" if is_out_of_memory(error) else said
 

@@ -46,6 +46,7 @@ class Journal:
         wait: wait until it is free, instead of refusing at once.
 
     Raises:
+        OSError: if the folder cannot be written to.
         BlockingIOError: if another process, or another `Journal` of this one, has it open, unless `wait`.
         FileFormatError: if a line other than the last one is damaged.
     """
@@ -56,6 +57,8 @@ class Journal:
         try:
             lock.acquire(timeout=-1 if wait else 0)
         except Timeout as error:
+            if not Path(lock.lock_file).exists():  # nobody has it: it could not be made
+                raise OSError(f"cannot write {path}: {path.parent} must be a folder that can be written to") from error
             raise BlockingIOError(f"{path} is in use by another process; wait until it ends, or stop it") from error
         with ExitStack() as closing:
             closing.callback(lock.release)

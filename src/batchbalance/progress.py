@@ -78,7 +78,7 @@ def progress(label: str, total: int | None, show: bool, stream: Any = None) -> I
         label: what is being done.
         total: the number of steps; None if it is not known.
         show: False shows nothing.
-        stream: the text file to write to; standard error if left out.
+        stream: the text file to write to; standard error if omitted.
     """
     stream = stream or sys.stderr
     listener = _listener.get()

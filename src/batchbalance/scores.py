@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.predictions import CHUNK_NUMBERS, Predictions, spans_of
+from batchbalance.predictions import CHUNK_NUMBERS, Predictions, mean_over_draws, spans_of
 from batchbalance.progress import Bar
 
 MEMORY_BUDGET = 2**28
@@ -128,7 +128,7 @@ def unsureness(predictions: Predictions, rows: Int[Tensor, " n"] | None = None) 
     num = predictions.num_points if rows is None else len(rows)
     for span in spans_of(num, CHUNK_NUMBERS // numbers):
         chunk = predictions.log_probs(span if rows is None else rows[span])
-        means = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), chunk.exp())
+        means = mean_over_draws(predictions.draw_weights.to(chunk), chunk.exp())
         total += float((1 - means.amax(dim=1)).double().sum())
     return total
 

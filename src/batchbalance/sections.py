@@ -1,5 +1,6 @@
 """Settings that people write: tables of named values, checked, with one sentence for a mistake."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -8,9 +9,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 
 from batchbalance.errors import UnknownNameError
 
+MAX_DRAWS = 100_000  # more than any memory holds of a pool
+
 # Strict: `true` is no number, "5" neither, and "no" is not false.
 Whole = Annotated[int, Field(ge=1, strict=True)]
-NumDraws = Annotated[int, Field(ge=1, le=100_000, strict=True)]  # more than any memory holds of a pool
+NumDraws = Annotated[int, Field(ge=1, le=MAX_DRAWS, strict=True)]
+Threads = Annotated[int, Field(ge=1, le=1024, strict=True)]  # with many more, a process dies
 NotNegative = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
 Model = TypeVar("Model", bound=BaseModel)
@@ -71,5 +75,8 @@ def parsed(build: Callable[[], Model]) -> Model:
             raise ValueError(str(cause)) from error
         if first["type"] == "missing":
             raise ValueError(f"`{where}` must be given, got none") from error
-        told = first["msg"].replace("Input should", "must")
+        told = re.sub(r"^\w+ should", "must", first["msg"]).replace(" after validation", "")
+        if first["type"] == "too_short":
+            least = first["ctx"]["min_length"]
+            told = f"must have at least {least} {'entry' if least == 1 else 'entries'}"
         raise ValueError(f"`{where}` {told}, got {first['input']!r}") from error

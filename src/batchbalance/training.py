@@ -58,11 +58,11 @@ class Recipe:
         momentum: of SGD.
         weight_decay: L2 penalty of the optimizer.
         batch_size: examples in a step, at least 2.
-        steps: how many steps are taken, each on the next examples of a pass through the set; 1,000 if left out.
-        samples_per_epoch: examples drawn with replacement in an epoch, at least 2; if left out, an epoch goes once
+        steps: how many steps are taken, each on the next examples of a pass through the set; 1,000 if omitted.
+        samples_per_epoch: examples drawn with replacement in an epoch, at least 2; if omitted, an epoch goes once
             through the set.
-        max_epochs: the run ends here at the latest; after 100 if left out.
-        patience: the run ends after this many epochs without a better validation accuracy; 3 if left out. The paper: 3
+        max_epochs: the run ends here at the latest; after 100 if omitted.
+        patience: the run ends after this many epochs without a better validation accuracy; 3 if omitted. The paper: 3
             for small batches and tabular data, 20 for large batches.
         class_weighted: weight the loss of a class by the inverse of its frequency.
         augmentation: "none", or "crop-flip" for images: a random crop after 4 pixels of padding, and a random mirror.
@@ -98,7 +98,7 @@ class Recipe:
         return steps >= self.steps if self.steps is not None else epochs >= (self.max_epochs or MAX_EPOCHS)
 
     def _check_length(self) -> None:
-        """Check what says how long a run is, and fill in what is left out."""
+        """Check what says how long a run is, and fill in what is omitted."""
         least = {"steps": 1, "samples_per_epoch": 2, "max_epochs": 1, "patience": 1}
         given = [name for name in least if getattr(self, name) is not None]
         for name in given:
@@ -169,7 +169,7 @@ def fit(
         inputs: (N, ...) in the type of the weights; a dict or a tuple of such tensors; a Dataset, or a DataLoader, of
             which the data set and the `collate_fn` are used.
         labels: (N,) classes, int64, from 0 to num_classes − 1.
-        recipe: optimizer, sizes, length; the defaults of `Recipe` if left out.
+        recipe: optimizer, sizes, length; the defaults of `Recipe` if omitted.
         num_classes: C.
         validation: inputs and labels for early stopping, if the recipe is one of epochs. Without them, the last
             weights are kept.
@@ -245,7 +245,7 @@ def _check_outputs(model: nn.Module, batch: Batch, num_classes: int) -> None:
     check_dtype(model, batch)
     if looks_like_probs(logits_of(model.eval(), batch, num_classes)):
         raise ValueError(
-            "the model must give logits, got rows that are non-negative and sum to 1; leave its softmax out, which the "
+            "the model must give logits, got rows that are non-negative and sum to 1; remove its softmax, which the "
             "loss applies"
         )
 
@@ -261,9 +261,7 @@ def fresh_model(model_factory: Any, seed: int, device: str | torch.device) -> nn
     """A newly built network whose initial weights are a function of `seed`."""
     if isinstance(model_factory, nn.Module):
         name = type(model_factory).__name__
-        raise ValueError(
-            f"`model_factory` must build a network, got a built {name}; hand over a function, not its result"
-        )
+        raise ValueError(f"`model_factory` must build a network, got a built {name}; pass a function, not its result")
     with seeded(seed, device):
         model = model_factory()
     if not isinstance(model, nn.Module):
@@ -292,7 +290,9 @@ def set_channels_last(model: nn.Module) -> None:
 
 
 def check_finite(model: nn.Module) -> None:
-    """Raise ValueError if a weight is NaN or infinite."""
+    """Raise ValueError if a weight is NaN or infinite, or if this is no network at all."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"the model must be a network, an nn.Module, got {model!r}")
     buffers = dict(model.named_buffers())
     for name, value in [*model.named_parameters(), *buffers.items()]:
         # A buffer may hold infinities on purpose, as the mask of a causal attention does.
@@ -345,7 +345,7 @@ def logits_of(model: nn.Module, batch: Batch, num_classes: int) -> Tensor:
     if logits.shape != (num_rows(batch), num_classes):
         raise ValueError(
             f"the model must give ({num_rows(batch)}, {num_classes}) logits, got {tuple(logits.shape)}; "
-            "build it for `num_classes` classes, or say binary=True if it gives the one logit of two classes"
+            "build it for `num_classes` classes, or pass binary=True if it gives the one logit of two classes"
         )
     return logits
 

@@ -273,7 +273,7 @@ class BalanceObjective:
         return PointTerms(probs, deficits)
 
     def gains(self, positions: Int[Tensor, " p"] | None = None, bar: Bar | None = None) -> Float[Tensor, " p"]:
-        """Gains of some positions (all if left out) in working precision, float64, without the scale."""
+        """Gains of some positions (all if omitted) in working precision, float64, without the scale."""
         rows = self.candidates if positions is None else self.candidates[positions]
         cache, slots = self._cache, self._slots
         if cache is None:

@@ -36,7 +36,7 @@ class Edges:
         design: how the pairs were chosen: "disjoint", "random", "all" or "partition".
         threshold: τ, the share of the reference set that an edge must exceed.
         num_reference: points of the reference set that were compared.
-        num_reference_given: points that were handed over, before subsampling.
+        num_reference_given: points that were given, before subsampling.
     """
 
     pairs: Int[Tensor, "K 2"]
@@ -49,7 +49,7 @@ class Edges:
 
     @property
     def num_draws(self) -> int:
-        """S, the number of draws."""
+        """The number of draws, S."""
         return self.draws.num
 
     @property
@@ -95,7 +95,14 @@ class Edges:
 
 
 class EdgeSettings(Section):
-    """Which pairs of draws are told apart: τ fixed, or ratio · ε; the pairs looked at; the reference set's size."""
+    """Which pairs of draws are compared, and by how much they must differ.
+
+    Attributes:
+        ratio: τ / ε: the threshold is this share of the validation error.
+        threshold: τ itself, instead of `ratio`.
+        pairs: `disjoint` joins each draw with one other, `all` joins all; or a number of random pairs.
+        max_reference: a larger reference set is sampled down to this size.
+    """
 
     table = "[edges]"
     ratio: Share = DEFAULT_RATIO
@@ -122,8 +129,8 @@ def hamming_distances(
 
     Args:
         reference: predictions on the reference set.
-        pairs: (K, 2) pairs of draws; all pairs if left out.
-        rows: the points to compare on; all if left out.
+        pairs: (K, 2) pairs of draws; all pairs if omitted.
+        rows: the points to compare on; all if omitted.
 
     Returns:
         Counts, int64: (K,) for given pairs, else the symmetric (S, S) matrix.
@@ -165,7 +172,7 @@ def connect(
         pairs: "disjoint" joins draw i with draw i + ⌊S/2⌋ as in the paper (an odd last draw with draw 0), a
             number takes that many distinct random pairs, "all" takes every pair.
         seed: for random pairs and for subsampling the reference set.
-        max_reference: a larger reference set is subsampled to this size, 10,000 if left out; "all" keeps it whole.
+        max_reference: a larger reference set is subsampled to this size, 10,000 if omitted; "all" keeps it whole.
     """
     tau = check_unit("threshold", threshold)
     chosen, design = choose_pairs(reference.num_draws, pairs, seed)

@@ -45,7 +45,7 @@ class ConfigurationEstimator:
         model: predictions and edges.
         num_samples: M; None enumerates every configuration for ever.
         generator: for the sampled configurations.
-        dtype: precision of the estimate; the predictions' if left out.
+        dtype: precision of the estimate; the predictions' if omitted.
     """
 
     def __init__(

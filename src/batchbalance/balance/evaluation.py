@@ -67,7 +67,7 @@ def evaluate_batch(
         exclude: points that neither the random batches nor the best batch may contain.
         offset: as in the strategy that the batch is compared with.
         seed: for the random batches.
-        device: where to compute; where the predictions are if left out.
+        device: where to compute; where the predictions are if omitted.
     """
     rows = check_indices("indices", indices, predictions.num_points)
     if not len(rows):

@@ -28,7 +28,7 @@ class HypothesisTable:
     Args:
         likelihoods: (H, N, C) probabilities p(y | h, x) of each label of each point under each hypothesis.
         classes: (H,) equivalence class of each hypothesis, any whole numbers.
-        prior: (H,) probabilities of the hypotheses; equal if left out.
+        prior: (H,) probabilities of the hypotheses; equal if omitted.
         rule: "ec2" or "eced". EC² cuts at probability 0 only, so use it where labels are free of noise.
 
     Attributes:

@@ -190,18 +190,22 @@ class Shard:
         return Offer(int(self.positions[contenders[best]]), float(exact[best]), largest, num_evaluations)
 
     def _largest(self, num: int) -> Tensor:
+        """The largest gains, or bounds where a gain is out of date: what the upper bound of the run is made of."""
         return self._bounds.values.topk(min(num, len(self.positions))).values.exp()
 
     def _log(self, gains: Tensor) -> Tensor:
+        """Logs of gains in units of the objective: `gains` come without the scale of the survival."""
         return gains.log() + self.objective.survival.log_scale
 
     def _evaluate_all(self, bar: Bar | None = None) -> None:
         self._bounds.set(self._log(self.objective.gains(bar=bar)))
 
     def _refresh(self, keys: Callable[[Tensor], Tensor], margin: float, bar: Bar | None) -> None:
-        """Evaluate every position anew that could still be the best or nearly so.
+        """Evaluate again every position that could still be the best or nearly so.
 
-        Lazy steps that turn into full passes cost more than they spare, so that after some in a row laziness rests.
+        Gains only fall from step to step, so an old gain is a bound: a position whose bound is below the best new gain
+        needs no look. If bounds rule too few out, the step becomes a full pass and costs more than it spared. After
+        several such steps in a row, some full passes are made without trying.
         """
         if self._is_first:
             self._is_first = False
@@ -266,7 +270,7 @@ class OneShard:
         return self._objective.num_candidates
 
     def offers(self, step: Step, show: bool) -> Sequence[Offer]:
-        """One offer."""
+        """The offer of the one shard there is."""
         with shown_progress("scoring points", self.num_candidates, show) as bar:
             return [self._shard.offer(step, bar)]
 
@@ -340,7 +344,7 @@ class _GreedyRun:
         return self._survival.log_total - self._first.log_total if self._first.log_total > -math.inf else -math.inf
 
     def best_position(self, show: bool = False) -> int | None:
-        """The next pick, or None if no candidate gains anything."""
+        """The next pick, or None if no candidate gains anything; also lowers the bound on the best batch."""
         step = replace(self._step, chosen=torch.tensor(self.chosen, dtype=torch.long))
         offers = self._offers(step, show)
         if all(offer.too_small for offer in offers):
@@ -354,12 +358,13 @@ class _GreedyRun:
         return None if best.position < 0 else best.position
 
     def _offers(self, step: Step, show: bool) -> Sequence[Offer]:
+        """One offer from each shard, and their evaluations counted."""
         offers = self._shards.offers(step, show)
         self.num_evaluations += sum(offer.num_evaluations for offer in offers)
         return offers
 
     def add(self, position: int) -> None:
-        """Take a point into the batch, and what it takes from the survival."""
+        """Add a point to the batch, and remove from the survival what the point discounts."""
         discounts, kept = self._shards.factors(position)
         self.gains.append(float((self._survival.scaled * discounts).sum()) * math.exp(self._survival.log_scale))
         self._survival.multiply(kept)

@@ -35,10 +35,10 @@ def badge(
         probs: mean probabilities (N, C); or those of every draw (N, S, C).
         embeddings: mean embeddings (N, D); or with probabilities of every draw, embeddings of every draw
             (N, S, D): the gradient is then the mean of the gradients of the draws, which costs S·C·D a point and pick.
-        batch_size: B.
+        batch_size: B, the number of points to choose.
         generator: draws the points.
-        candidates: (n,) ascending indices of the points that may be chosen; all if left out.
-        weights: of the draws, with probabilities of every draw; equal if left out.
+        candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
+        weights: of the draws, with probabilities of every draw; equal if omitted.
 
     Returns:
         (B,) indices in the order chosen; (B,) distance of each to the nearest one before it, float64; for the

@@ -119,9 +119,9 @@ def batch_bald(
 
     Args:
         predictions: of the pool.
-        batch_size: B.
+        batch_size: B, the number of points to choose.
         generator: draws the configurations; not touched while they are exact.
-        candidates: (n,) ascending indices of the points that may be chosen; all if left out.
+        candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
         max_configurations: largest number of label configurations of positive probability that is kept exactly.
         num_samples: M, the configurations kept after that.
         memory_budget: bytes to use above the input and the table of configurations.

@@ -27,10 +27,10 @@ def cluster_margin(
     Args:
         probs: mean probabilities.
         embeddings: of the pool.
-        batch_size: B.
-        candidates: (n,) ascending indices of the points that may be chosen; all if left out.
+        batch_size: B, the number of points to choose.
+        candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
         margin_factor: how many points are clustered, as a multiple of B.
-        num_clusters: where the tree of clusters is cut; B if left out.
+        num_clusters: where the tree of clusters is cut; B if omitted.
 
     Returns:
         (B,) indices in the order chosen, a tie to the lowest; (B,) one minus the margin of each, float64.

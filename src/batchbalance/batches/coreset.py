@@ -19,8 +19,8 @@ def k_center(
 
     Args:
         embeddings: of the pool.
-        batch_size: B.
-        candidates: (n,) ascending indices of the points to cover and to choose from; all if left out.
+        batch_size: B, the number of points to choose.
+        candidates: (n,) ascending indices of the points to cover and to choose from; all if omitted.
         labelled: embeddings of the labelled points, the first centres. Without them the point nearest to the mean
             of the candidates comes first.
 

@@ -14,7 +14,7 @@ products nor how the pool is cut ever changes a batch; ties go to the lowest pos
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -22,129 +22,21 @@ from torch import Tensor
 
 from batchbalance import threads
 from batchbalance.balance.greedy import Offer
-from batchbalance.batches.distances import BLOCK_NUMBERS, nearest_distances
+from batchbalance.batches.distances import BLOCK_NUMBERS
+from batchbalance.batches.targets import Kernel, Targets
 from batchbalance.bounds import LazyBounds
 from batchbalance.predictions import spans_of
 from batchbalance.progress import Bar, progress
 from batchbalance.ranking import quantised
 from batchbalance.seeds import generator
 
-Kernel = Literal["gaussian", "ball"]
 Rows = Callable[[Int[Tensor, " p"]], Float[Tensor, "p D"]]  # embeddings of some points, by their place in the pool
 
 MAX_TARGETS, TARGETS_PER_PICK = 4096, 40  # targets at most, unless the batch is large
 CACHE_LIMIT = 3 * 2**28  # bytes of bounds on similarities that are kept at most
 NUM_RANDOM_BATCHES = 20
-BOUNDARY = 1e-12  # relative; a squared distance that is so close to the radius is inside
 FIRST_BLOCK, LARGEST_BLOCK = 128, 1024  # candidates looked at before the first check, and at most at a time
-EXACT_BLOCK = 4  # candidates measured by differences at a time, at first
-
-
-def squared_length(targets: Float[Tensor, "T D"], batch_size: int) -> float:
-    """ℓ² = 2σ²: the median over targets of the squared distance to the k-th nearest other one, k = |T| / B.
-
-    Only distinct targets count, so that copies do not make it 0; k is rounded and clipped to 1 … |T| − 1. With a single
-    distinct target there is no distance, and ℓ² = 1.
-    """
-    points = targets.unique(dim=0).double()
-    num = len(points)
-    if num == 1:
-        return 1.0
-    k = min(max(round(num / batch_size), 1), num - 1)
-    shifted = points - points.median(dim=0).values  # one point far away must not cost the others their digits
-    norms = shifted.square().sum(dim=1)
-    found = torch.empty(num, dtype=torch.float64, device=points.device)
-    for span in spans_of(num, BLOCK_NUMBERS // num):
-        apart = torch.addmm(norms, shifted[span], shifted.T, alpha=-2)  # a constant of the row is left out
-        apart[torch.arange(len(apart)), torch.arange(span.start, span.stop)] = -torch.inf
-        neighbours = apart.kthvalue(k + 1, dim=1).indices
-        found[span] = (points[span] - points[neighbours]).square().sum(dim=1)
-    return max(float(found.quantile(0.5)), torch.finfo(torch.float64).tiny)
-
-
-class Targets:
-    """What is to be covered, and how near a point is to it.
-
-    Args:
-        points: (T, D) embeddings of the targets.
-        weights: (T,) what each is worth; not negative.
-        kernel: "gaussian", κ = exp(−d² / ℓ²); or "ball", κ = 1 up to the distance ℓ.
-        squared_length: ℓ².
-        labelled: (L, D) embeddings of points that cover already.
-    """
-
-    def __init__(
-        self,
-        points: Float[Tensor, "T D"],
-        weights: Float[Tensor, " T"],
-        kernel: Kernel,
-        squared_length: float,
-        labelled: Float[Tensor, "L D"] | None = None,
-    ) -> None:
-        self.points = points.double()
-        self.weights = weights.to(points.device, torch.float64)
-        self.kernel, self.squared_length = kernel, squared_length
-        self.total = float(self.weights.sum())
-        self.covered = torch.zeros_like(self.weights)
-        if labelled is not None and len(labelled):
-            nearest = nearest_distances(self.points, labelled.to(self.points)).to(points.device)
-            self.covered = self._similarity(nearest.square() / squared_length)
-        self._centre = self.points.median(dim=0).values
-        scaled = (self.points - self._centre) / math.sqrt(squared_length)
-        norms = scaled.square().sum(dim=1)
-        # float32 will do unless its rounding would blur most bounds, as with tight clusters that are far apart
-        blurred = 4 * float(norms.quantile(0.9)) * self._rounding(torch.float32)
-        self.dtype = torch.float32 if blurred <= 0.01 else torch.float64
-        self._scaled = (2 * scaled).to(self.dtype)
-        self._norms = norms
-
-    def __len__(self) -> int:
-        return len(self.points)
-
-    @property
-    def num_features(self) -> int:
-        """D."""
-        return self.points.shape[1]
-
-    def similarities(self, rows: Float[Tensor, "p D"]) -> Float[Tensor, "p T"]:
-        """κ of points and targets, measured by differences in float64."""
-        apart = torch.cdist(rows.double(), self.points, compute_mode="donot_use_mm_for_euclid_dist")
-        return self._similarity(apart.square_() / self.squared_length)
-
-    def similarity_bounds(self, rows: Float[Tensor, "p D"], *, slack: bool = True) -> Float[Tensor, "p T"]:
-        """κ by a matrix product in working precision; with `slack` never less than it is."""
-        rounding = self._rounding(self.dtype) if slack else 0.0
-        shifted = ((rows.double() - self._centre) / math.sqrt(self.squared_length)).to(self.dtype)
-        norms = shifted.double().square().sum(dim=1)
-        own, other = ((each * (1 - rounding) - rounding).to(self.dtype) for each in (norms, self._norms))
-        squared = torch.addmm(
-            other, shifted, self._scaled.T, alpha=-1
-        )  # in place from here on: it is the largest array
-        squared += own.unsqueeze(1)
-        if not (bool(own.isfinite().all()) and bool(other.isfinite().all())):
-            squared.nan_to_num_(nan=0.0)  # numbers beyond the range of floats: nothing is known, so the bound is 1
-        return self._similarity(squared.clamp_min_(0))
-
-    def bounds_of(self, bounds: Float[Tensor, "p T"], covered: Float[Tensor, " T"]) -> Float[Tensor, " p"]:
-        """Upper bounds on gains from upper bounds on κ, float64."""
-        so_far = covered.to(self.dtype)
-        so_far = torch.where(so_far.double() > covered, so_far.nextafter(torch.zeros_like(so_far)), so_far)
-        gains = (bounds - so_far).clamp_min_(0) @ self.weights.to(self.dtype)
-        return gains.double().cpu() * (1 + self._rounding(self.dtype, len(self)))
-
-    def gains(self, rows: Float[Tensor, "p D"], covered: Float[Tensor, " T"]) -> Float[Tensor, " p"]:
-        """What points add to F, measured by differences in float64."""
-        return ((self.similarities(rows) - covered).clamp_min_(0) @ self.weights).cpu()
-
-    def _similarity(self, squared: Tensor) -> Tensor:
-        """κ of squared distances in units of ℓ²; overwrites them."""
-        if self.kernel == "gaussian":
-            return squared.neg_().exp_()
-        return (squared <= 1 + BOUNDARY).to(squared.dtype)
-
-    def _rounding(self, dtype: torch.dtype, num_terms: int | None = None) -> float:
-        """How far a sum of products may be off, as a share of the sizes of its terms."""
-        return 4 * torch.finfo(dtype).eps * math.sqrt(num_terms or self.num_features)
+EXACT_BLOCK = 1  # candidates measured by differences at a time, at first
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,12 +46,23 @@ class CoverStep:
     Attributes:
         covered: (T,) the cover of each target so far.
         chosen: positions chosen so far.
-        batch_size: B.
+        batch_size: B, the number of points to choose.
     """
 
     covered: Float[Tensor, " T"]
     chosen: Int[Tensor, " b"]
     batch_size: int
+
+
+@dataclass(frozen=True, eq=False)
+class CoverOffer(Offer):
+    """The best point of a shard of candidates.
+
+    Attributes:
+        similarity: (T,) its κ to every target, measured by differences; None if no point gains anything.
+    """
+
+    similarity: Float[Tensor, " T"] | None = None
 
 
 class CoverShard:
@@ -186,16 +89,17 @@ class CoverShard:
         self._candidates, self._positions = candidates, positions
         self._bounds = LazyBounds(len(candidates))
         self._covered = targets.covered
+        self._best = (-math.inf, -1, targets.covered)  # the largest gain measured, whose it is, and κ of that point
         self._is_first = True
         num_kept = min(cache_bytes, CACHE_LIMIT) // (len(targets) * targets.dtype.itemsize)
         self._kept = torch.empty(min(num_kept, len(candidates)), len(targets), dtype=targets.dtype)
         self._slots = torch.full((len(candidates),), -1)
         self._num_kept = 0
 
-    def offer(self, step: CoverStep, bar: Bar | None = None) -> Offer:
+    def offer(self, step: CoverStep, bar: Bar | None = None) -> CoverOffer:
         """The point of largest gain."""
         bounds, done = self._bounds, self._bounds.num_evaluations
-        self._covered = step.covered
+        self._covered, self._best = step.covered, (-math.inf, -1, step.covered)
         bounds.close(torch.isin(self._positions, step.chosen))
         if self._is_first:
             self._first_pass(bar or Bar())
@@ -212,8 +116,13 @@ class CoverShard:
         keys = quantised(bounds.values)
         best = int(keys.argmax())  # the first of the largest
         if not float(keys[best]) > 0:
-            return Offer(-1, -math.inf, largest, num_evaluations)
-        return Offer(int(self._positions[best]), float(keys[best]), largest, num_evaluations)
+            return CoverOffer(-1, -math.inf, largest, num_evaluations)
+        _, whose, similarity = self._best
+        if whose != best:  # a tie went to a lower position
+            similarity = self._targets.similarities(self._rows(self._candidates[[best]]))[0]
+        return CoverOffer(
+            int(self._positions[best]), float(keys[best]), largest, num_evaluations, similarity=similarity
+        )
 
     def _first_pass(self, bar: Bar) -> None:
         self._is_first = False
@@ -222,7 +131,7 @@ class CoverShard:
         keep_all = len(self._kept) == num
 
         def fill(span: slice) -> None:
-            found = self._targets.similarity_bounds(self._rows(self._candidates[span]))
+            found = self._similarity_bounds(self._candidates[span])
             if keep_all:
                 self._kept[span] = found.cpu()
             gains[span] = self._targets.bounds_of(found, self._covered)
@@ -234,7 +143,12 @@ class CoverShard:
         self._bounds.set(gains)
 
     def _gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        return self._targets.gains(self._rows(self._candidates[positions]), self._covered)
+        similarities = self._targets.similarities(self._rows(self._candidates[positions]))
+        gains = self._targets.gains(similarities, self._covered)
+        largest = int(gains.argmax())
+        if float(gains[largest]) > self._best[0]:
+            self._best = float(gains[largest]), int(positions[largest]), similarities[largest].clone()
+        return gains
 
     def _upper_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         """Upper bounds on gains, from what is kept and from matrix products."""
@@ -245,10 +159,22 @@ class CoverShard:
             gains[is_kept] = self._targets.bounds_of(kept, self._covered)
         new = positions[~is_kept]
         if len(new):
-            found = self._targets.similarity_bounds(self._rows(self._candidates[new]))
+            found = self._similarity_bounds(self._candidates[new])
             self._keep(new, found)
             gains[~is_kept] = self._targets.bounds_of(found, self._covered)
         return gains
+
+    def _similarity_bounds(self, places: Int[Tensor, " p"]) -> Float[Tensor, "p T"]:
+        """Upper bounds on κ; where a candidate is a target, its products may be known."""
+        which = self._targets.cloud.known(places)
+        is_known = which >= 0
+        if not bool(is_known.any()):
+            return self._targets.similarity_bounds(self._rows(places))
+        found = torch.empty(len(places), len(self._targets), dtype=self._targets.dtype, device=self._covered.device)
+        found[is_known] = self._targets.own_bounds(which[is_known])
+        if not bool(is_known.all()):
+            found[~is_known] = self._targets.similarity_bounds(self._rows(places[~is_known]))
+        return found
 
     def _keep(self, positions: Int[Tensor, " p"], found: Float[Tensor, "p T"]) -> None:
         """Keep as many as there is room for."""
@@ -263,7 +189,7 @@ class CoverShard:
 class CoverShards(Protocol):
     """The candidates of a run, in one part or many, here or on other machines."""
 
-    def offers(self, step: CoverStep, show: bool) -> Sequence[Offer]:
+    def offers(self, step: CoverStep, show: bool) -> Sequence[CoverOffer]:
         """The best point of each part."""
 
 
@@ -327,7 +253,7 @@ class _OneShard:
             problem.targets, problem.rows, problem.candidates, positions, cache_bytes=problem.cache_bytes
         )
 
-    def offers(self, step: CoverStep, show: bool) -> Sequence[Offer]:
+    def offers(self, step: CoverStep, show: bool) -> Sequence[CoverOffer]:
         """One offer."""
         with progress("scoring points", self._num, show) as bar:
             return [self._shard.offer(step, bar)]
@@ -338,7 +264,7 @@ def cover(problem: CoverProblem, shards: CoverShards | None = None) -> Covering:
 
     Args:
         problem: what is to be covered, by which points.
-        shards: the candidates; those of this process if left out.
+        shards: the candidates; those of this process if omitted.
     """
     shards = shards or _OneShard(problem)
     targets, covered = problem.targets, problem.targets.covered
@@ -355,11 +281,11 @@ def cover(problem: CoverProblem, shards: CoverShards | None = None) -> Covering:
             largest = largest.topk(min(problem.batch_size, len(largest))).values
             upper_bound = min(upper_bound, sum(gains) + float(largest.sum()))
             best = min(offers, key=lambda offer: (-offer.key, offer.position))
-            if best.position < 0:
+            if best.similarity is None:
                 filled_from = len(chosen)
                 break
-            similarity = targets.similarities(problem.rows(problem.candidates[[best.position]]))[0]
-            gains.append(float((similarity - covered).clamp_min(0) @ targets.weights))
+            similarity = best.similarity.to(covered)
+            gains.append(float(targets.gains(similarity.unsqueeze(0), covered)))
             covered = torch.maximum(covered, similarity)
             chosen.append(best.position)
             bar.advance()
@@ -438,14 +364,13 @@ def cover_value(problem: CoverProblem, found: Covering) -> Cover:
 
 def _random_coverage(problem: CoverProblem) -> float:
     """The mean of F over random batches, in working precision."""
-    targets, total = problem.targets, 0.0
-    for repeat in range(NUM_RANDOM_BATCHES):
-        stream = generator(problem.seed, "random-baseline", repeat)
-        picks = torch.randperm(len(problem.candidates), generator=stream)[: problem.batch_size]
-        covered = targets.covered
-        for span in spans_of(len(picks), BLOCK_NUMBERS // max(len(targets), targets.num_features)):
-            rows = problem.rows(problem.candidates[picks[span].sort().values])
-            found = targets.similarity_bounds(rows, slack=False).amax(dim=0)
-            covered = torch.maximum(covered, found.double())
-        total += float(covered @ targets.weights)
-    return total / NUM_RANDOM_BATCHES
+    targets, num = problem.targets, len(problem.candidates)
+    streams = [generator(problem.seed, "random-baseline", repeat) for repeat in range(NUM_RANDOM_BATCHES)]
+    picks = torch.cat([torch.randperm(num, generator=stream)[: problem.batch_size] for stream in streams])
+    batches = torch.arange(NUM_RANDOM_BATCHES).repeat_interleave(problem.batch_size).to(targets.covered.device)
+    covered = targets.covered.to(targets.dtype).repeat(NUM_RANDOM_BATCHES, 1)
+    for span in spans_of(len(picks), BLOCK_NUMBERS // max(len(targets), targets.num_features)):
+        found = targets.similarity_bounds(problem.rows(problem.candidates[picks[span]]), slack=False)
+        for batch in batches[span].unique().tolist():
+            covered[batch] = torch.maximum(covered[batch], found[batches[span] == batch].amax(dim=0))
+    return float((covered.double() @ targets.weights).mean())

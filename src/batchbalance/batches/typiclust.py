@@ -34,9 +34,9 @@ def typiclust(
 
     Args:
         embeddings: of the pool.
-        batch_size: B.
+        batch_size: B, the number of points to choose.
         seed: for k-means.
-        candidates: (n,) ascending indices of the points to choose from; all if left out.
+        candidates: (n,) ascending indices of the points to choose from; all if omitted.
         labelled: embeddings of the labelled points.
         max_clusters: the largest number of clusters.
 
@@ -57,13 +57,14 @@ def typiclust(
 
 
 def k_means(points: Float[Tensor, "n D"], num_clusters: int, seed: int) -> Int[Tensor, " n"]:
-    """The cluster of each point."""
+    """The cluster of each point, on one thread: a step is short, and threads would wait for each other in it."""
     from sklearn.cluster import KMeans, MiniBatchKMeans  # takes longer to import than all the rest
     from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
 
     make = KMeans if len(points) <= MANY_POINTS else MiniBatchKMeans
     means = make(min(num_clusters, len(points)), n_init=1, random_state=derived_seed(seed, "k-means") % 2**32)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: some stay empty
         return torch.from_numpy(means.fit_predict(points.float().cpu().numpy())).long()
 

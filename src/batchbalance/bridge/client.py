@@ -95,7 +95,7 @@ class Server:
             except InterruptedRequestError as error:
                 if waited >= self._patience:
                     raise ConnectionError(
-                        f"no answer from {self.url} in {waited:.0f} s; start it and repeat this; nothing is lost"
+                        f"no answer from {self.url} in {waited:.0f} s; start it and run this again; nothing is lost"
                     ) from error
                 pause = min(pause, LONGEST_PAUSE, self._patience - waited)
                 self._sleep(pause)
@@ -132,9 +132,9 @@ class Server:
                 method, f"{self.url}{path}", timeout=TIMEOUT, allow_redirects=False, **request
             )
         except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
-            raise InterruptedRequestError(f"{self.url} went away; repeat the command") from error
+            raise InterruptedRequestError(f"{self.url} stopped answering; run the command again") from error
         if response.status_code in AWAY:
-            raise InterruptedRequestError(f"{self.url} is away for a moment ({response.status_code})")
+            raise InterruptedRequestError(f"{self.url} is unavailable for a moment ({response.status_code})")
         return response
 
     def _content(self, response: requests.Response, path: str) -> Any:

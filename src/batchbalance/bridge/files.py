@@ -52,7 +52,7 @@ def write_export(
         raise UnknownNameError("format", form, FORMATS)
     if form == "csv":
         if only_open or image_url is not None:
-            raise ValueError("`only_open` and `image_url` must be left out for format csv; batch.csv has what is open")
+            raise ValueError("`only_open` and `image_url` must not be given for format csv; batch.csv has what is open")
         return project.export(path, predictions=predictions)
     items = items_of(project, predictions=predictions, only_open=only_open)
     classes = project.classes
@@ -104,7 +104,7 @@ def tell_file(
         project: the project.
         path: a CSV file; or, ending in `.json` or `.jsonl`, an export of Label Studio (JSON, JSON_MIN) or Argilla, or
             lines of JSON of ours, of doccano or of Prodigy.
-        annotator: who answered; where it is left out, what the file says.
+        annotator: who answered; where it is omitted, what the file says.
         id_column: of a CSV file.
         label_column: of a CSV file; else the name of the choices or of the question.
     """

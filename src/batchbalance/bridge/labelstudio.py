@@ -20,6 +20,7 @@ from batchbalance.bridge.items import ITEM, shown_data
 from batchbalance.bridge.link import Link, check_config
 from batchbalance.bridge.tasks import Annotation, annotations_of, rank_score
 from batchbalance.bridge.uploads import Uploads
+from batchbalance.errors import NothingLeftError
 from batchbalance.project import Project
 from batchbalance.project.answers import Told
 
@@ -182,7 +183,7 @@ def is_anything_left(project: Project) -> bool:
         return True
     try:
         project.ask(None, ASKER)
-    except ValueError:
+    except NothingLeftError:
         return False
     return True
 

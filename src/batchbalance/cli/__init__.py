@@ -1,6 +1,9 @@
 """The `batchbalance` command; one file per group of commands, registered by being imported here."""
 
 import gc
+import io
+import sys
+from contextlib import suppress
 
 from batchbalance.cli import embed, experiments, label, labelstudio, project, project_changes, report, run, select
 from batchbalance.cli.app import app
@@ -16,6 +19,12 @@ def main() -> None:
 
     Imports make hardly any garbage, but so many objects that looking for it takes a fifth of a command's start.
     So commands import with collection off, and call `imports_done` afterwards.
+
+    A character that the terminal or a pipe has no code for, such as τ on Windows, is written as an escape.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):  # of a stream whose file was exchanged
+                stream.reconfigure(errors="backslashreplace")
     gc.disable()
     app()

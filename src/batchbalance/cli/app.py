@@ -30,7 +30,7 @@ Ray = Annotated[
     str | None,
     typer.Option(
         metavar="[ADDRESS]",
-        help="Work on a Ray cluster: its host:port, auto to find it, local to start one; alone: found or started.",
+        help="Run on a Ray cluster: host:port, auto to find one, local to start one; alone: found or else started.",
     ),
 ]
 
@@ -78,15 +78,16 @@ def options_of(command: Callable[..., None]) -> dict[str, str]:
     for name, hint in get_type_hints(command, include_extras=True).items():
         for option in getattr(hint, "__metadata__", ()):
             if isinstance(option, OptionInfo):
-                spelled: list[Any] = [option.default, *(option.param_decls or ()), f"--{name.replace('_', '-')}"]
-                found[name] = next(each for each in spelled if str(each).startswith("--"))
+                given = [str(each) for each in (option.default, *(option.param_decls or ())) if str(each)[:1] == "-"]
+                spelled = [each for each in given if each.startswith("--")] or given
+                found[name] = spelled[0] if spelled else f"--{name.replace('_', '-')}"
     return found
 
 
 def as_options(message: str, options: Mapping[str, str]) -> str:
     """A message with `values` as --values, and so on for each option of a command."""
     for name, option in options.items():
-        message = message.replace(f"`{name}=True`", option)
+        message = message.replace(f"{option} (`{name}=True`)", option).replace(f"`{name}=True`", option)
         message = re.sub(rf"`{name}='?([\w.-]+)'?`", rf"{option} \1", message).replace(f"`{name}`", option)
     return re.sub(r"use `from_\w+`, or say", "say", message) if options else message
 

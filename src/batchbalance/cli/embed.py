@@ -31,30 +31,32 @@ def embed_command(
         typer.Option(
             "--encoder",
             help="efficientnet-lite0 (default for images), wordllama (for texts), table (for other rows), tfidf, "
-            "timm:MODEL, sentence-transformers:MODEL, or your own package.module:function.",
+            "pixels (for tiny images), timm:MODEL, sentence-transformers:MODEL, or your own package.module:function.",
         ),
     ] = None,
     ids_output: Annotated[
-        Path | None, typer.Option(help="The file for the ids; default e.ids.txt beside e.npy.")
+        Path | None, typer.Option(help="The file to write the ids to; default e.ids.txt beside e.npy.")
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(help="The column of the texts, default 'text'; of a table one to take.")
+        list[str] | None, typer.Option(help="The column of the texts, default 'text'; for a table, a column to use.")
     ] = None,
     id_column: Annotated[
-        str | None, typer.Option("--id", help="The column of the ids; default 'id', else the row number from 0.")
+        str | None, typer.Option("--id", help="The column of the ids; default 'id', or else the row number from 0.")
     ] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="A column of a table not to take, as the label.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column of a table to ignore, such as the label.")] = None,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out damaged files and empty texts, and name them.")
+        bool, typer.Option("--skip-bad", help="Skip damaged files and empty texts, and list them.")
     ] = False,
-    batch_size: Annotated[int | None, typer.Option(help="Items at a time; default 64 images, else 1024.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Items in a batch; default 64 for images, else 1024.")] = None,
     image_size: Annotated[
-        int | None, typer.Option(help="Pixels of the square an image is scaled to; default the encoder's own.")
+        int | None, typer.Option(help="Side in pixels of the square an image is scaled to; default: the encoder's own.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Where to compute, as cuda; default the CPU.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="The device to compute on, such as cuda; default: the CPU.")
+    ] = None,
 ) -> None:
     """Turn images, texts or a table into embeddings, one row of numbers for each."""
-    with reported_errors():
+    with reported_errors(embed_command):
         from batchbalance.encoders import DEFAULTS, embed, encoder, open_items
 
         imports_done()
@@ -81,13 +83,13 @@ def embed_command(
                 progress=True,
             )
         except KeyboardInterrupt:
-            complain("stopped", "complete batches are kept; the same command goes on from there")
+            complain("stopped", "complete batches are kept; the same command continues from there")
             raise typer.Exit(130) from None
         show(made, items.kind, output, ids_output or ids_path(output), time.perf_counter() - started)
 
 
 def show(made: "Embeddings", kind: str, output: Path, ids: Path, seconds: float) -> None:
-    """What was left out, and what came out."""
+    """Tell what was skipped, and what was written."""
     for _, reason in made.skipped[:SKIPPED_SHOWN]:
         complain("skipped", reason)
     if len(made.skipped) > SKIPPED_SHOWN:

@@ -12,7 +12,7 @@ from batchbalance.cli.app import app, imports_done, out, reported_errors
 
 @app.command("experiments")
 def experiments_command(
-    name: Annotated[str | None, typer.Argument(help="Show this one alone, with its laptop preset.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show only this one, with its laptop preset.")] = None,
 ) -> None:
     """List the figures and tables of the paper that can be run by name."""
     with reported_errors():
@@ -35,12 +35,13 @@ def analyse_command(
     preset: Annotated[str, typer.Option(help="paper, laptop or smoke.")] = "laptop",
     output: Annotated[Path, typer.Option(help="The folder for the figure and its numbers.")] = Path("analyses"),
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where published data sets are; else BATCHBALANCE_DATA, else a cache folder.")
+        Path | None,
+        typer.Option(help="The folder of published data sets; default: BATCHBALANCE_DATA, or else a cache folder."),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads to compute with.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same numbers; but for times.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same numbers, except for times.")] = 0,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting, as options.repeats=3; repeatable.")
+        list[str] | None, typer.Option("--set", help="Change a setting, such as options.repeats=3; repeatable.")
     ] = None,
 ) -> None:
     """Make one of the paper's figures that are not learning curves."""

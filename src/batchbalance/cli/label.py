@@ -13,20 +13,20 @@ from batchbalance.cli.app import app, complain, imports_done, out, reported_erro
 
 @app.command("label")
 def label_command(
-    project: Annotated[Path, typer.Argument(metavar="PROJECT", help="The folder of the project.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0 for a free one.")] = 8420,
+    project: Annotated[Path, typer.Argument(metavar="PROJECT", help="The project's folder.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 8420,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
-    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     annotators: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="People who label; each gets a link of their own.")
     ] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another name that this server goes by, such as that of a proxy.")
     ] = None,
-    certfile: Annotated[Path | None, typer.Option(help="A certificate, to serve by TLS.")] = None,
+    certfile: Annotated[Path | None, typer.Option(help="A TLS certificate, to serve over HTTPS.")] = None,
     keyfile: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
     allow_imports: Annotated[
-        bool, typer.Option("--allow-imports", help="Import code that project.toml names by path.")
+        bool, typer.Option("--allow-imports", help="Import code that project.toml names as package.module:Name.")
     ] = False,
 ) -> None:
     """Label a project in the browser, one key for each item. Ctrl-C ends it; every answer is saved at once."""
@@ -39,13 +39,17 @@ def label_command(
         if keyfile is not None and certfile is None:
             raise ValueError("`keyfile` needs `certfile` beside it")
         names = [name for name in (annotators or "").split(",") if name.strip()]
+        if annotators is not None and not names:
+            raise ValueError(f"`annotators` must be names with commas between them, got {annotators!r}")
         serving = Serving(host, port, checked_people(names), tuple(allow_host or ()), certfile, keyfile)
         imports_done()
 
         def ready(addresses: dict[str | None, str]) -> None:
             if not serving.is_local:
                 how = "" if certfile else ", and what it sends can be read on the way: use --certfile or an SSH tunnel"
-                complain("warning", f"other machines can reach this server{how}; give links only to whom they are for")
+                complain(
+                    "warning", f"other machines can reach this server{how}; give each link only to the person it is for"
+                )
             for who, address in addresses.items():
                 if who is not None:
                     out.print(Text(f"{who}:"), soft_wrap=True)
@@ -54,4 +58,4 @@ def label_command(
                 threading.Timer(0.5, webbrowser.open, [next(iter(addresses.values()))]).start()
 
         serve(project, serving, ready, allow_imports=allow_imports)
-        complain("ended", "every answer is saved; the same command goes on")
+        complain("ended", "every answer is saved; the same command continues")

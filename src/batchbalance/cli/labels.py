@@ -44,6 +44,7 @@ def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
         num_points: N.
     """
     from batchbalance.encoders.rows import open_rows
+    from batchbalance.labels.names import is_blank
 
     rows = open_rows(path)
     missing = next((column for column in ("id", "label") if column not in rows.columns), None)
@@ -56,6 +57,11 @@ def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
         row = position.get(name, position.get(name.strip()))
         if row is None:
             raise FileFormatError(f"{path} must name points of the pool, got {name!r}; {_advice(names, num_points)}")
+        if label and is_blank(label):
+            raise FileFormatError(
+                f"{path} must have a label or an empty cell for {name!r}, got {label!r}, which stands for none in many "
+                "tools; empty the cell, or give the class another name"
+            )
         if label and found.setdefault(row, label) != label:
             raise FileFormatError(
                 f"{path} must have one label for each id, got {found[row]!r} and {label!r} for {name!r}; keep one"
@@ -103,7 +109,7 @@ def learn(labels: Labels, embeddings: Path | None, strategy: "Strategy | str", s
                 "leave --strategy out to choose by embeddings alone"
             )
         known = f"all {len(rows)} labels are {classes[0]!r}" if classes else "no labels yet"
-        return Learned(rows, f"head         none: {known}, so that there is nothing to tell apart")
+        return Learned(rows, f"head         none: {known}, so there is nothing to distinguish")
     head = fitted_head(labels, InputFile.open(embeddings), seed)
     predictions = predicted(head, embeddings) if needs_predictions else None
     error = head.tuned.error if head.tuned is not None and uses(strategy, "validation_error") else None
@@ -147,7 +153,7 @@ def check_alone(**others: object) -> None:
 def _told(labels: Labels, head: "BayesianHead") -> str:
     known = f"head         {len(labels.of_rows):,} labels of {len(labels.classes)} classes"
     if head.tuned is None or head.tuned.error is None:
-        return f"{known}; too few to tell its accuracy by cross-validation"
+        return f"{known}; too few to estimate its accuracy by cross-validation"
     accuracy = f"{1 - head.tuned.error:.3f} on {head.tuned.num_held_out:,} of them"
     return f"{known}; cross-validated accuracy {accuracy}"
 

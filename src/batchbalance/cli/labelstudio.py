@@ -30,16 +30,16 @@ labelstudio = typer.Typer(
 app.add_typer(labelstudio, name="labelstudio")
 
 Guesses = Annotated[
-    bool, typer.Option("--guesses", help="Show the model's guess on each item, but never on audit items.")
+    bool, typer.Option("--guesses", help="Show the model's prediction on each item, but never on audit items.")
 ]
 
 
 @labelstudio.command("link")
 def link_command(
     folder: Folder,
-    url: Annotated[str, typer.Option(help="Where Label Studio is, as http://127.0.0.1:8080.")],
+    url: Annotated[str, typer.Option(help="The address of Label Studio, such as http://127.0.0.1:8080.")],
     project_number: Annotated[
-        int | None, typer.Option("--project", help="The project's number there; left out, one is made.")
+        int | None, typer.Option("--project", help="The project's number there; if omitted, a project is created.")
     ] = None,
 ) -> None:
     """Link a project to one in Label Studio; its labelling config is checked, or made from the classes."""
@@ -58,13 +58,13 @@ def link_command(
 def push_command(
     folder: Folder,
     n: Annotated[
-        int | None, typer.Option("-n", help="How many items; default those open there, or else the batch size.")
+        int | None, typer.Option("-n", help="How many items; default: those open there, or else the batch size.")
     ] = None,
     guesses: Guesses = False,
     every: Annotated[bool, typer.Option("--all", help="Create tasks for all items, not only for the batch.")] = False,
     allow_imports: Imports = False,
 ) -> None:
-    """Bring the next batch to Label Studio, to be labelled in its order. Pushing twice creates nothing twice."""
+    """Send the next batch to Label Studio, to be labelled in its order. Pushing twice creates no task twice."""
     with reported_errors(push_command):
         from batchbalance.bridge import push
 
@@ -78,7 +78,7 @@ def push_command(
 
 @labelstudio.command("pull")
 def pull_command(folder: Folder) -> None:
-    """Take in what was labelled, corrected and skipped in Label Studio, by whom, and how long it took."""
+    """Take in what was labelled, corrected and skipped in Label Studio, by whom, and in how much time."""
     with reported_errors(pull_command):
         from batchbalance.bridge import pull
 
@@ -94,12 +94,12 @@ def pull_command(folder: Folder) -> None:
 @labelstudio.command("sync")
 def sync_command(
     folder: Folder,
-    every: Annotated[str, typer.Option(help="How often to look, as 30s, 5min or 1h.")] = "30s",
-    rounds: Annotated[int | None, typer.Option(min=1, help="End after so many batches.")] = None,
+    every: Annotated[str, typer.Option(help="How often to check, such as 30s, 5min or 1h.")] = "30s",
+    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after this many batches.")] = None,
     guesses: Guesses = False,
     allow_imports: Imports = False,
 ) -> None:
-    """Keep pulling, and push the next batch whenever one is done; Ctrl-C ends it, and nothing is lost."""
+    """Keep pulling, and push the next batch whenever one is done. Ctrl-C stops; nothing is lost."""
     with reported_errors(sync_command):
         from batchbalance.bridge import sync
 
@@ -113,12 +113,12 @@ def sync_command(
 @labelstudio.command("serve")
 def serve_command(
     folder: Folder,
-    host: Annotated[str, typer.Option(help="The address to listen at; default this machine alone.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen at.")] = 9090,
+    host: Annotated[str, typer.Option(help="The address to listen on; default: this machine only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 9090,
     guesses: Guesses = False,
     allow_imports: Imports = False,
 ) -> None:
-    """Be an ML backend of Label Studio: serve its four routes until Ctrl-C. For most teams, sync is simpler."""
+    """Run as an ML backend for Label Studio until Ctrl-C. For most teams, sync is simpler."""
     with reported_errors(serve_command):
         from batchbalance.bridge.backend import Backend, backend_app
         from batchbalance.errors import MissingExtraError
@@ -134,7 +134,7 @@ def serve_command(
         say(f"an ML backend for {link.url}/projects/{link.project}/ at {at}; Ctrl-C ends it")
         say(f"there, in Settings: Model, Connect Model, {at}; and Webhooks, Add Webhook, {at}/webhook")
         say("on the same machine or network, start Label Studio with ML_BLOCK_LOCAL_IP=false")
-        say("and SSRF_PROTECTION_ENABLED=false: it refuses such addresses else")
+        say("and SSRF_PROTECTION_ENABLED=false: otherwise it refuses such addresses")
         config = uvicorn.Config(backend_app(backend), log_level="warning", access_log=False)
         uvicorn.Server(config).run(sockets=[at_port])
 
@@ -145,7 +145,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        complain("stopped", "what is done is kept; the same command goes on from there")
+        complain("stopped", "what is done is kept; the same command continues from there")
         raise typer.Exit(130) from None
 
 
@@ -155,7 +155,7 @@ def listening(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port))
     except OSError as error:
         raise OSError(
-            f"cannot listen at {host}, port {port}: {error.strerror or error}; give another --port"
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; give another --port"
         ) from error
 
 

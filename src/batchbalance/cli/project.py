@@ -18,20 +18,28 @@ if TYPE_CHECKING:
 CELL = 80  # characters of a text on the screen
 
 Folder = Annotated[Path, typer.Argument(metavar="PROJECT", help="The project's folder.")]
-As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who labels; leave it out if you work alone.")]
+As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who labels; omit it if you work alone.")]
 Imports = Annotated[
     bool, typer.Option("--allow-imports", help="Import code that project.toml names as package.module:Name.")
 ]
 
 
 def opened(folder: Path, *, allow_imports: bool = False) -> "Project":
-    """The project in a folder; what is worth knowing is told."""
+    """The project in a folder; its notes are printed."""
     from batchbalance.project import Project
 
     imports_done()
     project = Project.open(folder, allow_imports=allow_imports, progress=True)
     tell_notes(project.notes)
     return project
+
+
+def check_not_its_own(folder: Path, output: Path) -> None:
+    """Refuse to write over what a project is made of."""
+    from batchbalance.project.making import OWN_FILES
+
+    if output.resolve().parent == folder.resolve() and output.name in OWN_FILES:
+        raise ValueError(f"`output` must not be a file that the project is made of, got {output}; choose another name")
 
 
 def tell_notes(notes: Sequence[str]) -> None:
@@ -47,56 +55,66 @@ def say(text: str) -> None:
 
 @app.command("init")
 def init_command(
-    folder: Annotated[Path, typer.Argument(metavar="PROJECT", help="The folder to make.")],
-    classes: Annotated[str, typer.Option(help="The labels, as cat,dog,neither.")],
+    folder: Annotated[Path, typer.Argument(metavar="PROJECT", help="The folder to create.")],
+    classes: Annotated[str, typer.Option(help="The classes, such as cat,dog,neither.")],
     images: Annotated[Path | None, typer.Option(help="A folder of images.")] = None,
     texts: Annotated[
         Path | None, typer.Option(help="Texts: a CSV, TSV, JSONL, Parquet or .txt file, or a folder of .txt files.")
     ] = None,
-    table: Annotated[Path | None, typer.Option(help="A table, one item a row: CSV, TSV, JSONL or Parquet.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="A table, one item in each row: CSV, TSV, JSONL or Parquet.")
+    ] = None,
     embeddings: Annotated[
-        Path | None, typer.Option(help="Embeddings, one item a row: .npy; ids from e.ids.txt beside e.npy.")
+        Path | None, typer.Option(help="Embeddings, one item in each row: .npy; ids from e.ids.txt beside e.npy.")
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(help="The column of the texts, default 'text'; of a table one to take.")
+        list[str] | None, typer.Option(help="The column of the texts, default 'text'; for a table, a column to use.")
     ] = None,
     id_column: Annotated[
-        str | None, typer.Option("--id", help="The column of the ids; default 'id', else the row number from 0.")
+        str | None, typer.Option("--id", help="The column of the ids; default 'id', or else the row number from 0.")
     ] = None,
-    ids: Annotated[Path | None, typer.Option(help="With --embeddings: a file of ids, one a line.")] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="A column of a table not to take, as the label.")] = None,
+    ids: Annotated[Path | None, typer.Option(help="With --embeddings: a file of ids, one per line.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column of a table to ignore, such as the label.")] = None,
     cost: Annotated[
-        str | None, typer.Option(help="The column of what a label costs, or a CSV file of ids and costs.")
+        str | None, typer.Option(help="The column with the cost of a label, or a CSV file of ids and costs.")
     ] = None,
     test: Annotated[
-        Path | None, typer.Option(help="A CSV file of ids and labels to measure by; never asked nor trained on.")
+        Path | None,
+        typer.Option(help="A CSV file of ids and labels to measure accuracy on; never asked nor trained on."),
     ] = None,
     encoder: Annotated[
-        str | None, typer.Option(help="What makes embeddings; names as in 'batchbalance embed'.")
+        str | None, typer.Option(help="What computes the embeddings; names as in 'batchbalance embed'.")
     ] = None,
-    image_size: Annotated[int | None, typer.Option(help="Pixels of the square an image is scaled to.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side in pixels of the square an image is scaled to.")] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="What is trained: default bayesian-head; a posterior, network or estimator's path."),
+        typer.Option(help="What to train, default bayesian-head: a posterior, a network or an estimator's path."),
     ] = None,
-    strategy: Annotated[str | None, typer.Option(help="See 'batchbalance strategies'; default auto.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Questions of a batch; default 20.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="The strategy, default auto; see 'batchbalance strategies'.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Items in a batch; default 20.")] = None,
     audit: Annotated[
-        float | None, typer.Option(help="Share of items set aside to measure by, default 0.1; 0 for none.")
+        float | None, typer.Option(help="Share of items set aside to measure accuracy on; default 0.1, 0 for none.")
     ] = None,
     random_arm: Annotated[
-        float | None, typer.Option(help="Share of labels chosen at random, to compare with, as 0.2; default 0.")
+        float | None, typer.Option(help="Share of labels chosen at random for comparison, such as 0.2; default 0.")
     ] = None,
     annotators_per_item: Annotated[int | None, typer.Option(help="How many people label each item; default 1.")] = None,
-    target_accuracy: Annotated[float | None, typer.Option(help="Advise to stop from this accuracy on, as 0.9.")] = None,
-    budget: Annotated[float | None, typer.Option(help="Advise to stop after so many labels, or so much cost.")] = None,
-    instructions: Annotated[str | None, typer.Option(help="What people who label should know.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same answers: same questions.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged files and empty texts.")] = False,
+    target_accuracy: Annotated[
+        float | None, typer.Option(help="Advise to stop once accuracy reaches this, such as 0.9.")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Advise to stop after this many labels, or this much cost.")
+    ] = None,
+    instructions: Annotated[str | None, typer.Option(help="Instructions for the people who label.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed and same answers, same questions.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip damaged files and empty texts.")] = False,
 ) -> None:
-    """Make a project: say where your items are and what the labels can be."""
+    """Create a project: say where your items are, and name the classes."""
     with reported_errors(init_command):
         from batchbalance.project import Project
+        from batchbalance.project.settings import NAMES
 
         imports_done()
         try:
@@ -129,25 +147,26 @@ def init_command(
                 seed=seed,
             )
         except KeyboardInterrupt:
-            complain("stopped", f"what is done is kept; 'batchbalance ask {folder}' goes on from there")
+            complain("stopped", f"what is done is kept; 'batchbalance ask {folder}' continues from there")
             raise typer.Exit(130) from None
         tell_notes(project.notes)
-        say(f"{folder}: {len(project):,} {project.settings.data.kind}, classes {', '.join(project.classes)}")
+        say(f"{folder}: {len(project):,} {NAMES[project.settings.data.kind]}, classes {', '.join(project.classes)}")
         say(f"next: batchbalance ask {folder}")
 
 
 @app.command("ask")
 def ask_command(
     folder: Folder,
-    n: Annotated[int | None, typer.Option("-n", help="How many items; default the project's batch size.")] = None,
+    n: Annotated[int | None, typer.Option("-n", help="How many items; default: the project's batch size.")] = None,
     annotator: As = None,
     again: Annotated[bool, typer.Option("--again", help="Bring back items that were skipped.")] = False,
     memory_budget: Annotated[
-        str | None, typer.Option(help="Memory to take beside the embeddings, as 2GiB; default half of what is free.")
+        str | None,
+        typer.Option(help="Memory to use besides the embeddings, such as 2GiB; default: half of what is free."),
     ] = None,
     allow_imports: Imports = False,
 ) -> None:
-    """Choose the items to label next; write them to batch.csv, to be filled in, and to batch.html, to look at."""
+    """Choose the items to label next; write batch.csv to fill in and batch.html to look at."""
     with reported_errors(ask_command):
         project = opened(folder, allow_imports=allow_imports)
         sheet, page = batch_paths(folder, annotator)
@@ -182,7 +201,7 @@ def check_told(project: "Project", sheet: Path, annotator: str | None) -> None:
         answers = read_answers(sheet)
         untold = [each for each in answers if not project.is_told(each.id, each.label, each.annotator or annotator)]
     except (FileFormatError, ValueError) as error:
-        raise FileExistsError(f"{sheet} is there and cannot be read as answers ({error}); {advice}") from error
+        raise FileExistsError(f"{sheet} exists and cannot be read as answers ({error}); {advice}") from error
     if untold:
         raise FileExistsError(f"{sheet} has {len(untold)} labels that have not been told; {advice}")
 
@@ -215,11 +234,12 @@ def tell_command(
     annotator: As = None,
     id_column: Annotated[str | None, typer.Option("--id", help="The column of the ids; default 'id'.")] = None,
     label_column: Annotated[
-        str | None, typer.Option("--label", help="The column of the labels, or the name of the choices.")
+        str | None,
+        typer.Option("--label", help="The column of the labels, or the name of the choices in Label Studio."),
     ] = None,
     allow_imports: Imports = False,
 ) -> None:
-    """Take in labels: batch.csv with its label column filled in, any part of it; or a file of another tool."""
+    """Take in labels: batch.csv, filled in wholly or in part, or a file of another tool."""
     with reported_errors(tell_command):
         from batchbalance.bridge import tell_file
 
@@ -240,7 +260,7 @@ def tell_command(
 def status_command(
     folder: Folder,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Check the database for damage, and nothing else.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check the database for damage.")] = False,
     allow_imports: Imports = False,
 ) -> None:
     """Show labels, accuracy with its interval, what is open, and whether to stop; write status.html."""
@@ -279,14 +299,15 @@ def export_command(
         str, typer.Option("--format", help="csv, jsonl (also for doccano and Prodigy), label-studio or argilla.")
     ] = "csv",
     predictions: Annotated[
-        bool, typer.Option("--predictions", help="All items, with what the model predicts and how sure it is.")
+        bool, typer.Option("--predictions", help="Write all items, with the model's prediction and its probability.")
     ] = False,
     only_open: Annotated[
-        bool, typer.Option("--open", help="Only what was asked and has no answer yet, in its order; not for csv.")
+        bool,
+        typer.Option("--open", help="Write only items that were asked and not answered, in their order; not for csv."),
     ] = False,
     image_url: Annotated[
         str | None,
-        typer.Option(help="Where other tools find the folder of images; else they are written into the file."),
+        typer.Option(help="Where other tools find the folder of images; if omitted, images go into the file."),
     ] = None,
     allow_imports: Imports = False,
 ) -> None:
@@ -294,6 +315,7 @@ def export_command(
     with reported_errors(export_command):
         from batchbalance.bridge import write_export
 
+        check_not_its_own(folder, output)
         project = opened(folder, allow_imports=allow_imports)
         count = write_export(project, output, form, predictions=predictions, only_open=only_open, image_url=image_url)
         say(f"{count:,} items written to {output}")
@@ -302,14 +324,18 @@ def export_command(
 @app.command("predict")
 def predict_command(
     folder: Folder,
-    source: Annotated[Path, typer.Argument(metavar="NEW", help="New data like those of the project.")],
-    output: Annotated[Path | None, typer.Option(help="The CSV file to write; else they are shown.")] = None,
-    ids: Annotated[Path | None, typer.Option(help="For embeddings: a file of ids, one a line.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged files and empty texts.")] = False,
+    source: Annotated[Path, typer.Argument(metavar="NEW", help="New data of the same kind as the project's.")],
+    output: Annotated[
+        Path | None, typer.Option(help="The CSV file to write; if omitted, predictions are printed.")
+    ] = None,
+    ids: Annotated[Path | None, typer.Option(help="For embeddings: a file of ids, one per line.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip damaged files and empty texts.")] = False,
     allow_imports: Imports = False,
 ) -> None:
     """Predict the labels of new data."""
     with reported_errors(predict_command):
+        if output is not None:
+            check_not_its_own(folder, output)
         project = opened(folder, allow_imports=allow_imports)
         guesses = project.predict(source, ids=ids, skip_bad=skip_bad)
         rows = [(each.id, each.label, f"{each.probabilities[each.label]:.4f}") for each in guesses]

@@ -1,4 +1,4 @@
-"""`batchbalance skip`, `flag`, `comment`, `undo`, `add-items`, `add-class` and `rename-class`."""
+"""`batchbalance skip`, `flag`, `comment`, `correct`, `undo`, `add-items`, `add-class` and `rename-class`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,12 +8,12 @@ import typer
 from batchbalance.cli.app import app, reported_errors
 from batchbalance.cli.project import As, Folder, opened, say, tell_notes
 
-Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="The items.")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of the items.")]
 
 
 @app.command("skip")
 def skip_command(folder: Folder, ids: Ids, annotator: As = None) -> None:
-    """Pass items over that cannot be labelled; 'ask --again' brings them back."""
+    """Skip items that cannot be labelled; 'ask --again' brings them back."""
     with reported_errors(skip_command):
         opened(folder).skip(ids, annotator)
         say(f"{len(ids)} skipped")
@@ -26,7 +26,7 @@ def flag_command(
     note: Annotated[str, typer.Option(help="What is wrong with them.")] = "",
     annotator: As = None,
 ) -> None:
-    """Mark items that something is wrong with; they are exported with the note."""
+    """Flag items that have a problem; flags and notes are exported."""
     with reported_errors(flag_command):
         opened(folder).flag(ids, note, annotator)
         say(f"{len(ids)} flagged")
@@ -34,18 +34,31 @@ def flag_command(
 
 @app.command("comment")
 def comment_command(
-    folder: Folder, ids: Ids, text: Annotated[str, typer.Option(help="What to write.")], annotator: As = None
+    folder: Folder, ids: Ids, text: Annotated[str, typer.Option(help="The comment.")], annotator: As = None
 ) -> None:
-    """Write something about items."""
+    """Add a comment to items."""
     with reported_errors(comment_command):
         opened(folder).comment(ids, text, annotator)
         say(f"{len(ids)} commented")
 
 
+@app.command("correct")
+def correct_command(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="ID", help="The item.")],
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="What it should have been.")],
+    annotator: As = None,
+) -> None:
+    """Change a label that was told; with --as, the one of that person."""
+    with reported_errors(correct_command):
+        told = opened(folder).correct(name, label, annotator)
+        say(f"{name!r} is {label!r}" + ("" if told.corrected else ", as it was"))
+
+
 @app.command("undo")
 def undo_command(
     folder: Folder,
-    n: Annotated[int, typer.Option("-n", help="How many.")] = 1,
+    n: Annotated[int, typer.Option("-n", help="How many to undo.")] = 1,
     annotator: As = None,
 ) -> None:
     """Undo the last labels, skips, flags and comments, one at a time; with --as, those of that person."""
@@ -58,9 +71,9 @@ def undo_command(
 @app.command("add-items")
 def add_items_command(
     folder: Folder,
-    source: Annotated[Path, typer.Argument(metavar="NEW", help="More data like those of the project.")],
-    ids: Annotated[Path | None, typer.Option(help="For embeddings: a file of ids, one a line.")] = None,
-    cost: Annotated[str | None, typer.Option(help="The column of costs, or a CSV file of ids and costs.")] = None,
+    source: Annotated[Path, typer.Argument(metavar="NEW", help="More data of the same kind as the project's.")],
+    ids: Annotated[Path | None, typer.Option(help="For embeddings: a file of ids, one per line.")] = None,
+    cost: Annotated[str | None, typer.Option(help="The column with the costs, or a CSV file of ids and costs.")] = None,
 ) -> None:
     """Add items to a project; its labels stay as they are."""
     with reported_errors(add_items_command):
@@ -83,10 +96,10 @@ def add_class_command(folder: Folder, name: Annotated[str, typer.Argument(help="
 @app.command("rename-class")
 def rename_class_command(
     folder: Folder,
-    old: Annotated[str, typer.Argument(help="The class as it is called now.")],
-    new: Annotated[str, typer.Argument(help="What it is to be called.")],
+    old: Annotated[str, typer.Argument(help="Its present name.")],
+    new: Annotated[str, typer.Argument(help="Its new name.")],
 ) -> None:
-    """Give a class another name; its labels stay with it."""
+    """Rename a class; its labels stay with it."""
     with reported_errors(rename_class_command):
         project = opened(folder)
         project.rename_class(old, new)

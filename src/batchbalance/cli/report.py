@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.table import Table
@@ -12,6 +12,7 @@ from batchbalance.cli.app import app, complain, imports_done, out, reported_erro
 
 if TYPE_CHECKING:
     from batchbalance.lab.report import Table as ReportTable
+    from batchbalance.lab.report.curves import Drawn
 
 
 @app.command("report")
@@ -19,16 +20,21 @@ def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold some.")],
     output: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("report"),
     only: Annotated[
-        list[str] | None, typer.Option(help="The label of a run to show, as in the table; repeat it for more.")
+        list[str] | None, typer.Option(help="Show only the run with this label, as in the table; repeatable.")
     ] = None,
     control: Annotated[
-        str | None, typer.Option(help="The label of the run to compare with; default the run of random.")
+        str | None, typer.Option(help="The label of the run to compare with; default: the run of random.")
     ] = None,
-    metric: Annotated[str, typer.Option(help="Of tables and tests; curves are drawn of all.")] = "accuracy",
-    at: Annotated[str | None, typer.Option(help="Label counts to look at, as 50,100.")] = None,
+    metric: Annotated[
+        str, typer.Option(help="The metric of tables and tests; curves are drawn for all metrics.")
+    ] = "accuracy",
+    at: Annotated[str | None, typer.Option(help="Label counts to show, such as 50,100.")] = None,
     target: Annotated[
-        float | None, typer.Option(help="The value to reach; default what the control's worst trial ends with.")
+        float | None, typer.Option(help="The value to reach; default: what the control's worst trial ends with.")
     ] = None,
+    curves: Annotated[
+        str, typer.Option(help="What curves show: means with 95 % intervals, or medians with quartiles.")
+    ] = "means",
 ) -> None:
     """Turn runs into plots and tables: an HTML page, Markdown, CSV, PNG and SVG."""
     with reported_errors(report_command):
@@ -45,6 +51,7 @@ def report_command(
             control=control,
             at=None if at is None else parse_counts(at),
             target=target,
+            curves=cast("Drawn", curves),
         )
         page = write_report(report, output, progress=sys.stderr.isatty())
         show(overview(report))

@@ -26,32 +26,35 @@ def run_command(
         str, typer.Argument(help="A TOML file that describes a comparison, or a name from 'batchbalance experiments'.")
     ],
     preset: Annotated[
-        str | None, typer.Option(help="For a name: paper, laptop or smoke; laptop if left out.", show_default=False)
+        str | None, typer.Option(help="For a name: paper, laptop (the default) or smoke.", show_default=False)
     ] = None,
     equal_draws: Annotated[
         bool | None,
         typer.Option(
             "--equal-draws/--paper-draws",
             help="For a name: the same 2K draws for all strategies, or K for those without edges, as in the paper. "
-            "Left out: as in the paper with --preset paper, equal otherwise.",
+            "Default: as in the paper with --preset paper, else equal.",
             show_default=False,
         ),
     ] = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where run directories are made or resumed.")] = Path("runs"),
+    runs_dir: Annotated[Path, typer.Option(help="Where run directories are created or resumed.")] = Path("runs"),
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where published data sets are; else BATCHBALANCE_DATA, else a cache folder.")
+        Path | None,
+        typer.Option(help="The folder of published data sets; default: BATCHBALANCE_DATA, or else a cache folder."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time; no number depends on it.")] = 1,
-    trials: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N − 1, instead of the file's number.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials to run at the same time; no result depends on it.")] = 1,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials to run, with seeds 0 to N − 1, instead of the file's number.")
+    ] = None,
     budget: Annotated[
         int | None, typer.Option(min=1, help="Training labels at the end, instead of the file's number.")
     ] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting, as posterior.num_draws=20; repeatable.")
+        list[str] | None, typer.Option("--set", help="Change a setting, such as posterior.num_draws=20; repeatable.")
     ] = None,
     allow_imports: Annotated[
         bool,
-        typer.Option("--allow-imports", help="Import what the file names by path, as mypackage.module:MyStrategy."),
+        typer.Option("--allow-imports", help="Import code that the file names, such as mypackage.module:MyStrategy."),
     ] = False,
     ray: Ray = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
@@ -66,7 +69,7 @@ def run_command(
 
         imports_done()
         if ray is not None and jobs != 1:
-            raise ValueError(f"--jobs must be left out with --ray, where the cluster's CPUs decide, got {jobs}")
+            raise ValueError(f"--jobs must not be given with --ray, where the cluster's CPUs decide, got {jobs}")
         ends = {"trials": trials, "budget": budget}
         changes = [*(changes or []), *(f"{key}={number}" for key, number in ends.items() if number is not None)]
         if is_file(config):
@@ -104,7 +107,7 @@ def run_command(
                 news = run_tasks_on_ray(tasks, ray)
             failed = follow(tasks, news)
         except KeyboardInterrupt:
-            complain("stopped", "complete rounds are kept; the same command goes on from there")
+            complain("stopped", "complete rounds are kept; the same command continues from there")
             raise typer.Exit(130) from None
         failed += lost_records(tasks, failed)
         seconds = time.perf_counter() - started

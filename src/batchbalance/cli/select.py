@@ -43,20 +43,24 @@ def select_command(
         list[Path] | None,
         typer.Argument(help="Predictions of the pool: .npy, .npz or .safetensors; files are joined."),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="See 'batchbalance strategies'; auto goes by what is given.")] = "auto",
-    option: Annotated[list[str] | None, typer.Option(help="An option of the strategy, as beta=2; repeatable.")] = None,
-    reference: Annotated[
-        Path | None, typer.Option(help="Predictions of the same draws on the reference set; else the pool.")
+    strategy: Annotated[
+        str, typer.Option(help="See 'batchbalance strategies'; auto decides by what is given.")
+    ] = "auto",
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the strategy, such as beta=2; repeatable.")
     ] = None,
-    validation_error: Annotated[float | None, typer.Option(help="Error rate ε on validation data.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Threshold τ itself, instead of ratio · ε.")] = None,
-    ratio: Annotated[float | None, typer.Option(help="τ / ε; 0.25 if left out.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Predictions of the same draws on the reference set; default: the pool.")
+    ] = None,
+    validation_error: Annotated[float | None, typer.Option(help="The error rate ε on validation data.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="The threshold τ itself, instead of ratio · ε.")] = None,
+    ratio: Annotated[float | None, typer.Option(help="The ratio τ / ε; default 0.25.")] = None,
     pairs: Annotated[
-        str | None, typer.Option(help="Pairs of draws: disjoint, all, or a number of random ones; else disjoint.")
+        str | None, typer.Option(help="Pairs of draws: disjoint (the default), all, or a number of random ones.")
     ] = None,
     values: Annotated[
         str | None,
-        typer.Option(help="What the files hold: probs, logits or log-probs. Default: their own word, or probs."),
+        typer.Option(help="What the files hold: probs, logits or log-probs; default: what they say, or else probs."),
     ] = None,
     axes: Annotated[str, typer.Option(help="Order of the axes: n points, s draws, c classes.")] = "nsc",
     embeddings: Annotated[
@@ -66,26 +70,30 @@ def select_command(
         Path | None, typer.Option(help="Features of labelled points outside the pool, as .npy.")
     ] = None,
     labelled: Annotated[
-        Path | None, typer.Option(help="Points of the pool that have labels, one a line, as in --exclude.")
+        Path | None, typer.Option(help="Points of the pool that have labels, one per line, as in --exclude.")
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="Labels so far, with columns id and label: a head is fitted on --embeddings, and predicts."),
+        typer.Option(help="Labels so far, with columns id and label; a head trained on --embeddings then predicts."),
     ] = None,
     ids: Annotated[
         list[Path] | None,
-        typer.Option(help="Names of the points, one a line; repeatable. Default e.ids.txt beside e.npy."),
+        typer.Option(help="Names of the points, one per line; repeatable; default e.ids.txt beside e.npy."),
     ] = None,
     exclude: Annotated[
-        Path | None, typer.Option(help="Points not to choose, one a line: ids if --ids is given, else indices from 0.")
+        Path | None,
+        typer.Option(help="Points not to choose, one per line: ids if --ids is given, else indices from 0."),
     ] = None,
     max_reference: Annotated[
-        int | None, typer.Option(help="Use at most this many reference points; 10,000 if left out.")
+        int | None, typer.Option(help="Use at most this many reference points; default 10,000.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same batch.")] = 0,
-    device: Annotated[str | None, typer.Option(help="Where to compute, as cuda; default the CPU.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="The device to compute on, such as cuda; default: the CPU.")
+    ] = None,
     memory_budget: Annotated[
-        str | None, typer.Option(help="Memory to take beside the predictions, as 2GiB; default half of what is free.")
+        str | None,
+        typer.Option(help="Memory to use besides the predictions, such as 2GiB; default: half of what is free."),
     ] = None,
     ray: Ray = None,
     one_round: Annotated[

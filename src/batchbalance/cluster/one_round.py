@@ -35,7 +35,7 @@ class ShardBatch:
 
 
 def random_parts(num_candidates: int, num_parts: int, seed: int) -> list[Int[Tensor, " _"]]:
-    """Positions of the candidates in ascending order, each in a part drawn at random; empty parts are left out."""
+    """Positions of the candidates in ascending order, each in a part drawn at random; empty parts are omitted."""
     owners = torch.randint(num_parts, (num_candidates,), generator=generator(seed, "one-round"))
     parts = [(owners == part).nonzero().flatten() for part in range(num_parts)]
     return [part for part in parts if len(part)]
@@ -55,7 +55,7 @@ class _Remembering(OneShard):
     first: Offer
 
     def offers(self, step: Step, show: bool) -> Sequence[Offer]:
-        """One offer."""
+        """The offer of this part; the first one is kept."""
         offers = super().offers(step, show)
         if not len(step.chosen):
             self.first = offers[0]

@@ -31,7 +31,7 @@ class SentPart:
     predictions: Predictions
 
     def load(self) -> tuple[Predictions, Int[Tensor, " n"]]:
-        """The numbers."""
+        """The predictions as they are, and the rows they stand for."""
         return self.predictions, torch.arange(self.predictions.num_points)
 
 

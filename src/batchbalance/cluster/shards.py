@@ -16,7 +16,7 @@ from torch import Tensor
 
 from batchbalance.balance.closed_form import BalanceModel, Survival
 from batchbalance.balance.greedy import Greedy, GreedyOptions, Offer, Step, greedy_over
-from batchbalance.batches.cover import Covering, CoverProblem, CoverStep, cover
+from batchbalance.batches.cover import Covering, CoverOffer, CoverProblem, CoverStep, cover
 from batchbalance.checks import check_whole
 from batchbalance.cluster.connection import connected_ray
 from batchbalance.cluster.one_round import ShardBatch, merged, random_parts
@@ -32,7 +32,7 @@ class RayExecutor:
         address: "host:port" of a running cluster; "auto" for one that runs on this machine, or the one that the
             variable RAY_ADDRESS names; "local" to start one on this machine; "any" for "auto" if there is one, else
             "local".
-        num_shards: parts of the pool, each on an actor with one CPU; as many as the cluster has CPUs if left out.
+        num_shards: parts of the pool, each on an actor with one CPU; as many as the cluster has CPUs if omitted.
         cache_bytes: what a worker may keep in memory to be faster.
         one_round: for slow networks: each worker picks a batch from random points, and the last choice is among those
             (``batchbalance.cluster.one_round``). The batch is another one, worth at least (1 − 1/e) / 2 of the best in
@@ -92,7 +92,7 @@ class RayExecutor:
     def greedy(self, model: BalanceModel, candidates: Int[Tensor, " n"], options: GreedyOptions) -> Greedy:
         """``balance.greedy.greedy`` on the candidates, spread over the cluster."""
         if self._one_round and options.beta is not None:
-            raise ValueError("`one_round` must be left out for strategies that sample their picks, got a power β")
+            raise ValueError("`one_round` must not be given for strategies that sample their picks, got a power β")
         shards = self.shards(model, candidates, options)
         try:
             if self._one_round:
@@ -104,7 +104,7 @@ class RayExecutor:
     def cover(self, problem: CoverProblem) -> Covering:
         """``batches.cover.cover`` with the candidates spread over the cluster, and all targets on every worker."""
         if self._one_round:
-            raise ValueError("`one_round` must be left out for strategies of coverage")
+            raise ValueError("`one_round` must not be given for strategies of coverage")
         shards = RayCoverShards(self._workers, problem, self._cache_bytes)
         try:
             return cover(problem, shards)
@@ -203,7 +203,7 @@ class RayCoverShards:
         ]
         workers.ask("build_cover", self._builds)
 
-    def offers(self, step: CoverStep, show: bool) -> Sequence[Offer]:
+    def offers(self, step: CoverStep, show: bool) -> Sequence[CoverOffer]:
         """The best point of each shard."""
         steps = [(self._workers.ray.put(step),)] * len(self._builds)
         return self._workers.ask("offer", steps, self._builds, build="build_cover", show=show)

@@ -12,7 +12,8 @@ from torch import Tensor
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, Survival
 from batchbalance.balance.edges import Edges
 from batchbalance.balance.greedy import GreedyOptions, Offer, Shard, Step
-from batchbalance.batches.cover import CoverShard, CoverStep, Targets
+from batchbalance.batches.cover import CoverShard, CoverStep
+from batchbalance.batches.targets import Targets
 from batchbalance.cluster.connection import MAX_LOSSES
 from batchbalance.cluster.one_round import ShardBatch, shard_batch
 from batchbalance.cluster.parts import Part

@@ -37,7 +37,7 @@ class Embeddings:
         vectors: (N, D) float32; memory-mapped if they are in a file.
         ids: N names.
         encoder: the name of the encoder.
-        skipped: id and reason of each item that was left out.
+        skipped: id and reason of each item that was skipped.
         num_resumed: how many of them an earlier start had made; all of them if the file was up to date.
     """
 
@@ -131,7 +131,9 @@ class _Work:
             num_resumed = self._resume(store)
             if store.started_over:
                 warnings.warn(
-                    f"the unfinished embeddings for {places.output} are made anew: {store.started_over}", stacklevel=3
+                    f"the unfinished embeddings for {places.output} are made again from the start: "
+                    f"{store.started_over}",
+                    stacklevel=3,
                 )
             self._go_on(store)
             skipped = [(name, reason) for batch in store.batches for name, reason in batch["skipped"]]
@@ -201,7 +203,7 @@ class _Work:
             self.encoder.fit(_Values(self.items, self.skip_bad))
 
     def _encoded(self, batch: list[Item]) -> tuple[list[str], Vectors | None, list[tuple[str, str]]]:
-        """The ids and vectors of a batch, and what was left out."""
+        """The ids and vectors of a batch, and what was skipped."""
         ids, values, skipped = [], [], []
         for item in batch:
             try:
@@ -231,7 +233,7 @@ class _Values:
 
 
 def _refusal(reason: str) -> FileFormatError:
-    return FileFormatError(f"{reason}; mend or remove it, or leave such items out with --skip-bad (`skip_bad=True`)")
+    return FileFormatError(f"{reason}; mend or remove it, or omit such items with `skip_bad=True`")
 
 
 def _key(batch: list[Item]) -> str:

@@ -38,7 +38,7 @@ def read_image(path: Path) -> "Image.Image":
     except (FileFormatError, FileNotFoundError, MemoryError):
         raise
     except Exception as error:  # Pillow's readers raise a dozen types for a damaged file
-        raise FileFormatError(f"image {path} is damaged or of another format: {_short(error, path)}") from error
+        raise FileFormatError(f"image {path} is damaged or of another format{_detail(error, path)}") from error
 
 
 def require_pillow() -> None:
@@ -49,6 +49,7 @@ def require_pillow() -> None:
         raise MissingExtraError("reading image files", "image") from error
 
 
-def _short(error: Exception, path: Path) -> str:
+def _detail(error: Exception, path: Path) -> str:
+    """What else Pillow says, if it says more than that it cannot read the file."""
     text = str(error).replace(repr(str(path)), "it").replace(repr(path), "it")
-    return text or type(error).__name__
+    return "" if text == "cannot identify image file it" else f": {text or type(error).__name__}"

@@ -57,13 +57,13 @@ class Items(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Item]:
-        """All of them."""
+        """Go through all items, in their order."""
 
 
 class Files(Items):
     """The images or the ``.txt`` files of a folder and the folders in it, in the order of their ids.
 
-    An id is the path within the folder, with ``/`` and in Unicode's normal form C. Hidden files are left out.
+    An id is the path within the folder, with ``/`` and in Unicode's normal form C. Hidden files are ignored.
     """
 
     def __init__(self, root: Path, paths: Sequence[Path], kind: Kind, notes: tuple[str, ...] = ()) -> None:
@@ -284,7 +284,7 @@ def _files(folder: Path, kind: Kind | None) -> Files:
         raise FileFormatError(f"{folder} must hold {wanted}, got none in {len(paths)} files; give another path")
     others = Counter(path.suffix.lower() or "no ending" for path in set(paths) - set(by_kind[kind]))
     told = ", ".join(f"{count} × {ending}" for ending, count in sorted(others.items()))
-    return Files(folder, by_kind[kind], kind, (f"other files left out: {told}",) if others else ())
+    return Files(folder, by_kind[kind], kind, (f"other files ignored: {told}",) if others else ())
 
 
 def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:

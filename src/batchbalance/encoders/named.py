@@ -6,7 +6,7 @@ from typing import Any
 from batchbalance.encoders.contract import Encoder, Kind, as_encoder
 from batchbalance.encoders.tables import Table
 from batchbalance.encoders.texts import SentenceTransformers, Tfidf, WordLlama
-from batchbalance.encoders.vision import EfficientNetLite0, Timm
+from batchbalance.encoders.vision import EfficientNetLite0, Pixels, Timm
 from batchbalance.errors import UnknownNameError
 from batchbalance.registry import imported
 
@@ -15,6 +15,7 @@ Factory = Callable[..., Encoder]
 # Name, or what stands before the colon of a model's name: the encoder, and the options that it takes.
 PLAIN: dict[str, tuple[Factory, tuple[str, ...]]] = {
     "efficientnet-lite0": (EfficientNetLite0, ("image_size", "device")),
+    "pixels": (Pixels, ("image_size",)),
     "wordllama": (WordLlama, ()),
     "tfidf": (Tfidf, ()),
     "table": (Table, ()),
@@ -31,10 +32,11 @@ def encoder(name: str, *, image_size: int | None = None, device: str | None = No
     """The encoder of a name.
 
     Args:
-        name: "efficientnet-lite0", "wordllama", "tfidf", "table", "timm:MODEL", "sentence-transformers:MODEL", or
-            "package.module:function" for a function `f(batch) -> (n, D)`, a class of encoders or an encoder.
+        name: "efficientnet-lite0", "pixels", "wordllama", "tfidf", "table", "timm:MODEL",
+            "sentence-transformers:MODEL", or "package.module:function" for a function `f(batch) -> (n, D)`, a class
+            of encoders or an encoder.
         image_size: pixels of the square that an encoder of images looks at.
-        device: where to compute, as "cuda"; the CPU if left out.
+        device: where to compute, as "cuda"; the CPU if omitted.
 
     Raises:
         UnknownNameError: if there is no encoder of that name.

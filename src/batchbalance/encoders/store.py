@@ -41,7 +41,7 @@ class Batch(TypedDict):
         rows: vectors that it gave.
         dim: numbers of a vector; 0 if it gave none.
         id_bytes: bytes of the file of ids that are its own.
-        skipped: id and reason of each item that was left out.
+        skipped: id and reason of each item that was skipped.
     """
 
     key: str

@@ -31,7 +31,7 @@ class Numbers:
 
     @property
     def width(self) -> int:
-        """Its features."""
+        """How many features the column becomes."""
         return 2 if self.gap_share else 1
 
     def features(self, cell: Any) -> list[float]:
@@ -60,7 +60,7 @@ class Categories:
 
     @property
     def width(self) -> int:
-        """Its features."""
+        """How many features the column becomes."""
         return len(self.shares)
 
     def features(self, cell: Any) -> list[float]:

@@ -62,7 +62,7 @@ class SentenceTransformers:
 
     Args:
         model: its name or folder, as "all-MiniLM-L6-v2".
-        device: where to compute; the CPU if left out.
+        device: where to compute; the CPU if omitted.
     """
 
     kind: Kind = "texts"

@@ -1,4 +1,4 @@
-"""Encoders of images: EfficientNet-Lite0, whose weights come in a package, and models of timm by name."""
+"""Encoders of images: plain pixels, EfficientNet-Lite0, whose weights come in a package, and models of timm by name."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,22 +11,45 @@ from torch import Tensor, nn
 
 from batchbalance.checks import check_whole
 from batchbalance.encoders.contract import Kind, first_line, state_digest, usable_device
+from batchbalance.encoders.images import require_pillow
 from batchbalance.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from PIL import Image
 
 IMAGE_SIZE = 224
+PIXELS_SIZE = 16
 MEAN, DEVIATION = 127.0, 128.0  # of the pixels that EfficientNet-Lite was trained on
 CONV_AND_NORM = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
+
+
+class Pixels:
+    """The pixels themselves, from 0 to 1: for images of a few pixels, such as digits, that no pretrained network knows.
+
+    Args:
+        image_size: pixels of the square that the middle of an image is scaled to, by means; 16 if omitted.
+    """
+
+    name = "pixels"
+    kind: Kind = "images"
+
+    def __init__(self, image_size: int | None = None) -> None:
+        require_pillow()
+        self.image_size = check_whole("image_size", PIXELS_SIZE if image_size is None else image_size)
+        self.dim = 3 * self.image_size**2
+        self.fingerprint = f"{self.name}/{self.image_size}"
+
+    def encode(self, batch: Sequence["Image.Image"]) -> Tensor:
+        """The pixels of some images: red, then green, then blue."""
+        return torch.stack([squared(image, self.image_size, "BOX").flatten() for image in batch]) / 255
 
 
 class EfficientNetLite0:
     """The 1,280 features before the last layer of EfficientNet-Lite0, trained on ImageNet; needs no network.
 
     Args:
-        image_size: pixels of the square that the middle of an image is scaled to; 224 as in its training if left out.
-        device: where to compute; the CPU if left out.
+        image_size: pixels of the square that the middle of an image is scaled to; 224 as in its training if omitted.
+        device: where to compute; the CPU if omitted.
     """
 
     name = "efficientnet-lite0"
@@ -61,8 +84,8 @@ class Timm:
 
     Args:
         model: its name, as "vit_small_patch14_dinov2.lvd142m".
-        image_size: pixels of the square that the model gets; its own size if left out.
-        device: where to compute; the CPU if left out.
+        image_size: pixels of the square that the model gets; its own size if omitted.
+        device: where to compute; the CPU if omitted.
     """
 
     kind: Kind = "images"
@@ -105,11 +128,11 @@ class Timm:
             return self._network(torch.stack([self._transform(image) for image in batch]).to(self._device))
 
 
-def squared(image: "Image.Image", side: int) -> Tensor:
+def squared(image: "Image.Image", side: int, method: str = "BICUBIC") -> Tensor:
     """The middle square of an image, scaled: (3, side, side) float32 of 0 to 255."""
     from PIL import Image, ImageOps
 
-    scaled = ImageOps.fit(image, (side, side), method=Image.Resampling.BICUBIC)
+    scaled = ImageOps.fit(image, (side, side), method=Image.Resampling[method])
     return torch.from_numpy(np.array(scaled)).permute(2, 0, 1).float()
 
 

@@ -28,13 +28,23 @@ from batchbalance.lab.records import changed_settings, settings_hash, strategy_l
 from batchbalance.networks import check_network, network_named, network_options
 from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
 from batchbalance.registry import check_paths
-from batchbalance.sections import Flag, NotNegative, Section, Whole, check_fields, check_keys, fields_of, parsed
-from batchbalance.strategies import AUTO, Strategy, strategy_named
+from batchbalance.sections import (
+    Flag,
+    NotNegative,
+    Section,
+    Threads,
+    Whole,
+    check_fields,
+    check_keys,
+    fields_of,
+    parsed,
+)
+from batchbalance.strategies import AUTO, Random, Strategy, strategy_named
 from batchbalance.training import Recipe
 
 MAX_TRIALS = 10_000
-# Settings that came after runs had been recorded. At these values, which are what was done before, they are left out of
-# the settings of a run, so that it is still found by its hash.
+# Settings that came after runs had been recorded. At these values, which are what was done before, they are omitted
+# from the settings of a run, so that it is still found by its hash.
 ADDED: dict[str, dict[str, Any]] = {
     "model": {"head": [512, 512], "hidden": 128, "round_up": False},
     "training": {"augmentation": "none", "steps": None},
@@ -48,7 +58,15 @@ ADDED: dict[str, dict[str, Any]] = {
 
 
 class DataSettings(Section):
-    """Which data: a name of `batchbalance.lab.data.DATASETS` or a path, and the options of `data.prepare`."""
+    """Which data, and the options of `data.prepare`.
+
+    Attributes:
+        name: a name of `batchbalance.lab.data.DATASETS`, or the path of your own data.
+        copies: how often each input occurs in the pool; 3 for `repeated-mnist` if omitted, else 1.
+        noise: the standard deviation of the noise that is added to each copy.
+        partial: accept a part of a published data set.
+        label: the column of the labels in a CSV file.
+    """
 
     table = "[data]"
     name: str
@@ -114,6 +132,10 @@ def _check_strategy(given: Any) -> Any:
     return {"name": given["name"], **strategy_named(given["name"], options).model_dump(mode="json")}
 
 
+def _check_cold_start(given: Any) -> Any:
+    return None if given is None else _check_strategy(given)
+
+
 def _check_split(given: Any) -> Any:
     if isinstance(given, dict):
         tupled = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
@@ -122,7 +144,21 @@ def _check_split(given: Any) -> Any:
 
 
 class Settings(Section):
-    """What all runs of a comparison share."""
+    """What all runs of a comparison share.
+
+    Attributes:
+        data: which data.
+        split: how many inputs go where; what is omitted is the paper's, or the default of your own data.
+        model: the name of a network, and its options, for posteriors that have one.
+        training: how networks are trained.
+        posterior: the kind of posterior, and its options.
+        edges: which pairs of draws are compared.
+        batch_size: labels asked for in a round.
+        cold_start: the strategy for as long as there is no label, of all but `random`; their own if omitted.
+        candidates: choose from a new random sample of so many points of the pool in every round; from all if omitted.
+        threads: of each process; a part of the settings, because it can change the last digits.
+        device: where to compute, as `cpu`, `cuda`, `cuda:1` or `mps`.
+    """
 
     table = "a run"
     data: DataSettings
@@ -134,8 +170,9 @@ class Settings(Section):
     )
     edges: EdgeSettings = Field(default_factory=EdgeSettings)
     batch_size: Whole
+    cold_start: Annotated[dict[str, Any] | None, BeforeValidator(_check_cold_start)] = None
     candidates: Whole | None = None
-    threads: Whole = 1
+    threads: Threads = 1
     device: Annotated[str, AfterValidator(_check_device)] = "cpu"
 
     @model_validator(mode="after")
@@ -172,6 +209,8 @@ class Settings(Section):
         if self.posterior.uses_recipe and self.training is None:
             content["training"] = asdict(Recipe())
         content = json.loads(json.dumps(content))
+        if self.cold_start is None:
+            del content["cold_start"]
         for path, defaults in ADDED.items():
             table: Any = content
             for key in path.split("."):
@@ -189,14 +228,18 @@ class RunConfig(Settings):
     @property
     def chosen_strategy(self) -> Strategy | str:
         """The strategy with its options, or "auto"; records name what that stood for in each round."""
-        options = {key: value for key, value in self.strategy.items() if key != "name"}
-        return AUTO if self.strategy["name"] == AUTO else strategy_named(self.strategy["name"], options)
+        return _strategy_of(self.strategy)
+
+    @property
+    def first_strategy(self) -> Strategy | str | None:
+        """The strategy for as long as there is no label; None if it is the same."""
+        return None if self.cold_start is None else _strategy_of(self.cold_start)
 
     @property
     def canonical(self) -> dict[str, Any]:
         """What is written into the run directory. Edge settings that the strategy does not use are the defaults.
 
-        Options of the strategy that are None are left out, so that one added later leaves older runs what they are.
+        Options of the strategy that are None are omitted, so that one added later leaves older runs what they are.
         """
         options = {key: value for key, value in self.strategy.items() if value is not None}
         content = {**self._canonical(), "strategy": options}
@@ -233,7 +276,15 @@ class RunConfig(Settings):
 
 
 class Comparison(Settings):
-    """A TOML file: shared settings, the strategies, and how far to go."""
+    """A TOML file: shared settings, the strategies, and how far to go.
+
+    Attributes:
+        strategies: names, or tables as `{name = "power-balance", beta = 2}` with options of the strategy, keys of
+            `[edges]` and `num_draws`.
+        trials: seeds 0 to trials − 1.
+        budget: training labels at the end, the initial set included; this or `target_error` must be given.
+        target_error: end once the validation error is this low.
+    """
 
     table = "the config"
     strategies: Annotated[list[Any], Field(min_length=1)]
@@ -265,6 +316,8 @@ class Comparison(Settings):
             entry = {key: value for key, value in entry.items() if key != "num_draws"}
         own = {key: entry[key] for key in EdgeSettings.model_fields if key in entry} if isinstance(entry, dict) else {}
         strategy = {key: value for key, value in entry.items() if key not in own} if own else entry
+        if strategy in (Random.name, {"name": Random.name}):
+            shared = {**shared, "cold_start": None}  # what the others are compared with is random from the start
         edges = self.edges.model_dump(exclude_unset=True)
         if "ratio" in own or "threshold" in own:  # one of them replaces whichever all strategies share
             edges = {key: value for key, value in edges.items() if key not in ("ratio", "threshold")}
@@ -283,6 +336,11 @@ def with_draws(posterior: PosteriorOptions, num_draws: int) -> PosteriorOptions:
     if content.get("test_draws") is not None and isinstance(num_draws, int):
         content["test_draws"] = min(content["test_draws"], num_draws)
     return type(posterior)(**content)
+
+
+def _strategy_of(table: dict[str, Any]) -> Strategy | str:
+    options = {key: value for key, value in table.items() if key != "name"}
+    return AUTO if table["name"] == AUTO else strategy_named(table["name"], options)
 
 
 def _edge_settings_used(strategy: Strategy | str) -> set[str]:

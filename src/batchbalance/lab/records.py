@@ -97,7 +97,7 @@ def open_trial(folder: Path, config: dict[str, Any], seed: int) -> Journal:
 def settled(records: Iterable[Record], path: Path, seed: int) -> list[Record]:
     """One record for each round, in order.
 
-    A run that is extended repeats its last round, this time with a batch; the later record goes before the earlier.
+    A run that is extended repeats its last round, this time with a batch; the later record takes precedence.
 
     Raises:
         FileFormatError: if rounds are missing or of another trial.

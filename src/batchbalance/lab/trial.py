@@ -157,6 +157,7 @@ class Trial:
             fit,
             ids=self._rows.tolist(),
             strategy=config.chosen_strategy,
+            cold_start=config.first_strategy,
             edges=config.edges,
             reference=None if pool_is_reference else TrainingRows(data, self._splits.reference, self._flat),
             candidates=config.candidates,

@@ -7,6 +7,12 @@ from torch import Tensor
 
 Id = int | str
 Label = int | str
+BLANKS = ("", "nan", "na", "n/a", "#n/a", "<na>", "null")  # in any case: what spreadsheets and pandas write for a gap
+
+
+def is_blank(label: str) -> bool:
+    """Whether a text stands for no label."""
+    return label.strip().lower() in BLANKS
 
 
 def plain(value: Any) -> Any:

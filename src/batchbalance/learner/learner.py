@@ -19,6 +19,7 @@ from batchbalance.labels import Id, Label, plain
 from batchbalance.learner.store import Known, Store
 from batchbalance.networks import Network
 from batchbalance.posteriors import (
+    POSTERIORS,
     EstimatorFit,
     Fit,
     Fitted,
@@ -58,16 +59,17 @@ class Learner:
             with `num_classes` and `input_shape` if it takes them; or a function of inputs, classes (int64) and a seed
             that gives a `Posterior`, a `Fitted` with the validation error, or None while the labels are too few.
         network: for options of a posterior that has one: the name of a network, or a function that builds it.
-        recipe: how networks are trained; the defaults of `Recipe` if left out.
+        recipe: how networks are trained; the defaults of `Recipe` if omitted.
         directory: where questions and answers are kept, made if it is not there; None keeps them in memory.
-        ids: N distinct names of the points; 0 to N − 1 if left out.
+        ids: N distinct names of the points; 0 to N − 1 if omitted.
         strategy: a name or a strategy object. "auto" covers the inputs before any label, and takes the strategy for
             predictions and embeddings afterwards; `selection` says which, and why.
+        cold_start: the strategy for as long as there is no label, as "max-herding"; `strategy` itself if omitted.
         edges: threshold or ratio, pairs, size of the reference set.
-        reference: inputs of the reference set, where draws are compared; the candidates themselves if left out.
+        reference: inputs of the reference set, where draws are compared; the candidates themselves if omitted.
         candidates: choose from a random sample of so many points each time; None chooses from all.
         seed: same seed, same data, same answers: same questions.
-        device: where to select; where the predictions are if left out.
+        device: where to select; where the predictions are if omitted.
         events: what the memory starts with, if there is no directory.
         on_phase: called with "train", "predict" and "select" as they begin.
 
@@ -88,6 +90,7 @@ class Learner:
         directory: str | os.PathLike[str] | None = None,
         ids: Iterable[Any] | None = None,
         strategy: str | Strategy = AUTO,
+        cold_start: str | Strategy | None = None,
         edges: EdgeSettings | None = None,
         reference: Any = None,
         candidates: SupportsIndex | None = None,
@@ -102,10 +105,11 @@ class Learner:
         self._fit = as_fit(model, len(named), network=network, recipe=recipe, device=device)
         if isinstance(self._inputs, Table) and isinstance(self._fit, PosteriorFit):
             raise ValueError(
-                f"`inputs` must be an array of numbers for this model, got a {type(inputs).__name__}; hand over a "
+                f"`inputs` must be an array of numbers for this model, got a {type(inputs).__name__}; pass a "
                 "classifier or pipeline as `model`, or `frame.to_numpy()` as inputs"
             )
         self._strategy = _as_strategy(strategy)
+        self._first = self._strategy if cold_start is None else _as_strategy(cold_start)
         self._edges = edges or EdgeSettings()
         self._reference = None if reference is None else _as_inputs(reference)
         self._candidates = None if candidates is None else check_whole("candidates", candidates)
@@ -119,7 +123,7 @@ class Learner:
 
     @property
     def labels(self) -> dict[Id, Label]:
-        """What was told so far."""
+        """The labels that were told so far."""
         ids, classes = self._store.ids, self._store.classes
         return {ids[row]: classes[label] for row, label in sorted(self._store.known().labels.items())}
 
@@ -203,9 +207,11 @@ class Learner:
 
     def _resolved(self, known: Known) -> tuple[Strategy, str | None]:
         """The strategy for what is known, and why "auto" chose it; None if it was named."""
-        if self._strategy is not None:
-            return self._strategy, None
-        has_labels, one = bool(known.labels), self._inputs[torch.zeros(1, dtype=torch.long)]
+        has_labels = bool(known.labels)
+        named = self._strategy if has_labels else self._first
+        if named is not None:
+            return named, None
+        one = self._inputs[torch.zeros(1, dtype=torch.long)]
         is_tensor = isinstance(one, Tensor)  # tables and texts have no embeddings here
         if not has_labels and not (is_tensor and one.is_floating_point()):
             return Random(), "auto chose 'random': there are no labels yet, and the inputs have no distances"
@@ -311,10 +317,13 @@ def as_fit(
     """What trains on labels, from any of the three forms that ``Learner`` takes."""
     if isinstance(model, nn.Module):
         raise ValueError(
-            f"`model` must build a network, got a built {type(model).__name__}; hand over a function, not its result"
+            f"`model` must build a network, got a built {type(model).__name__}; pass a function, not its result"
         )
     if isinstance(model, PosteriorOptions):
         return PosteriorFit(model, num_classes, network, recipe=recipe, device=device or "cpu")
+    if isinstance(model, Posterior):
+        wanted = f"posterior_options({model.kind!r})" if model.kind in POSTERIORS else "a function that fits one"
+        raise ValueError(f"`model` must be options of a posterior, got a {type(model).__name__}; hand over {wanted}")
     if not callable(model):
         raise TypeError(
             "`model` must be options of a posterior, a classifier, a function that builds a network, or a fit, got "

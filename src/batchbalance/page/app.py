@@ -47,7 +47,7 @@ class Page:
         self, desk: Desk, chooser: Chooser, people: Sequence[Who], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.desk, self.chooser, self._people, self._clock = desk, chooser, people, clock
-        self._pictures = None if desk.root is None else Pictures(desk.root)
+        self._pictures = Pictures(lambda: desk.roots) if desk.roots else None
         self._seen = dict.fromkeys(people, clock())
         self._first: dict[Who, str] = {}  # what a person undid comes first
 
@@ -75,6 +75,7 @@ class Page:
             "today": counts.today,
             "total": counts.total,
             "taken": desk.num_taken(who),
+            "skipped": desk.num_skipped(who),
             "choosing": {
                 "doing": choosing.doing, "done": choosing.done, "total": choosing.total, "trouble": choosing.trouble,
             },
@@ -107,6 +108,11 @@ class Page:
         if name is None:
             raise HTTPException(409, "There is nothing to undo.")
         self._first[who] = name
+        return self.situation(who)
+
+    def ask_skipped(self, who: Who) -> dict[str, Any]:
+        """Ask this person again what they skipped."""
+        self.desk.ask_skipped(who)
         return self.situation(who)
 
     def try_again(self, who: Who) -> dict[str, Any]:
@@ -152,7 +158,8 @@ class Page:
         self.chooser.explain(names)
         guesses = {name: (self.chooser.insight(name) or {}).get("guess") for name in names}
         tiles = [{"item": self.shown(name), "guess": guess} for name, guess in guesses.items() if guess is not None]
-        is_pending = not tiles and any(not self.chooser.is_explained(name) for name in names)
+        is_unexplained = any(not self.chooser.is_explained(name) for name in names)
+        is_pending = not tiles and (is_unexplained or bool(self.chooser.choosing(who).doing))
         return {"tiles": tiles, "note": GRID_NOTE, "isPending": is_pending}
 
     def progress(self) -> dict[str, Any]:
@@ -256,6 +263,7 @@ def make_app(page: Page) -> Starlette:
         post("/api/flag", lambda who, body: page.flag(who, body.item, body.note, body.is_true("skip"))),
         post("/api/undo", lambda who, _: page.undo(who)),
         post("/api/again", lambda who, _: page.try_again(who)),
+        post("/api/skipped", lambda who, _: page.ask_skipped(who)),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _told, ValueError: _told, OSError: _told})
@@ -278,7 +286,7 @@ class Body:
 
     @property
     def item(self) -> str:
-        """The id."""
+        """The id of the item that the request is about."""
         return self.text("item")
 
     @property
@@ -287,7 +295,7 @@ class Body:
         return self.text("note").strip()[:MOST_NOTE]
 
     def is_true(self, name: str) -> bool:
-        """A switch, off if it is left out."""
+        """A switch, off if it is omitted."""
         return self._value.get(name) is True
 
     @property
@@ -300,7 +308,7 @@ class Body:
 
     @property
     def answers(self) -> dict[str, str]:
-        """Labels by id."""
+        """The labels of the request, by id."""
         found = self._value.get("answers")
         if not isinstance(found, list) or not found:
             raise HTTPException(400, "The request must have a list of answers.")

@@ -81,8 +81,8 @@ class Desk(Protocol):
         """For people who label."""
 
     @property
-    def root(self) -> Path | None:
-        """The folder that images must be in."""
+    def roots(self) -> Sequence[Path]:
+        """The folders that images must be in; empty if items are no images."""
 
     @property
     def batch_size(self) -> int:
@@ -93,13 +93,19 @@ class Desk(Protocol):
         """Another number after anything has happened."""
 
     def item(self, name: str) -> Shown:
-        """An item."""
+        """What the page shows of an item."""
 
     def questions(self, who: Who) -> list[str]:
         """What a person was asked and has not answered, oldest first."""
 
     def num_taken(self, who: Who) -> int:
         """Open questions of others."""
+
+    def num_skipped(self, who: Who) -> int:
+        """Items that a person skipped and that still want an answer."""
+
+    def ask_skipped(self, who: Who) -> None:
+        """Ask a person again what they skipped."""
 
     def may_answer(self, name: str, who: Who) -> bool:
         """Whether a person was asked this item, or has answered or skipped it before."""

@@ -1,8 +1,9 @@
-"""Image files for a browser: raster images only, of a limited size, inside the folder of the project."""
+"""Image files for a browser: raster images only, of a limited size, inside the folders of the project."""
 
 import io
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,14 +26,14 @@ class Picture:
 
 
 class Pictures:
-    """Reads the images of a folder, and keeps small ones.
+    """Reads the images of some folders, and keeps small ones.
 
     Args:
-        root: the folder; files elsewhere, also by way of links, are refused.
+        roots: gives the folders; files elsewhere, also by way of links, are refused.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root = root.resolve()
+    def __init__(self, roots: Callable[[], Sequence[Path]]) -> None:
+        self._roots = roots
         self._small: OrderedDict[tuple[Path, str], Picture] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -66,7 +67,7 @@ class Pictures:
 
     def _inside(self, path: Path) -> Path:
         real = path.resolve()
-        if not real.is_relative_to(self._root):
+        if not any(real.is_relative_to(root) for root in map(Path.resolve, self._roots())):
             raise FileFormatError("This file leads out of the folder of the images.")
         if not real.is_file():
             raise FileFormatError("This file is gone.")

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 AUDIT_WHY = (
-    "It was drawn by lot to measure how good the model is. The model never learns from it, and shows no guess, so that "
-    "your answer is your own."
+    "It was chosen at random to measure how good the model is. The model never learns from it, and shows no guess, so "
+    "that your answer is your own."
 )
 NO_MODEL_WHY = "There is no model yet. It was chosen because it is typical of many items that have no label near them."
 NEARLY_ALL = 0.9  # of the draws
 BY_REASON = {
-    "random": "It was drawn by lot, to find out whether the strategy does better than chance.",
-    "disputed": "People disagree about this one, so that one more opinion is wanted.",
+    "random": "It was chosen at random, to find out whether the strategy does better than chance.",
+    "disputed": "People disagree about this one, so one more opinion is needed.",
     "overlap": "Somebody else labels this one too, to find out how well people agree.",
     "again": "You skipped it before, and asked for it again.",
 }
@@ -46,7 +46,7 @@ def votes_sentence(insight: Mapping[str, Any]) -> str:
         )
     first, second = groups
     return (
-        f"The model is of several minds: {first['draws']} of its {num_draws} versions say “{first['class']}” and "
+        f"The model is undecided: {first['draws']} of its {num_draws} versions say “{first['class']}” and "
         f"{second['draws']} say “{second['class']}”. Your answer shows which of them to trust."
     )
 
@@ -54,7 +54,7 @@ def votes_sentence(insight: Mapping[str, Any]) -> str:
 def guess_sentence(is_audit: bool, insight: Mapping[str, Any] | None) -> str:
     """The model's guess about an item, if it may be shown."""
     if is_audit:
-        return "This item measures the model, so that no guess is shown."
+        return "This item measures the model, so no guess is shown."
     if insight is None:
         return "There is no guess yet: the model learns with the next batch."
     share = dict(insight["votes"]).get(insight["guess"], 0.0)

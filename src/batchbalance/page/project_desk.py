@@ -21,15 +21,14 @@ class ProjectDesk(Desk):
 
     Args:
         project: open.
-        people: everybody who labels.
     """
 
-    def __init__(self, project: Project, people: Sequence[Who]) -> None:
-        self._project, self._people = project, people
+    def __init__(self, project: Project) -> None:
+        self._project = project
 
     @property
     def name(self) -> str:
-        """Of the folder."""
+        """The name of the project's folder."""
         return self._project.folder.resolve().name
 
     @property
@@ -43,9 +42,9 @@ class ProjectDesk(Desk):
         return self._project.settings.instructions
 
     @property
-    def root(self) -> Path | None:
-        """The folder that images must be in."""
-        return self._project.root
+    def roots(self) -> Sequence[Path]:
+        """The folders that images must be in; empty if items are no images."""
+        return self._project.roots
 
     @property
     def batch_size(self) -> int:
@@ -58,11 +57,12 @@ class ProjectDesk(Desk):
         return len(self._project.events())
 
     def item(self, name: str) -> Shown:
-        """An item."""
+        """What the page shows of an item."""
         (content,) = self._project.contents([name])
         kind = KINDS[self._project.settings.data.kind]
-        if kind == "image" and self.root is not None:
-            return Shown(name, kind, file=self.root / (content or ""))
+        root = self._project.root
+        if kind == "image" and root is not None:
+            return Shown(name, kind, file=root / (content or ""))
         if kind == "row":
             row = json.loads(content or "{}")
             return Shown(name, kind, fields=tuple((key, None if x is None else str(x)) for key, x in row.items()))
@@ -73,8 +73,18 @@ class ProjectDesk(Desk):
         return self._project.open_questions(who)
 
     def num_taken(self, who: Who) -> int:
-        """Open questions of others."""
-        return sum(len(self._project.open_questions(other)) for other in self._people if other != who)
+        """Open questions of others, also of those who do not use the page."""
+        return self._project.num_open() - len(self._project.open_questions(who))
+
+    def num_skipped(self, who: Who) -> int:
+        """Items that a person skipped and that still want an answer."""
+        return len(self._project.skipped(who))
+
+    def ask_skipped(self, who: Who) -> None:
+        """Ask a person again what they skipped; nothing new is chosen."""
+        num_skipped = self.num_skipped(who)
+        if num_skipped:
+            self._project.ask(len(self.questions(who)) + num_skipped, who, again=True)
 
     def may_answer(self, name: str, who: Who) -> bool:
         """Whether a person was asked this item, or has answered, skipped or flagged it before."""

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ class Serving:
     """How to serve.
 
     Attributes:
-        host: the address to listen at; "0.0.0.0" and "::" are all of this machine's.
+        host: the address to listen on; "0.0.0.0" and "::" are all of this machine's.
         port: 0 for a free one.
         people: everybody who labels; None alone for somebody without a name.
         allowed_hosts: other names that this server goes by, such as that of a proxy.
@@ -71,7 +72,7 @@ def bound_socket(serving: Serving) -> socket.socket:
             made.bind(where)
         except OSError as error:
             raise OSError(
-                f"cannot listen at {serving.host}, port {serving.port}: {error.strerror or error}; try another --port, "
+                f"cannot listen on {serving.host}, port {serving.port}: {error.strerror or error}; try another --port, "
                 "or --port 0 for a free one"
             ) from error
         stack.pop_all()
@@ -138,7 +139,7 @@ def serve(
         listening = stack.enter_context(bound_socket(serving))
         port = int(listening.getsockname()[1])
         tokens = {token_of(secret, who): who for who in serving.people}
-        desk = ProjectDesk(project, serving.people)
+        desk = ProjectDesk(project)
         chooser = ProcessChooser(folder, allow_imports=allow_imports)
         stack.callback(chooser.close)
         app = Guard(
@@ -152,7 +153,13 @@ def serve(
             app, log_level="error", access_log=False, server_header=False, lifespan="off", ws="none",
             ssl_certfile=serving.certificate, ssl_keyfile=serving.key, timeout_graceful_shutdown=SECONDS_TO_END,
         )  # fmt: skip
-        config.load()
+        try:
+            config.load()
+        except ssl.SSLError as error:
+            raise ValueError(
+                f"`certfile` must be a certificate and its key, or a certificate whose key is in `keyfile`, both in "
+                f"PEM, got {' and '.join(str(each) for each in (serving.certificate, serving.key) if each)}"
+            ) from error
         ready({who: address(serving, port, token) for token, who in tokens.items()})
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])

@@ -5,7 +5,7 @@ from typing import Any
 
 from batchbalance.errors import FileFormatError
 from batchbalance.posteriors.committee import Committee, CommitteeOptions, EstimatorFit
-from batchbalance.posteriors.contract import Posterior, saved_kind
+from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.csgmcmc import SCHEDULES, ChainOptions, CyclicalSGMCMC, Schedule
 from batchbalance.posteriors.ensemble import DeepEnsemble, EnsembleOptions
 from batchbalance.posteriors.function import FunctionPosterior
@@ -14,6 +14,7 @@ from batchbalance.posteriors.kinds import Fit, FitContext, Fitted, PosteriorFit,
 from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.mc_dropout import MCDropout, MCDropoutOptions
 from batchbalance.posteriors.pool import predicted_pool
+from batchbalance.posteriors.saved import saved_kind
 from batchbalance.registry import Registry
 
 __all__ = [

@@ -23,6 +23,7 @@ from batchbalance.checks import check_whole
 from batchbalance.errors import sentence
 from batchbalance.posteriors.rows import as_rows, height, take
 from batchbalance.progress import progress as shown_progress
+from batchbalance.sections import MAX_DRAWS
 from batchbalance.seeds import derived_seed
 from batchbalance.threads import one_thread
 
@@ -91,7 +92,7 @@ def bootstrapped(
     estimator: Any, inputs: Any, labels: Any, *, size: Any, seed: Any, jobs: Any = None, progress: bool = False
 ) -> Bootstrap:
     """Fit members on resamples; arguments as in ``Committee.bootstrap``."""
-    size, jobs = check_whole("size", size), None if jobs is None else check_whole("jobs", jobs)
+    size, jobs = check_whole("size", size, 1, MAX_DRAWS), None if jobs is None else check_whole("jobs", jobs)
     estimator = getattr(estimator, "best_estimator_", estimator)  # of a search that is done
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
         what = f"the class {estimator.__name__}; call it" if isinstance(estimator, type) else repr(estimator)
@@ -146,7 +147,7 @@ def as_labels(labels: Any, num: int) -> Array:
         labels = labels.detach().cpu().numpy()
     given = np.array(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
     if given.ndim != 1:
-        raise ValueError(f"`y` must be one label for each row, got shape {given.shape}; hand over one column")
+        raise ValueError(f"`y` must be one label for each row, got shape {given.shape}; pass one column")
     if len(given) != num:
         raise ValueError(f"`y` must be one label for each of {num} rows of `X`, got {len(given)}")
     listed = [label.item() if isinstance(label, np.generic | Tensor) else label for label in given.tolist()]

@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 from batchbalance.posteriors.bootstrap import as_new, bootstrapped
-from batchbalance.posteriors.contract import Posterior, read_saved
+from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
 from batchbalance.posteriors.rows import described_rows, row_batches
+from batchbalance.posteriors.saved import read_saved
 from batchbalance.posteriors.trees import StoredTree, is_tree, stored
 from batchbalance.predictions import CHUNK_NUMBERS, Label, check_classes, check_weights
 from batchbalance.sections import NumDraws, Whole
@@ -70,7 +71,7 @@ class Committee(Posterior):
         Args:
             fitted: the ensemble, a pipeline that ends in one and whose transformers are kept, a search whose best
                 estimator is one of these, or the list. Weights of a voting classifier become draw weights.
-            classes: the list of all labels; the ensemble's own, or the sorted union of the members', if left out.
+            classes: the list of all labels; the ensemble's own, or the sorted union of the members', if omitted.
         """
         found = ensemble_of(fitted)
         own = found.classes
@@ -96,7 +97,7 @@ class Committee(Posterior):
         jobs: SupportsIndex | None = None,
         progress: bool = False,
     ) -> "Committee":
-        """A committee of any classifier: it is fitted anew on `size` resamples of the labelled rows.
+        """A committee of any classifier: it is fitted again on `size` resamples of the labelled rows.
 
         Rows are drawn with replacement, and a class that came out short is filled up from its own rows, so that every
         class seen stays. Every random state in the estimator is set from `seed`. Each member is fitted on one thread.
@@ -108,8 +109,8 @@ class Committee(Posterior):
             y: (n,) labels, text or numbers.
             size: S, the number of members.
             seed: same seed, same members, whatever `jobs`.
-            classes: the list of all labels, also of those not seen yet; the sorted labels of `y` if left out.
-            jobs: processes that fit at a time. If left out, all cores once there are seconds of work, else none.
+            classes: the list of all labels, also of those not seen yet; the sorted labels of `y` if omitted.
+            jobs: processes that fit at a time. If omitted, all cores once there are seconds of work, else none.
             progress: show how far it is.
         """
         made = bootstrapped(estimator, X, y, size=size, seed=seed, jobs=jobs, progress=progress)
@@ -211,14 +212,14 @@ class Committee(Posterior):
         if x.dtype.kind not in "fiub":
             raise ValueError(
                 f"a committee embeds numbers, got {described_rows(batch)}; choose a strategy without embeddings, or "
-                "hand `select` those that `batchbalance embed` makes"
+                "give `select` those that `batchbalance embed` makes"
             )
         return torch.from_numpy(np.ascontiguousarray(x)).flatten(1)
 
 
 @dataclass(frozen=True)
 class EstimatorFit:
-    """Fits an estimator anew on all labels; a `Fit`.
+    """Fits an estimator again on all labels; a `Fit`.
 
     A forest or bagging classifier, also at the end of a pipeline, gives its members; anything else is bootstrapped.
 
@@ -298,7 +299,7 @@ def _from_skops(
     unknown = [name for name in get_untrusted_types(data=written) if name not in trusted]
     if unknown:
         raise FileFormatError(
-            f"the committee in {directory} holds types that must be trusted first; if you know where it is from, say "
+            f"the committee in {directory} holds types that must be trusted first; if you know its origin, call "
             f"Committee.load({str(directory)!r}, trusted={unknown})"
         )
     try:
@@ -316,7 +317,7 @@ class CommitteeOptions(PosteriorOptions):
     Attributes:
         classifier: the kind of forest.
         size: S, the number of trees.
-        max_depth: of a tree; None for no limit.
+        max_depth: of a tree; no limit if omitted.
     """
 
     flat_inputs: ClassVar[bool] = True

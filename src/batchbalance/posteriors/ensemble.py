@@ -9,7 +9,7 @@ from torch import Tensor
 from batchbalance.checks import check_whole
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.states import State, WeightDraws
-from batchbalance.sections import NumDraws
+from batchbalance.sections import MAX_DRAWS, NumDraws
 from batchbalance.seeds import derived_seed
 from batchbalance.training import Kept, Labelled, ModelFactory, Recipe, copied_state, fit
 
@@ -41,9 +41,8 @@ class DeepEnsemble(WeightDraws):
         outputs: str = "logits",
         binary: bool = False,
     ) -> None:
-        check_whole("size", size)
         super().__init__(model_factory, seed, outputs, binary)
-        self.size = size
+        self.size = check_whole("size", size, 1, MAX_DRAWS)
         self.recipe = recipe or Recipe()
         self.kept: tuple[Kept, ...] = ()
 
@@ -101,7 +100,7 @@ class EnsembleOptions(PosteriorOptions):
 
     @property
     def uses_recipe(self) -> bool:
-        """Yes."""
+        """True: members are trained by a recipe."""
         return True
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:

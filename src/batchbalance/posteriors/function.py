@@ -29,10 +29,10 @@ class FunctionPosterior(Posterior):
         functions: one function, or a list of them. They get what `predict` is given in batches: tensors, arrays,
             DataFrames, sparse matrices, lists of texts.
         outputs: what they give, "logits" (log-probabilities are logits too) or "probs".
-        name: what the draws are called, so that those of another model are told apart; the names of the functions if
-            left out.
+        name: what the draws are called, to distinguish them from those of another model; the names of the functions if
+            omitted.
         classes: the C labels, in the order of the class axis.
-        weights: (S,) draw weights that sum to 1; equal weights if left out.
+        weights: (S,) draw weights that sum to 1; equal weights if omitted.
         embedding: gives the features (n, D) of a batch, for `embed`.
     """
 
@@ -105,7 +105,7 @@ class FunctionPosterior(Posterior):
                 other = "probs" if is_probs else "logits"
                 raise ValueError(
                     f"functions must give {self._outputs}, as `outputs` says, got {given[0, 0].tolist()}, which are "
-                    f"{'non-negative and sum to 1' if is_probs else 'no distribution'}; say outputs={other!r}"
+                    f"{'non-negative and sum to 1' if is_probs else 'no distribution'}; pass outputs={other!r}"
                 )
             found.append(given.log() if is_probs else given)
         if len({given.shape[2] for given in found}) > 1:

@@ -24,14 +24,15 @@ from torch import Tensor, nn
 from batchbalance.checks import as_tensor, check_real, check_whole, compute_dtype
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.networks import tabular_mlp
-from batchbalance.posteriors.contract import Posterior, fingerprint, load_weights, read_saved
+from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
 from batchbalance.posteriors.mc_dropout import MCDropout
+from batchbalance.posteriors.saved import fingerprint, load_weights, read_saved
 from batchbalance.posteriors.softmax import most_probable
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
-from batchbalance.sections import NumDraws, Whole
+from batchbalance.sections import MAX_DRAWS, NumDraws, Whole
 from batchbalance.threads import for_work
 from batchbalance.training import Kept, Labelled, Recipe, check_labelled, fit
 
@@ -46,8 +47,8 @@ class BayesianHead(Posterior):
     Args:
         method: "bootstrap", "laplace", or "dropout" for an MLP.
         num_draws: S.
-        prior_precision: of the Gaussian prior on the weights (laplace, bootstrap); chosen on the labels if left out.
-        temperature: what the covariance is multiplied by (laplace); chosen on the labels if left out.
+        prior_precision: of the Gaussian prior on the weights (laplace, bootstrap); chosen on the labels if omitted.
+        temperature: what the covariance is multiplied by (laplace); chosen on the labels if omitted.
         hidden: units of the MLP's hidden layers (dropout).
         dropout: rate of the MLP (dropout).
         recipe: how the MLP is trained (dropout).
@@ -80,7 +81,7 @@ class BayesianHead(Posterior):
             raise ValueError(f"`temperature` is not used by method {method!r}; leave it out")
         self._options: dict[str, Any] = {
             "method": method,
-            "num_draws": check_whole("num_draws", num_draws),
+            "num_draws": check_whole("num_draws", num_draws, 1, MAX_DRAWS),
             "prior_precision": _positive("prior_precision", prior_precision),
             "temperature": _positive("temperature", temperature),
             "hidden": list(hidden),
@@ -133,9 +134,9 @@ class BayesianHead(Posterior):
         Args:
             embeddings: (N, D) features, a tensor or an array.
             labels: (N,) classes: whole numbers from 0, or texts.
-            num_classes: C, if labels are numbers; one more than the largest if left out.
+            num_classes: C, if labels are numbers; one more than the largest if omitted.
             classes: all labels there are, in the order of the class axis; the sorted distinct ones if they are texts
-                and this is left out.
+                and this is omitted.
             validation: embeddings and labels for early stopping (dropout only).
             unlabelled: (U, D) features of the pool. They and the labelled ones tell where the centre is.
         """
@@ -179,8 +180,8 @@ class BayesianHead(Posterior):
             loader: batches of inputs and labels, or dicts with both, best of data that the network was not trained on:
                 on what it knows by heart it is too sure of itself.
             num_draws: S.
-            prior_precision: of the weights, for features of unit length on average; 1/64 if left out.
-            temperature: what the covariance is multiplied by; chosen on the data if left out.
+            prior_precision: of the weights, for features of unit length on average; 1/64 if omitted.
+            temperature: what the covariance is multiplied by; chosen on the data if omitted.
             seed: for the draws and for cross-validation.
         """
         return LastLayer.of(
@@ -253,7 +254,7 @@ class BayesianHead(Posterior):
         return partial(_typed_mlp, num_classes, num_features, hidden, dropout, dtype)
 
     def _hold(self, tensors: dict[str, Tensor], mlp: MCDropout | None = None) -> None:
-        """Take draws in."""
+        """Keep the tensors of the draws, and name the draws by their content."""
         self._tensors, self._mlp = tensors, mlp
         digest = fingerprint(tensors, self.kind)
         self._ids = mlp.draw_ids if mlp else tuple(f"{digest}-{draw}" for draw in range(tensors["draws"].shape[1]))
@@ -312,8 +313,8 @@ class HeadOptions(PosteriorOptions):
     Attributes:
         method: as the others, see `BayesianHead`.
         num_draws: S.
-        prior_precision: of the Gaussian prior (laplace, bootstrap); chosen on the labels if left out.
-        temperature: of the draws (laplace); chosen on the labels if left out.
+        prior_precision: of the Gaussian prior (laplace, bootstrap); chosen on the labels if omitted.
+        temperature: of the draws (laplace); chosen on the labels if omitted.
         hidden: units of the hidden layers (dropout).
         dropout: rate of the MLP (dropout).
     """

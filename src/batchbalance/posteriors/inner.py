@@ -39,6 +39,11 @@ class AttentionDropout(InnerDropout):
         self._batch = 1
         self._off = False
 
+    @property
+    def name(self) -> str:
+        """Of the module."""
+        return self._keep.name
+
     @staticmethod
     def fits(module: nn.Module) -> bool:
         """Whether a module is attention, and holds no other module that is."""
@@ -79,7 +84,7 @@ class AttentionDropout(InnerDropout):
 
 
 class UnknownAxesError(Exception):
-    """Weights of an attention that cannot be told apart by example."""
+    """Weights of an attention whose examples cannot be distinguished."""
 
 
 class Drawing(TorchDispatchMode):

@@ -60,7 +60,7 @@ class FitContext:
         seed: same seed, same draws.
         network: builds the network, for the kinds that have one.
         network_options: of the network.
-        recipe: how networks are trained; the defaults of `Recipe` if left out.
+        recipe: how networks are trained; the defaults of `Recipe` if omitted.
         validation: inputs and labels for early stopping and for ε; None for no validation.
         device: where to train.
         unlabelled: (U, ...) inputs of the pool, for the kinds that use them.
@@ -192,7 +192,7 @@ class PosteriorFit:
 def cross_validated_error(options: PosteriorOptions, inputs: Tensor, labels: Tensor, context: FitContext) -> float:
     """ε without validation data: the share of labels that are wrong where a fit without them predicts them.
 
-    Each of `FOLDS` folds is left out once. At least one class must have two labels.
+    Each of `FOLDS` folds is held out once. At least one class must have two labels.
     """
     wrong, looked_at = 0.0, 0
     for number, fold in enumerate(folds(labels, FOLDS, generator(context.seed, "folds"))):

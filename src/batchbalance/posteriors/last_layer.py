@@ -16,18 +16,12 @@ from torch import Tensor, nn
 
 from batchbalance.calling import LABELS, Batch, first_of, logits_from, padding_of
 from batchbalance.checks import check_real, check_whole
-from batchbalance.posteriors.contract import (
-    Posterior,
-    as_network,
-    fingerprint,
-    fitting,
-    last_hidden,
-    load_weights,
-    read_saved,
-    structure_of,
-)
+from batchbalance.posteriors.contract import Posterior, last_hidden
+from batchbalance.posteriors.inputs import fitting
 from batchbalance.posteriors.linear import LinearDraws, laplace_draws
+from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
 from batchbalance.posteriors.tuning import Tuned
+from batchbalance.sections import MAX_DRAWS
 from batchbalance.threads import for_work
 from batchbalance.training import check_labelled
 
@@ -83,7 +77,7 @@ class LastLayer(Posterior):
         seed: int = 0,
     ) -> "LastLayer":
         """Draws around the last layer of a network. The arguments are those of ``BayesianHead.from_model``."""
-        check_whole("num_draws", num_draws)
+        check_whole("num_draws", num_draws, 1, MAX_DRAWS)
         given = {"precision": prior_precision, "temperature": temperature}
         given = {name: None if value is None else check_real(name, value, above=True) for name, value in given.items()}
         copied = copy.deepcopy(model).eval()

@@ -61,10 +61,10 @@ def laplace_draws(
         num_classes: C.
         num_draws: S.
         seed: for draws and cross-validation.
-        precision: λ; chosen on the labels if left out.
-        temperature: T; chosen on the labels if left out.
-        centre: W*; the most probable weights if left out. Labels cannot tell the precision of given weights, so that it
-            is the usual one then, if left out.
+        precision: λ; chosen on the labels if omitted.
+        temperature: T; chosen on the labels if omitted.
+        centre: W*; the most probable weights if omitted. Labels cannot tell the precision of given weights, so that it
+            is the usual one then, if omitted.
     """
     span = Span.of(x)
     inner = None if centre is None else span.basis @ centre

@@ -108,6 +108,11 @@ class Mask(nn.Module):
         self._batch = 1
 
     @property
+    def name(self) -> str:
+        """Of the layer."""
+        return self._keep.name
+
+    @property
     def scale(self) -> float:
         """What the kept units are multiplied by."""
         return 1 / (1 - self.rate) if self.rate < 1 else 0.0

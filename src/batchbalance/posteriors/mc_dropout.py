@@ -24,22 +24,15 @@ from torch.overrides import TorchFunctionMode
 from batchbalance.calling import Batch, changed, logits_from, num_rows, padding_of, some_rows
 from batchbalance.checks import check_whole
 from batchbalance.networks import flops_of
-from batchbalance.posteriors.contract import (
-    Posterior,
-    as_network,
-    fingerprint,
-    last_hidden,
-    load_weights,
-    read_saved,
-    structure_of,
-)
+from batchbalance.posteriors.contract import Posterior, last_hidden
 from batchbalance.posteriors.inner import AttentionDropout, RecurrentDropout
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask, is_drawn, is_plain
 from batchbalance.posteriors.outputs import check_logits, with_outputs
 from batchbalance.posteriors.replay import Replay, replayable
+from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
 from batchbalance.posteriors.sliced import Chain
-from batchbalance.sections import NumDraws, Whole
+from batchbalance.sections import MAX_DRAWS, NumDraws, Whole
 from batchbalance.seeds import derived_seed
 from batchbalance.training import (
     Kept,
@@ -87,7 +80,7 @@ class MCDropout(Posterior):
         outputs: str = "logits",
         binary: bool = False,
     ) -> None:
-        num_draws = check_whole("num_draws", num_draws)
+        num_draws = check_whole("num_draws", num_draws, 1, MAX_DRAWS)
         check_finite(model)
         self._given = model = copy.deepcopy(model).eval().requires_grad_(False)
         self._outputs, self._binary = outputs, binary
@@ -230,6 +223,7 @@ class MCDropout(Posterior):
         """Name dropout that stays off; find what runs before the first mask, unless two equal passes differ."""
         with unmasked_dropout(self._model) as seen:
             once = self._forward(few, 0)
+        _check_run(self._masks)
         for layer in dict.fromkeys(seen):
             warnings.warn(f"dropout called as a function in {layer} stays off: use nn.Dropout instead", stacklevel=2)
         if self._chain is None and self._fast and self.num_draws > 1:
@@ -270,7 +264,7 @@ class MCDropoutOptions(PosteriorOptions):
 
     Attributes:
         num_draws: S.
-        test_draws: test metrics are those of the mean of so many draws, the first ones; of all if left out.
+        test_draws: test metrics are those of the mean of so many draws, the first ones; of all if omitted.
     """
 
     has_network: ClassVar[bool] = True
@@ -289,7 +283,7 @@ class MCDropoutOptions(PosteriorOptions):
 
     @property
     def uses_recipe(self) -> bool:
-        """Yes."""
+        """True: the network is trained by a recipe."""
         return True
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
@@ -330,6 +324,24 @@ def _stacked(runs: Iterator[Tensor]) -> Tensor:
     if outputs[0].ndim != 2:
         raise ValueError(f"the model must give logits (N, C), got shape {tuple(outputs[0].shape)}")
     return torch.stack(outputs, dim=1)
+
+
+def _check_run(masks: list[Mask | AttentionDropout]) -> None:
+    """Look after a forward pass whether dropout was run, and name the layers that were not.
+
+    Attention may read the rate of a dropout layer inside it without running the layer, and names itself where it
+    cannot be drawn.
+    """
+    ran = [mask.name for mask in masks if mask.calls]
+    idle = [mask.name for mask in masks if isinstance(mask, Mask) and mask.rate > 0 and not mask.calls]
+    if idle and not ran:
+        raise ValueError(
+            f"the model must run one of its dropout layers, got a forward pass that runs none of {', '.join(idle)}; "
+            "call them in `forward`, or use DeepEnsemble"
+        )
+    for name in idle:
+        if not any(name.startswith(f"{other}.") for other in ran):
+            warnings.warn(f"dropout layer {name!r} is not run by the model, and drops nothing", stacklevel=4)
 
 
 def _check_padding(batch: Batch) -> None:

@@ -130,7 +130,7 @@ def ensemble_of(fitted: Any) -> Ensemble:
         inside = "" if outer is fitted else f" at the end of the {type(fitted).__name__}"
         raise ValueError(
             "a committee must come from a forest, bagging or voting classifier or a list of classifiers, got "
-            f"{type(outer).__name__}{inside}; hand over a list of several fitted ones, or make them with "
+            f"{type(outer).__name__}{inside}; pass a list of several fitted ones, or make them with "
             "`Committee.bootstrap(estimator, X, y)`"
         )
     if not hasattr(outer, "estimators_"):

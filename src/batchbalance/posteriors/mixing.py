@@ -3,7 +3,7 @@
 A draw only weighs the input channels of that convolution, so that its output is a weighted sum of one convolution for
 each input channel, and these are the same for all draws. With a k × k kernel that dropout cuts to the share q of its
 inputs, a draw takes 1 product where it took q·k². A max pool and a ReLU that follow are done on the way, and output
-channels that a draw drops later are left out.
+channels that a draw drops later are omitted.
 
 The inputs of a block are the last axis throughout: what one draw gives then lies together, and a linear layer takes it
 as it is.

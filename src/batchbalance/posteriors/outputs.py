@@ -4,6 +4,8 @@ A network that ends in a softmax, or in one logit for two classes, gets one more
 logits; all that follows then reads logits and nothing else.
 """
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -39,8 +41,8 @@ class LogProbs(nn.Module):
         """(n, C) to (n, C)."""
         if not looks_like_probs(outputs):
             raise ValueError(
-                "the model must give probabilities, non-negative and summing to 1 in each row, because outputs='probs' "
-                f"says so, got {outputs.detach()[0].tolist()}; leave `outputs` out if these are logits"
+                "the model must give probabilities, non-negative and summing to 1 in each row, as outputs='probs' "
+                f"says, got {outputs.detach()[0].tolist()}; leave `outputs` out if these are logits"
             )
         return outputs.log()
 
@@ -82,18 +84,25 @@ def check_logits(logits: Tensor, context: str = "the model") -> None:
     if logits.shape[1] == 1:
         raise ValueError(
             f"{context} must give at least two classes, got one output; if it is the logit of the second of two "
-            "classes, say binary=True"
+            "classes, pass binary=True"
         )
     if looks_like_probs(logits):
         raise ValueError(
             f"{context} must give logits, got rows that are non-negative and sum to 1, which would be softmaxed again; "
-            "say outputs='probs', or leave the softmax out"
+            "pass outputs='probs', or remove the softmax"
+        )
+    only = logits[:, 1] if logits.shape[1] == 2 and not bool(logits[:, 0].any()) else logits.new_empty(0)
+    if len(only) > 1 and bool(((only >= 0) & (only <= 1)).all()):
+        warnings.warn(
+            f"the one output of {context} lies between 0 and 1 for all inputs, and is read as a logit: if it is a "
+            "probability, say outputs='probs'",
+            stacklevel=3,
         )
 
 
 def _check_single(outputs: Tensor) -> None:
     if outputs.ndim != 2 or outputs.shape[1] != 1:
         raise ValueError(
-            f"the model must give one output (N, 1), because binary=True says so, got shape {tuple(outputs.shape)}; "
+            f"the model must give one output (N, 1), as binary=True says, got shape {tuple(outputs.shape)}; "
             "leave `binary` out if it gives one for each class"
         )

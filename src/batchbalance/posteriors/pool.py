@@ -33,7 +33,7 @@ class InputFile:
 
     @classmethod
     def open(cls, path: Path) -> "InputFile":
-        """Map a file."""
+        """Map a file of inputs into memory."""
         array = mapped_array(path)
         if array.ndim < 2 or not len(array):
             raise FileFormatError(f"{path} must hold inputs (N, …), got shape {array.shape}")
@@ -77,7 +77,7 @@ def predicted_pool(
         loader: gives the posterior, as ``lambda: MCDropout.load(folder, model)`` does. Workers call it too, so that the
             folder must be there on every machine.
         paths: ``.npy`` files of inputs (N, …), in the order in which their points are numbered.
-        batch_size: inputs looked at at a time, as many as the posterior says if left out.
+        batch_size: inputs looked at at a time, as many as the posterior says if omitted.
 
     Raises:
         FileFormatError: if a file is damaged or given twice, or inputs of two files differ in shape or type.

@@ -1,7 +1,7 @@
 """The expensive part once: what runs before the first dropout is the same under every draw.
 
 The outputs of modules that finish before the first mask are remembered under the first draw of a batch and handed out
-under the others. A module is replayed only where that cannot be told from running it: it is called with the very
+under the others. A module is replayed only where running it would give the same: it is called with the very
 tensors it was called with before, unchanged, and its weights and buffers are unchanged too. What is handed out is a
 clone, so that a network may write into it.
 """

@@ -165,6 +165,10 @@ def _masked_under(x: Tensor, mask: Mask, draws: Sequence[int]) -> Tensor:
 
 
 def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
+    """Apply the mask of a draw: by cutting units out if the next layer can do without them, else by zeros.
+
+    The factor 1 / (1 − rate) of dropout is put off: it goes into the scale, and later into a layer's weights.
+    """
     if mask.rate == 0:
         return now
     if now.due is mask:
@@ -194,10 +198,12 @@ def _slice(x: Tensor, live: Tensor | None, full: int, mask: Mask | None) -> _Sli
 
 
 def _flat(now: _Slice) -> _Slice:
+    """Flatten channels into units; a channel that lives becomes as many units as it has places."""
     return replace(now, x=now.x.flatten(1), size=now.size * prod(now.x.shape[2:]))
 
 
 def _sliceable(layer: nn.Module, x: Tensor) -> bool:
+    """Whether units can be cut out of a layer's weights: a linear layer, or a convolution without groups."""
     if is_plain(layer, (nn.Linear,)):
         return x.ndim == 2
     if not isinstance(layer, CONVOLUTIONS) or not is_plain(layer, CONVOLUTIONS):
@@ -206,7 +212,11 @@ def _sliceable(layer: nn.Module, x: Tensor) -> bool:
 
 
 def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Slice:
-    """A linear layer or convolution, cut down to the units before it that live and those after it that will."""
+    """A linear layer or convolution, cut down to the units before it that live and those after it that will.
+
+    Rows of the weight go if the next mask drops their output anyway, columns if the last mask dropped their input. A
+    layer cannot run without any unit, so if a mask drops all of them nothing is cut on that side.
+    """
     weight: Tensor = layer.weight  # type: ignore[assignment]
     bias: Tensor | None = layer.bias  # type: ignore[assignment]
     full, live = len(weight), None
@@ -237,6 +247,11 @@ def _columns(weight: Tensor, live: Tensor, size: int) -> Tensor:
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
+    """The layers of a module in order, nested chains unpacked; None if it is no chain.
+
+    A module with hooks, with a forward of its own, or with dropout inside another kind of module is no chain: what it
+    does cannot be read off its layers.
+    """
     if module._forward_hooks or module._forward_pre_hooks:
         return None
     original = "forward" not in vars(module)
@@ -312,7 +327,7 @@ def _mask_after(layers: Sequence[nn.Module], at: int) -> Mask | None:
 
 
 def _stays_cut(layers: Sequence[nn.Module], mask: int) -> bool:
-    """Whether the layer behind a mask runs on the units that are left; if it needs all, cutting is in vain."""
+    """Whether the layer behind a mask can run on the kept units alone; if it needs all, cutting gains nothing."""
     return mask + 1 < len(layers) and (
         isinstance(layers[mask + 1], Mask)
         or is_plain(layers[mask + 1], (nn.Flatten, nn.Linear, *CONVOLUTIONS, *ZERO_AT_ZERO))

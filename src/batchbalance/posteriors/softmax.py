@@ -1,6 +1,6 @@
 """Softmax regressions with a Gaussian prior, many at a time: Newton's method with conjugate gradients.
 
-Regression m minimises Σ_n u_nm·CE(x_n W_m, y_n) + λ_m/2·‖W_m‖² over W_m (D, C). Resampled rows, folds left out and
+Regression m minimises Σ_n u_nm·CE(x_n W_m, y_n) + λ_m/2·‖W_m‖² over W_m (D, C). Resampled rows, folds held out and
 prior precisions are all counts u and λ over the same rows x, so that a step of all of them is one product of matrices,
 with weights kept as (D, M, C). Steps follow Nocedal and Wright, Numerical Optimization, algorithm 7.1, with the
 diagonal of the Hessian as preconditioner.
@@ -36,7 +36,7 @@ def most_probable(
         num_classes: C.
         counts: how often each row counts in each regression, at least 0.
         precisions: of the priors, above 0.
-        start: where to begin; zeros if left out.
+        start: where to begin; zeros if omitted.
         rough: to stop, in float32, where weights change in the third digit at most.
     """
     problem = _Regressions(x, torch.nn.functional.one_hot(labels, num_classes).to(x.dtype), counts, precisions)
@@ -74,12 +74,12 @@ class _Regressions:
         self.scale = _norm(product(x.T, residual))
 
     def loss(self, logits: Tensor, weights: Tensor) -> Tensor:
-        """(M,)."""
+        """(M,) the loss of each regression."""
         entropies = torch.logsumexp(logits, dim=2) - (logits * self._targets).sum(dim=2)
         return (self._counts[:, :, 0] * entropies).sum(dim=0) + self._precisions / 2 * _dot(weights, weights)
 
     def gradient(self, probs: Tensor, weights: Tensor) -> Tensor:
-        """(D, M, C)."""
+        """(D, M, C) the gradient of each regression's loss."""
         pull = self._precisions[:, None] * weights
         return pull + product(self._x.T, (probs - self._targets).mul_(self._counts))
 

@@ -12,16 +12,9 @@ from torch.func import functional_call
 
 from batchbalance.calling import Batch, arguments, changed, logits_in, num_rows, padding_of, some_rows
 from batchbalance.networks import flops_of
-from batchbalance.posteriors.contract import (
-    Posterior,
-    as_network,
-    fingerprint,
-    last_hidden,
-    load_weights,
-    read_saved,
-    structure_of,
-)
+from batchbalance.posteriors.contract import Posterior, last_hidden
 from batchbalance.posteriors.outputs import check_logits, with_outputs
+from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
 from batchbalance.training import ModelFactory, check_dtype, check_finite, fresh_model, placed
 
 State = Mapping[str, Tensor]

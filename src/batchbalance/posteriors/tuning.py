@@ -1,6 +1,6 @@
 """Prior precision and temperature of a Bayesian head, chosen on its labels alone.
 
-What is compared is the NLL that the mean of draws has on rows left out, for every precision λ and temperature T: by
+What is compared is the NLL that the mean of draws has on rows held out, for every precision λ and temperature T: by
 folds for the Laplace approximation, by the rows that a resample lacks (out of bag, Breiman 1996) for a bootstrap. The
 best NLL decides λ. It would also make draws all but equal, where the labels say little against it; so T is the highest
 at which the NLL is within `SLACK` of the best: as much disagreement as predictions can afford.
@@ -25,7 +25,7 @@ HOPELESS = 1.1  # times the best NLL: smaller precisions are not tried
 NUM_FOLDS = 5
 NUM_DRAWS = 32  # of a Laplace approximation, for each comparison
 NUM_HEADS = 16  # of a bootstrap, for each comparison
-LEAST_HELD_OUT = 30  # rows left out; with fewer, the next two constants are used
+LEAST_HELD_OUT = 30  # rows held out; with fewer, the next two constants are used
 USUAL_PRECISION, USUAL_TEMPERATURE = 1 / 64, 0.01
 LEAST_PROBABILITY = 2.0**-52
 
@@ -37,7 +37,7 @@ class Tuned:
     Attributes:
         precision: λ of the prior.
         temperature: T, which multiplies the covariance; 0 for most probable weights alone, 1 for a bootstrap.
-        num_held_out: rows that were left out once and whose class was among the rest.
+        num_held_out: rows that were held out once and whose class was among the rest.
         nll: of the mean of draws on these rows; None if there are fewer than 30, and the usual values were taken.
         error: share of these rows that the most probable weights get wrong; None as before.
         heads_precision: λ of bootstrap heads, whose mean is less sure than each of them; None for others.
@@ -56,14 +56,14 @@ class Tuned:
             other = f"that of heads {self.heads_precision:.4g}"
         values = f"precision {self.precision:.4g}, {other}"
         if self.nll is None:
-            few = f"{self.num_held_out} rows can be left out and {LEAST_HELD_OUT} are needed"
+            few = f"{self.num_held_out} rows can be held out and {LEAST_HELD_OUT} are needed"
             return f"{values}, the usual ones where none are given, because {few} for cross-validation"
-        return f"{values}; on {self.num_held_out:,} rows left out NLL {self.nll:.3f}, error {self.error:.3f}"
+        return f"{values}; on {self.num_held_out:,} rows held out NLL {self.nll:.3f}, error {self.error:.3f}"
 
 
 @runtime_checkable
 class Trials(Protocol):
-    """Rows left out of regressions, and how well these predict them."""
+    """Rows held out of regressions, and how well these predict them."""
 
     num_held_out: int
 
@@ -110,7 +110,7 @@ class Folds:
         labels: (N,) their classes.
         num_classes: C.
         generator: for folds and draws.
-        centre: (D, C) weights to stay around; those of each fit if left out.
+        centre: (D, C) weights to stay around; those of each fit if omitted.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from batchbalance.predictions.arrays import (
     check_weights,
     looks_like_probs,
 )
-from batchbalance.predictions.draws import Draws
+from batchbalance.predictions.draws import Draws, mean_over_draws
 from batchbalance.predictions.joined import check_distinct_files, join, load_parts
 from batchbalance.predictions.notes import note_path, write_note
 from batchbalance.predictions.pool import Predictions, stored_predictions
@@ -35,6 +35,7 @@ __all__ = [
     "join",
     "load_parts",
     "looks_like_probs",
+    "mean_over_draws",
     "note_path",
     "spans_of",
     "stored_predictions",

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from batchbalance.errors import DrawMismatchError
 
+SUMMED = 1024  # draws whose sum in float32 may be off by rounding only
+
 
 @dataclass(frozen=True, eq=False)
 class Draws:
@@ -49,3 +51,11 @@ class Draws:
         # Normalising again moves the last digit.
         if not torch.allclose(self.all_weights, other.all_weights, rtol=1e-9, atol=1e-12):
             raise DrawMismatchError(f"`{name}` must carry the same draw weights as the pool; give both the same")
+
+
+def mean_over_draws(weights: Float[Tensor, " S"], probs: Float[Tensor, "n S C"]) -> Float[Tensor, "n C"]:
+    """The weighted mean over draws; long sums are added up in float64, because those of float32 drift."""
+    parts = [
+        torch.einsum("s,nsc->nc", *pair) for pair in zip(weights.split(SUMMED), probs.split(SUMMED, 1), strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else torch.stack(parts).double().sum(dim=0).to(probs.dtype)

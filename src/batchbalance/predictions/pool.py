@@ -20,7 +20,7 @@ from batchbalance.checks import as_tensor
 from batchbalance.errors import DrawMismatchError, FileFormatError, UnknownNameError
 from batchbalance.files import MappedFile
 from batchbalance.predictions.arrays import Label, Values, as_nsc, check_classes, check_draw_ids, check_weights
-from batchbalance.predictions.draws import Draws
+from batchbalance.predictions.draws import Draws, mean_over_draws
 from batchbalance.predictions.files import read_array, write_predictions
 from batchbalance.predictions.sources import CHUNK_NUMBERS, Placed, Rows, Source, Stored, spans_of
 from batchbalance.progress import Bar
@@ -60,7 +60,7 @@ class Predictions:
             x: a NumPy array, a torch tensor, or anything ``torch.from_dlpack`` takes; it is copied.
             axes: the order of the axes of `x`: a permutation of "nsc", or of "nc" for a single model.
             draw_ids: S distinct names of the draws. Sets that have them combine only if they are equal.
-            weights: S non-negative draw weights that sum to 1; equal weights if left out.
+            weights: S non-negative draw weights that sum to 1; equal weights if omitted.
             classes: the C labels, in the order of the class axis. Sets that have them combine only if they are equal.
         """
         return _checked(x, "probs", axes, draw_ids, weights, classes)._in_memory()
@@ -100,22 +100,22 @@ class Predictions:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(N, S, C)."""
+        """The numbers of points, draws and classes, (N, S, C)."""
         return self.source.shape
 
     @property
     def num_points(self) -> int:
-        """N, the number of points."""
+        """The number of points, N."""
         return self.source.shape[0]
 
     @property
     def num_draws(self) -> int:
-        """S, the number of draws."""
+        """The number of draws, S."""
         return self.source.shape[1]
 
     @property
     def num_classes(self) -> int:
-        """C, the number of classes."""
+        """The number of classes, C."""
         return self.source.shape[2]
 
     @property
@@ -170,7 +170,7 @@ class Predictions:
     def mean_probs(self) -> Float[Tensor, "N C"]:
         """The weighted mean over draws of the class probabilities, (N, C)."""
         weights = self.draw_weights.to(self.device, self.dtype)
-        return torch.cat([torch.einsum("s,nsc->nc", weights, chunk.exp()) for _, chunk in self.chunks()])
+        return torch.cat([mean_over_draws(weights, chunk.exp()) for _, chunk in self.chunks()])
 
     def hard_labels(self, rows: Rows = slice(None)) -> Int[Tensor, "n S"]:
         """The most probable class of each point under each draw; a tie goes to the lowest class."""
@@ -231,13 +231,13 @@ class Predictions:
 
         Args:
             path: the file.
-            values: what the numbers are; may be left out if the array's name says it. Probabilities if nothing
+            values: what the numbers are; may be omitted if the array's name says it. Probabilities if nothing
                 says otherwise: the numbers are checked, so logits or log-probabilities cannot pass for them.
             axes: the order of the axes in the file.
             draw_ids: as in ``from_probs``; overrides the file's own.
             weights: as in ``from_probs``; overrides the file's own.
             classes: as in ``from_probs``; overrides the file's own.
-            check: does the work of ``Predictions.check``, on other machines say; it is done here if left out.
+            check: does the work of ``Predictions.check``, on other machines say; it is done here if omitted.
         """
         path = Path(path)
         found = read_array(path, values, axes)

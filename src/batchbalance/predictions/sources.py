@@ -31,7 +31,7 @@ class Source(Protocol):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(N, S, C)."""
+        """The numbers of points, draws and classes, (N, S, C)."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -75,7 +75,7 @@ class Stored:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(N, S, C)."""
+        """The numbers of points, draws and classes, (N, S, C)."""
         n, s, c = self.numbers.shape
         return n, s, c
 
@@ -91,7 +91,7 @@ class Stored:
 
     @property
     def is_made_on_demand(self) -> bool:
-        """No."""
+        """False: the numbers are stored."""
         return False
 
     @property
@@ -234,7 +234,7 @@ class Placed:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(N, S, C)."""
+        """The numbers of points, draws and classes, (N, S, C)."""
         return self.source.shape
 
     @property
@@ -286,12 +286,12 @@ class OnDemand:
 
     @property
     def is_made_on_demand(self) -> bool:
-        """Yes."""
+        """True: the numbers are computed when they are read."""
         return True
 
     @property
     def holds_probs(self) -> bool:
-        """No."""
+        """False: these are log-probabilities."""
         return False
 
     def log_probs(self, rows: Rows) -> Float[Tensor, "n S C"]:

@@ -44,7 +44,7 @@ class ArmComparison:
         return (self.only_chosen - self.only_random) / self.total
 
     def sentence(self) -> str:
-        """What it says."""
+        """The comparison in one sentence."""
         found = f"{100 * self.difference:+.1f} points [{100 * self.interval.low:+.1f}, {100 * self.interval.high:+.1f}]"
         if self.interval.low > 0:
             verdict = "the strategy is better than random here"

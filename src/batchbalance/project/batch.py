@@ -8,7 +8,7 @@ from pathlib import Path
 
 from batchbalance.files import replacing
 from batchbalance.project.pages import batch_fragment, batch_page
-from batchbalance.project.settings import SourceKind
+from batchbalance.project.settings import NAMES, SourceKind
 from batchbalance.project.sheets import ID, LABEL, write_sheet
 from batchbalance.project.status import Shown
 from batchbalance.selection import Selection
@@ -64,7 +64,7 @@ class Batch:
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self.ids[:3])) + (", …" if len(self.ids) > 3 else "")
-        return f"Batch({len(self.ids)} {self.kind}: {shown})"
+        return f"Batch({len(self.ids)} {NAMES[self.kind]}: {shown})"
 
     def shown(self) -> list[Shown]:
         """The items as a person sees them."""

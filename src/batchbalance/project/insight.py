@@ -28,7 +28,7 @@ class Insight:
     Attributes:
         id: of the item.
         guess: the most probable class.
-        votes: the share of draws that vote for each class, the largest first; classes without a vote are left out.
+        votes: the share of draws that vote for each class, the largest first; classes without a vote are omitted.
         num_draws: how many draws there are.
         groups: the two largest groups of draws; empty if all draws agree.
         apart: the share of all items on which these groups, each by majority, disagree; None without groups.

@@ -1,7 +1,7 @@
 """From a source to items and embeddings: what a project is made of, and what is added to it later."""
 
-import hashlib
 import json
+import os
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from batchbalance.errors import FileFormatError
 from batchbalance.files import mapped_array, replacing
 from batchbalance.ids import ids_path, repeated_id
 from batchbalance.project.settings import Data, Settings, SourceKind
-from batchbalance.project.store import NewItem
+from batchbalance.project.store import NewItem, digest_of
 
 KINDS: dict[SourceKind, Kind] = {"images": "images", "texts": "texts", "table": "rows"}
 VECTORS = "embeddings.npy"
@@ -35,13 +35,18 @@ class Vectors:
 
     @property
     def dim(self) -> int:
-        """D."""
+        """The number of features of an item, D."""
         return int(self.array.shape[1])
 
 
 def source_path(data: Data, folder: Path) -> Path:
     """Where the items are."""
     return (folder / data.path).resolve()
+
+
+def folder_of(path: Path) -> Path:
+    """The folder that the files of a source are in."""
+    return path if path.is_dir() else path.parent
 
 
 def project_encoder(settings: Settings) -> Encoder:
@@ -63,14 +68,14 @@ def open_source(data: Data, folder: Path) -> Items:
     return found
 
 
-def new_items(data: Data, folder: Path, embedded: Sequence[str], items: Items) -> Iterator[NewItem]:
-    """The items that were embedded, in that order, with their contents and costs."""
+def new_items(data: Data, folder: Path, embedded: Sequence[str], items: Items, root: Path) -> Iterator[NewItem]:
+    """The items that were embedded, in that order, with their contents and costs; files as seen from `root`."""
     costs = costs_of(data, folder, items)
     kept = iter(embedded)
     wanted = next(kept, None)
     for item in items:
         if item.id == wanted:
-            content, digest = content_of(item, items.kind, source_path(data, folder))
+            content, digest = content_of(item, items.kind, root)
             yield NewItem(normal_id(item.id), content, digest, costs.get(item.id, 1.0))
             wanted = next(kept, None)
     if wanted is not None:
@@ -80,11 +85,17 @@ def new_items(data: Data, folder: Path, embedded: Sequence[str], items: Items) -
 def content_of(item: Item, kind: Kind, root: Path) -> tuple[str, str]:
     """What is kept of an item, and a digest of what it is."""
     if item.path is not None and kind == "images":
-        inner = root if root.is_dir() else root.parent
-        return item.path.relative_to(inner).as_posix(), _digest(item.path.read_bytes())
+        return _seen_from(root, item.path), digest_of(item.path.read_bytes())
     value = item.read()
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text, _digest(text.encode())
+    return text, digest_of(text.encode())
+
+
+def _seen_from(root: Path, path: Path) -> str:
+    try:
+        return Path(os.path.relpath(path, root)).as_posix()
+    except ValueError:  # on another drive
+        return path.as_posix()
 
 
 def vector_items(vectors: np.ndarray, names: Sequence[str], costs: Mapping[str, float]) -> Iterator[NewItem]:
@@ -92,7 +103,7 @@ def vector_items(vectors: np.ndarray, names: Sequence[str], costs: Mapping[str, 
     for start in range(0, len(vectors), BLOCK):
         block = np.ascontiguousarray(vectors[start : start + BLOCK], dtype=np.float32) + 0.0  # -0 is 0
         for name, vector in zip(names[start : start + BLOCK], block, strict=True):
-            yield NewItem(normal_id(name), None, _digest(vector.tobytes()), costs.get(normal_id(name), 1.0))
+            yield NewItem(normal_id(name), None, digest_of(vector.tobytes()), costs.get(normal_id(name), 1.0))
 
 
 def normal_id(name: str) -> str:
@@ -165,7 +176,7 @@ def vectors_of(folder: Path, num_items: int) -> Vectors:
     if array.ndim != 2 or len(array) < num_items or array.dtype != np.float32:
         raise FileFormatError(
             f"{folder / VECTORS} must hold {num_items:,} embeddings of float32, got {array.dtype} of shape "
-            f"{array.shape}; restore it from a copy, or delete it and {RECORD} to embed anew"
+            f"{array.shape}; restore it from a copy, or delete it and {RECORD} to embed again"
         )
     return Vectors(array[:num_items])
 
@@ -179,7 +190,7 @@ def recorded_encoder(folder: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {"encoder": found["encoder"], "image_size": found["image_size"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(f"{path} is damaged; delete it to embed anew") from error
+        raise FileFormatError(f"{path} is damaged; delete it to embed again") from error
 
 
 class Kept(Items):
@@ -202,7 +213,7 @@ def kept_item(kind: Kind, name: str, content: str, root: Path) -> Item:
     if kind == "images":
         from batchbalance.encoders.images import read_image
 
-        path = (root if root.is_dir() else root.parent) / content
+        path = root / content
         return Item(name, f"{name}\0{content}", lambda: read_image(path), path)
     if kind == "texts":
         return Item(name, f"{name}\0{content}", lambda: content)
@@ -264,7 +275,3 @@ def cost_of(value: Any, where: str) -> float:
     if not 0 < cost < float("inf"):
         raise FileFormatError(f"{where} must be a number above 0, got {value!r}")
     return cost
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

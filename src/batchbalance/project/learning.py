@@ -4,15 +4,17 @@ import hashlib
 import json
 import shutil
 import tempfile
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
+from zipfile import BadZipFile
 
 import numpy as np
 
-from batchbalance.files import replacing
+from batchbalance.files import archived_arrays, replacing
 from batchbalance.posteriors import BayesianHead, Fitted, Posterior, load_posterior
 from batchbalance.progress import progress
 from batchbalance.project import rounds
@@ -133,7 +135,8 @@ class Learning:
     def cross_validated(self, state: State, vectors: np.ndarray, model: Trained) -> tuple[np.ndarray, np.ndarray]:
         """Class probabilities of the training labels by models that have not seen them, and which of them count."""
         path = self._folder / FOLDER / f"{self._key(model.rows, model.labels, len(state.classes))}.npz"
-        with suppress(OSError, ValueError, KeyError), np.load(path, allow_pickle=False) as kept:
+        with suppress(OSError, ValueError, KeyError, BadZipFile, zlib.error):  # damaged or missing: made again
+            kept = archived_arrays(path, ("probs", "judged"))
             return kept["probs"], kept["judged"]
 
         def train_and_predict(train: np.ndarray, test: np.ndarray) -> np.ndarray:

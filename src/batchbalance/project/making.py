@@ -1,6 +1,7 @@
 """Making a project: its folder, its items, its embeddings; and adding to them."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from batchbalance.encoders import Encoder, embed
 from batchbalance.errors import FileFormatError
 from batchbalance.project import items as sources
 from batchbalance.project.audit import is_audit
-from batchbalance.project.items import KINDS, Kept, source_path
+from batchbalance.project.items import KINDS, Kept, folder_of, source_path
 from batchbalance.project.settings import Data, Settings
 from batchbalance.project.store import NewItem, ProjectStore
 
 BLOCK = 10_000  # items hashed at a time
+OWN_FILES = ("project.toml", "labels.sqlite", sources.VECTORS, sources.RECORD)  # what a project is made of
 
 
 class Maker:
@@ -45,7 +47,7 @@ class Maker:
             self.notes += found.notes
             using = self.encoder()
             names = self._embedded(found, using, data.skip_bad)
-            made = sources.new_items(data, self._folder, names, found)
+            made = sources.new_items(data, self._folder, names, found, self._root)
         self._check_new(names)
         sources.install(self._folder, self._store.num_items, using, self._settings.image_size)
         return self._store.add_items(self._with_audit(made), data.path)
@@ -79,12 +81,16 @@ class Maker:
         data = self._settings.data
         if data.kind == "embeddings":
             raise ValueError("bare embeddings have nothing to embed; leave `encoder` out of project.toml")
-        root = source_path(data, self._folder)
-        return Kept(KINDS[data.kind], self._store.ids(rows), self._store.contents(rows), root)
+        return Kept(KINDS[data.kind], self._store.ids(rows), self._store.contents(rows), self._root)
+
+    @property
+    def _root(self) -> Path:
+        """The folder that the project's files are in; those that were added from elsewhere are as seen from it."""
+        return folder_of(source_path(self._settings.data, self._folder))
 
     def _embedded(self, found: sources.Items, using: Encoder, skip_bad: bool) -> list[str]:
         made = embed(found, using, output=self._folder / sources.NEW, skip_bad=skip_bad, progress=self._progress)
-        self.notes += [f"left out: {reason}" for _, reason in made.skipped]
+        self.notes += [f"skipped: {reason}" for _, reason in made.skipped]
         return made.ids
 
     def _check_new(self, names: list[str]) -> None:
@@ -103,3 +109,12 @@ class Maker:
             aside = is_audit([item.id for item in block], self._settings.seed, self._settings.audit)
             for item, audit in zip(block, aside.tolist(), strict=True):
                 yield NewItem(item.id, item.content, item.digest, item.cost, audit)
+
+
+def free_folder(folder: Path, is_new: bool) -> None:
+    """Remove what a project that could not be made left behind; what was embedded so far is kept for the next try."""
+    for name in OWN_FILES:
+        (folder / name).unlink(missing_ok=True)
+    if is_new:
+        with suppress(OSError):
+            folder.rmdir()

@@ -44,7 +44,7 @@ class Trained:
 
     @property
     def posterior(self) -> Posterior:
-        """Its draws."""
+        """The draws of the fitted model."""
         return self.fitted.posterior
 
 

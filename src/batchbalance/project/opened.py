@@ -11,7 +11,7 @@ from batchbalance.labels import Event, NewEvent
 from batchbalance.project import items as sources
 from batchbalance.project import sheets
 from batchbalance.project.answers import named_class
-from batchbalance.project.items import Vectors, source_path, vectors_of
+from batchbalance.project.items import Vectors, folder_of, source_path, vectors_of
 from batchbalance.project.learning import Learning
 from batchbalance.project.making import Maker
 from batchbalance.project.model import model_fit
@@ -41,7 +41,11 @@ class OpenProject:
         self._progress, self._lock = progress, threading.RLock()
         self._store = ProjectStore(folder)
         self._state = State()
-        self._begin()
+        try:
+            self._begin()
+        except BaseException:
+            self._store.log.close()
+            raise
         settings = self.settings
         rules = Rules(settings.seed, settings.audit, settings.random_arm, settings.annotators_per_item)
         self._rules = rules
@@ -54,8 +58,16 @@ class OpenProject:
         """The folder that files are in; None if items are no files."""
         if self.settings.data.kind != "images":
             return None
-        path = source_path(self.settings.data, self.folder)
-        return path if path.is_dir() else path.parent
+        return folder_of(source_path(self.settings.data, self.folder))
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """All folders that files are in: `root`, and those that items were added from."""
+        root = self.root
+        if root is None:
+            return ()
+        added = [event.value["from"] for event in self._store.events() if event.kind == "items added"][1:]
+        return tuple(dict.fromkeys([root, *(folder_of((self.folder / path).resolve()) for path in added)]))
 
     def row_of(self, name: Any) -> int:
         """The row of an id. Whole numbers stand for their text."""
@@ -80,8 +92,8 @@ class OpenProject:
         for key, value in fixed.items():
             if begun.get(key) != value:
                 raise FileFormatError(
-                    f"{self.folder / 'project.toml'}: `{key}` must stay {begun.get(key)!r} for as long as a project "
-                    f"lives, got {value!r}; put it back, or make another project"
+                    f"{self.folder / 'project.toml'}: `{key}` must stay {begun.get(key)!r} for the life of a "
+                    f"project, got {value!r}; put it back, or make another project"
                 )
         self._notice_classes()
         if not self._store.num_items:
@@ -135,7 +147,7 @@ class OpenProject:
         return Maker(self.folder, self._store, self.settings, progress=self._progress)
 
     def _embeddings(self) -> Vectors:
-        """The embeddings; made anew if `project.toml` names another encoder than they were made with."""
+        """The embeddings; made again if `project.toml` names another encoder than they were made with."""
         with self._lock:
             recorded, settings = sources.recorded_encoder(self.folder), self.settings
             wanted = settings.encoder or (recorded and recorded["encoder"]), settings.image_size
@@ -145,7 +157,7 @@ class OpenProject:
                 maker = self._maker()
                 using = maker.encoder()
                 if recorded is not None:
-                    self.notes += (f"the encoder was {recorded['encoder']} and is {using.name}: embedded anew",)
+                    self.notes += (f"the encoder was {recorded['encoder']} and is {using.name}: embedded again",)
                 maker.embed_anew(using)
             return vectors_of(self.folder, self._store.num_items)
 

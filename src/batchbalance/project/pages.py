@@ -39,7 +39,7 @@ def status_page(status: Status) -> str:
     """`status.html`: one file, nothing from elsewhere."""
     facts, counts = status.facts, status.facts.counts
     title = f"{facts.name}: {counts.labelled:,} labels"
-    above = {"accuracy", "classes", "likely label error", "cannot be known", "note"}
+    above = {"accuracy", "curve", "classes", "likely label error", "cannot be known", "note"}
     above |= {each.rule for each in status.advice}
     parts = [f"<h1>{escape(title)}</h1>", *_headline(status), *_warned(status), *_charts(status)]
     parts += ["<h2>Whether to stop</h2>", _advice(status), *_items(status), *_classes(status)]

@@ -100,13 +100,13 @@ def next_in_order(
     """The next `count` items in an order fixed beforehand, and those before them that need no question.
 
     An item whose label is known, or that is asked already, has its turn like any other: leaving such items out would
-    leave the sample to what others did not choose.
+    leave the sample to what others did not choose. One that somebody else passed over is asked of this person too.
     """
     questions: list[Question] = []
     drawn: list[Question] = []
     for row in order:
         view = state.items.get(row)
-        if view is not None and reason in view.reasons:
+        if view is not None and reason in view.reasons and not free[row]:
             continue
         if len(questions) == count:
             break

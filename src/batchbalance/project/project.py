@@ -12,7 +12,8 @@ from batchbalance.labels import NewEvent
 from batchbalance.project import sheets
 from batchbalance.project.answers import Told, Undone, answer_events, as_answers, check_name, class_number, named_class
 from batchbalance.project.batch import Batch
-from batchbalance.project.items import RECORD, VECTORS
+from batchbalance.project.items import VECTORS
+from batchbalance.project.making import free_folder
 from batchbalance.project.model import named_model
 from batchbalance.project.opened import check_parts
 from batchbalance.project.planning import Plan, Question, is_free, waiting
@@ -108,20 +109,23 @@ class Project(ReadableProject):
             raise ValueError(f"`classes` must be distinct, got {', '.join(made.classes)}")
         check_parts(made)
         if (target / "project.toml").exists():
-            raise FileExistsError(f"there is a project in {target} already; go on with it, or name another folder")
+            raise FileExistsError(f"{target} already holds a project; continue with it, or name another folder")
         if (target / VECTORS).exists():
-            raise FileExistsError(f"{target / VECTORS} is there, and a project keeps its own there; move it away")
-        target.mkdir(parents=True, exist_ok=True)
+            raise FileExistsError(f"{target / VECTORS} exists, and a project keeps a file of that name; move it away")
         if test is not None:
             sheets.read_answers(test)  # a mistake is found before the work begins
+        is_new = not target.exists()
+        target.mkdir(parents=True, exist_ok=True)
         write_settings(target, made)
+        project = None
         try:
             project = cls(target, allow_imports=True, progress=progress)
             if test is not None:
                 project.set_test(test)
         except Exception:  # a mistake, not an interruption: the folder is free for another try
-            for name in ("project.toml", "labels.sqlite", VECTORS, RECORD):
-                (target / name).unlink(missing_ok=True)
+            if project is not None:
+                project.close()
+            free_folder(target, is_new)
             raise
         return project
 
@@ -156,10 +160,10 @@ class Project(ReadableProject):
         and others are chosen instead. Without any label the choice covers the data; no untrained model is asked.
 
         Args:
-            n: how many; the project's batch size if left out. Fewer come if no more are left.
+            n: how many; the project's batch size if omitted. Fewer come if no more are left.
             annotator: who is asked.
             again: bring back what this person skipped.
-            memory_budget: bytes, or a text such as "2GiB", that choosing may take beside the embeddings.
+            memory_budget: bytes, or a text such as "2GiB", that choosing may use besides the embeddings.
 
         Raises:
             NothingLeftError: if nothing is left to ask.
@@ -212,10 +216,10 @@ class Project(ReadableProject):
         Args:
             answers: labels by id, or a CSV file with columns id and label, and maybe annotator and seconds; rows
                 without a label are passed over. Items need not have been asked.
-            annotator: who answers; where it is left out, what the file says.
+            annotator: who answers; where it is omitted, what the file says.
             seconds: how long an answer took, or that of each id.
-            id_column: of the file; `id` if left out.
-            label_column: of the file; `label` if left out.
+            id_column: of the file; `id` if omitted.
+            label_column: of the file; `label` if omitted.
 
         Raises:
             ValueError: if an id is not there.
@@ -227,6 +231,21 @@ class Project(ReadableProject):
             events, told = answer_events(state, rows, given)
             self._store.log.append(events)
         return told
+
+    def correct(self, name: Any, label: Any, annotator: str | None = None) -> Told:
+        """Change the label that a person gave an item.
+
+        Raises:
+            ValueError: if they gave none; `tell` takes new ones.
+        """
+        who = check_name(annotator)
+        class_number(self.classes, str(label))
+        answers = self.view(name).answers
+        if who not in answers:
+            by = ", ".join(other or "somebody without a name" for other in answers)
+            whose = f"{str(name)!r} must have an answer{f' of {who}' if who else ''} to correct"
+            raise ValueError(f"{whose}, got {f'one of {by}; say whose with `annotator`' if by else 'none; tell one'}")
+        return self.tell({name: label}, who)
 
     def record(
         self, answers: Sequence[sheets.Answer], skips: Sequence[tuple[Any, str | None]] = (), note: Any = None
@@ -276,6 +295,8 @@ class Project(ReadableProject):
         who, count = check_name(annotator), check_whole("n", n)
         with self._writing() as state:
             last = [event for event, _ in zip(state.undoable(who, anyone=anyone), range(count), strict=False)]
+            if not last:
+                raise ValueError(f"there is nothing to undo{f' of {who}' if who else ''}")
             if len(last) < count:
                 raise ValueError(f"`n` must be at most {len(last)}, what can be undone, got {count}")
             self._store.log.append([NewEvent("undone", each.item, each.number, who) for each in last])
@@ -316,7 +337,7 @@ class Project(ReadableProject):
         new = named_class(name)
         with self._writing() as state:
             if new in state.classes:
-                raise ValueError(f"there is a class {new!r} already")
+                raise ValueError(f"the class {new!r} exists already")
             self._store.log.append([NewEvent("class added", value=new)])
         self._rewrite_classes()
 
@@ -327,7 +348,7 @@ class Project(ReadableProject):
             if before not in state.classes:
                 raise UnknownNameError("class", before, state.classes)
             if after in state.classes:
-                raise ValueError(f"there is a class {after!r} already")
+                raise ValueError(f"the class {after!r} exists already")
             index = state.classes.index(before)
             self._store.log.append([NewEvent("class renamed", value={"class": index, "name": after})])
         self._rewrite_classes()

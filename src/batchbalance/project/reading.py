@@ -19,7 +19,7 @@ from batchbalance.project.learning import Guess, guesses_of
 from batchbalance.project.model import class_probs
 from batchbalance.project.opened import OpenProject
 from batchbalance.project.pages import project_fragment
-from batchbalance.project.settings import Data
+from batchbalance.project.settings import NAMES, Data
 from batchbalance.project.state import ItemView
 from batchbalance.project.status import Shown, Status, status_of
 
@@ -32,7 +32,7 @@ class ReadableProject(OpenProject):
 
     def __repr__(self) -> str:
         labels = self.labels
-        return f"Project({str(self.folder)!r}: {len(self):,} {self.settings.data.kind}, {len(labels):,} labels)"
+        return f"Project({str(self.folder)!r}: {len(self):,} {NAMES[self.settings.data.kind]}, {len(labels):,} labels)"
 
     def _repr_html_(self) -> str:
         rows = [(name, ", ".join(value) if isinstance(value, list) else str(value)) for name, value in self._facts()]
@@ -42,7 +42,7 @@ class ReadableProject(OpenProject):
         """What a notebook shows."""
         settings = self.settings
         return [
-            ("items", f"{len(self):,} {settings.data.kind} from {settings.data.path}"),
+            ("items", f"{len(self):,} {NAMES[settings.data.kind]} from {settings.data.path}"),
             ("classes", self.classes),
             ("labels", f"{len(self.labels):,}"),
             ("open questions", f"{len(self.open_questions()):,}"),
@@ -52,7 +52,7 @@ class ReadableProject(OpenProject):
 
     @property
     def classes(self) -> list[str]:
-        """The labels."""
+        """The classes that items can be labelled with."""
         return list(self._now().classes)
 
     @property
@@ -75,6 +75,16 @@ class ReadableProject(OpenProject):
         """What was asked of a person and has no answer yet, oldest first."""
         with self._lock:
             return self._store.ids(self._now().open_questions(check_name(annotator), self._rules.wanted))
+
+    def skipped(self, annotator: str | None = None) -> list[str]:
+        """What a person skipped and that still wants an answer; ``ask(again=True)`` brings it back."""
+        with self._lock:
+            return self._store.ids(self._now().skipped(check_name(annotator), self._rules.wanted))
+
+    def num_open(self) -> int:
+        """How many questions are open, of all people together."""
+        with self._lock:
+            return self._now().num_open(self._rules.wanted)
 
     def view(self, name: Any) -> ItemView:
         """All that is known of one item."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from batchbalance.errors import FileFormatError
 from batchbalance.files import replacing
@@ -17,12 +17,14 @@ FILE = "project.toml"
 HEADING = """\
 # What this project is. Edit it as you like; the labels are in labels.sqlite.
 # Classes: add new ones at the end; rename one with `batchbalance rename-class`.
-# Another encoder: items are embedded anew by the next command that needs it.
+# Another encoder: items are embedded again by the next command that needs it.
 """
 
 Share = Annotated[float, Field(ge=0, le=1, strict=True, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, strict=True)]
 SourceKind = Literal["images", "texts", "table", "embeddings"]
+NAMES: dict[SourceKind, str] = {"images": "images", "texts": "texts", "table": "rows", "embeddings": "embeddings"}
+KINDS = {"column": ("texts", "table"), "id": ("texts", "table"), "drop": ("texts", "table"), "ids": ("embeddings",)}
 
 
 class Data(Section):
@@ -49,6 +51,13 @@ class Data(Section):
     cost: Name | None = None
     ids: Name | None = None
     skip_bad: Flag = False
+
+    @model_validator(mode="after")
+    def _only_what_is_used(self) -> "Data":
+        for name, kinds in KINDS.items():
+            if getattr(self, name) and self.kind not in kinds:
+                raise ValueError(f"`{name}` is for {' and '.join(kinds)}, got it with {self.kind}; leave it out")
+        return self
 
 
 class Settings(Section):

@@ -78,8 +78,8 @@ def read_answers(
 
     Args:
         path: the file, separated by commas, semicolons or tabs.
-        id_column: the column of the ids; `id` if left out.
-        label_column: the column of the labels; `label` if left out.
+        id_column: the column of the ids; `id` if omitted.
+        label_column: the column of the labels; `label` if omitted.
 
     Raises:
         FileFormatError: if it is no such file.

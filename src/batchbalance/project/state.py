@@ -168,6 +168,10 @@ class State:
         mine = [(view.open[who], row) for row, view in self.items.items() if who in view.open]
         return [row for _, row in sorted(mine) if not self.items[row].is_complete(wanted)]
 
+    def num_open(self, wanted: int) -> int:
+        """How many answers people still owe, all together."""
+        return sum(len(view.open) for view in self.items.values() if not view.is_complete(wanted))
+
     def skipped(self, who: Who, wanted: int) -> list[int]:
         """Rows that a person skipped and that still want an answer, in the order they were skipped."""
         mine = [(view.skipped[who], row) for row, view in self.items.items() if who in view.skipped]

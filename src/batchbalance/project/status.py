@@ -5,6 +5,7 @@ and shows as HTML.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +21,13 @@ from batchbalance.project.label_errors import Duplicates
 from batchbalance.project.stopping import UNKNOWN, Advice, Forecast, Round
 
 ONE_LOOK = "for one look"
+NUM_ON_CURVE = 6  # models of the curve that the table shows
 NO_AUDIT = (
     "No audit set (--audit 0): the accuracy cannot be known, since the labels were chosen by the model itself; nor can "
     "its calibration, whether a target is reached, or what more labels would bring."
+)
+NO_AUDIT_FOR_ARM = (
+    "Whether the strategy is better than random cannot be known without an audit set (--audit 0), on which to compare."
 )
 NO_ARM = (
     "Whether the strategy is better than random cannot be known without a random arm: `init --random-arm 0.2` chooses "
@@ -258,8 +263,8 @@ def status_of(facts: Facts) -> Status:
     advice = (
         stopping.agreement(rounds),
         stopping.label_change(rounds),
-        stopping.target_reached(facts.target, counted),
-        stopping.budget_spent(facts.budget, spent, "labels" if facts.cost is None else "of cost"),
+        stopping.target_reached(facts.target, counted, "training labels" if has_test else "audit labels"),
+        stopping.budget_spent(facts.budget, spent, "labels" if facts.cost is None else "units of cost"),
         stopping.worth_it(found),
     )
     return Status(
@@ -303,8 +308,10 @@ def _unknown(facts: Facts, has_test: bool) -> Iterator[str]:
         yield NO_AUDIT
     if not facts.random_arm:
         yield NO_ARM
+    elif not facts.audit_share:
+        yield NO_AUDIT_FOR_ARM
     elif facts.arm is None:
-        yield "Whether the strategy is better than random cannot be told yet: there are too few labels of either kind."
+        yield "Whether the strategy is better than random cannot be known yet: there are too few labels of either kind."
 
 
 def told_accuracy(found: Accuracy | None) -> str:
@@ -335,7 +342,7 @@ def _rows(status: Status) -> Iterator[tuple[str, str]]:
         yield "classes", _balance(facts)
     yield from ((f"{each.rule}: {each.verdict}", each.sentence) for each in status.advice)
     yield from _doubts(facts)
-    yield from (("annotators", f"{pair}: κ = {kappa:.2f}") for pair, kappa in facts.annotators.items())
+    yield from (("annotators", f"{pair}: {_told_kappa(kappa)}") for pair, kappa in facts.annotators.items())
     yield from (("cannot be known", each) for each in status.unknown)
     yield from (("note", each) for each in facts.notes)
 
@@ -344,6 +351,9 @@ def _quality(status: Status) -> Iterator[tuple[str, str]]:
     """How good the model is."""
     facts = status.facts
     yield "accuracy", told_accuracy(status.accuracy)
+    if len(status.curve) > 1:
+        told = [f"{each.value:.3f} with {each.num_labels:,}" for each in status.curve[-NUM_ON_CURVE:]]
+        yield "curve", f"{', '.join(told)} labels"
     if facts.counts.audit_skipped:
         text = f"{facts.counts.audit_skipped:,}; if these are the hard ones, the accuracy looks better than it is"
         yield "audit items skipped", text
@@ -359,6 +369,10 @@ def _quality(status: Status) -> Iterator[tuple[str, str]]:
         yield "calibration", f"{says}; error {found.error:.3f}, by chance alone up to {found.by_chance:.3f}"
     if facts.arm is not None:
         yield "random arm", facts.arm.sentence()
+
+
+def _told_kappa(kappa: float) -> str:
+    return "κ is undefined, because both gave the same answer throughout" if math.isnan(kappa) else f"κ = {kappa:.2f}"
 
 
 def _balance(facts: Facts) -> str:
@@ -390,4 +404,5 @@ def _plain(value: Any) -> Any:
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, Path):
         return value.as_posix()
-    return value.item() if isinstance(value, np.generic) else value
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no NaN

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from batchbalance.project.audit import ALPHA, LEAST_FOR_ERROR, Interval, Look
+from batchbalance.project.audit import ALPHA, FIRST_LOOK, LEAST_FOR_ERROR, Interval, Look
 
 UNKNOWN = -1  # the class predicted for an item that was not there yet, and the label of one that has none
 
@@ -119,13 +119,16 @@ def label_change(rounds: Sequence[Round], most: float = MOST_CHANGED) -> Advice:
     )
 
 
-def target_reached(target: float | None, looks: Sequence[Look]) -> Advice:
-    """Whether the accuracy asked for is reached, by the lower end of the last look's interval."""
+def target_reached(target: float | None, looks: Sequence[Look], counted: str = "audit labels") -> Advice:
+    """Whether the accuracy asked for is reached, by the lower end of the last look's interval.
+
+    Looks go by the number of what is `counted`.
+    """
     if target is None:
         return Advice("target", "cannot tell", "No target accuracy is set.")
     if not looks:
         return Advice(
-            "target", "cannot tell", f"The target is {target:.2f}; there are too few audit labels for a look."
+            "target", "cannot tell", f"The target is {target:.2f}; the first look comes with {FIRST_LOOK} {counted}."
         )
     last = looks[-1]
     reached = last.interval.low >= target
@@ -199,7 +202,7 @@ def worth_it(found: Forecast | None) -> Advice:
         "forecast",
         verdict,
         f"{found.more} more labels would bring {100 * found.gain:+.1f} points of accuracy, "
-        f"[{100 * found.interval.low:+.1f}, {100 * found.interval.high:+.1f}], if the curve goes on as it does; below "
+        f"[{100 * found.interval.low:+.1f}, {100 * found.interval.high:+.1f}], if the curve continues as it has; below "
         f"{100 * LEAST_GAIN:.0f} they are hardly worth it.",
     )
 

@@ -86,7 +86,7 @@ class ProjectStore:
             self.events()
             first = row = self._num_items
             if first != expected:
-                raise BlockingIOError(f"another process has added items to {self.log.path} meanwhile; try again")
+                raise BlockingIOError(f"another process has added items to {self.log.path} in the meantime; try again")
             iterator = iter(items)
             while block := list(islice(iterator, BLOCK)):
                 rows = [(row + i, x.id, x.content, x.digest, x.cost, int(x.is_audit)) for i, x in enumerate(block)]
@@ -112,7 +112,7 @@ class ProjectStore:
             return None
         # Not by the index, which no hash covers.
         if self.ids([found[0][0]]) != [name]:
-            raise self._damage(f"its index leads {name!r} astray")
+            raise self._damage(f"its index has another place for {name!r}")
         return int(found[0][0])
 
     def ids(self, rows: Sequence[int] | None = None) -> list[str]:
@@ -122,8 +122,13 @@ class ProjectStore:
         return [str(name) for name, *_ in self._of(rows, "id")]
 
     def contents(self, rows: Sequence[int]) -> list[str | None]:
-        """What some items hold; checked by their digests where the database holds all of it."""
-        return [content for (content,) in self._of(rows, "content")]
+        """What some items hold; texts and rows of tables, which the database holds all of, are checked."""
+        is_whole = self.events()[0].value["kind"] in ("texts", "table")
+        found = self._of(rows, "content, digest, id")
+        for content, digest, name in found:
+            if is_whole and digest_of(str(content).encode()) != digest:
+                raise self._damage(f"what {name!r} holds does not match its hash")
+        return [content for content, *_ in found]
 
     def digests(self) -> list[str]:
         """The digests of all items."""
@@ -165,6 +170,11 @@ class ProjectStore:
                 "SELECT row, id, digest, cost, is_audit FROM items WHERE row >= ? AND row < ? ORDER BY row",
                 (start, min(start + BLOCK, first + count)),
             )
+
+
+def digest_of(content: bytes) -> str:
+    """The hash of what an item is."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _line(row: int, name: str, digest: str, cost: float, is_audit: int) -> bytes:

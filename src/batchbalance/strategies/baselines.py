@@ -200,7 +200,7 @@ class Entropy(ScoreStrategy):
     summary: ClassVar[str] = "top points by the entropy of the mean prediction"
 
     def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
-        """Entropy."""
+        """The entropy of the mean prediction."""
         return scores.entropy(problem.predictions, bar=bar)
 
 
@@ -334,7 +334,7 @@ class ClusterMargin(Strategy):
 
     Attributes:
         margin_factor: how many points of small margin are clustered, as a multiple of the batch size.
-        num_clusters: how many clusters; the batch size if left out.
+        num_clusters: how many clusters; the batch size if omitted.
     """
 
     name: ClassVar[str] = "cluster-margin"
@@ -353,7 +353,7 @@ class ClusterMargin(Strategy):
         return embedding_bytes(problem) + means + round(8 * num_clustered**2)
 
     def choose(self, problem: Problem) -> Choice:
-        """Take turns."""
+        """Cluster the points of smallest margin, and take from the clusters in turn, the smallest first."""
         indices, scores = cluster_margin(
             problem.predictions.mean_probs(),
             problem.mean_embeddings,

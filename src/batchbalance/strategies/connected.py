@@ -127,7 +127,7 @@ class GreedyBalance(BalanceStrategy):
 
     Attributes:
         continuation: what to do once what survives is below float64 meaning: "tail" goes on with what is left, "power"
-            samples by the points' own Δ, which learns better (docs/results.md), "random" takes any.
+            samples by the points' own Δ, which learns better (results/earlier.md), "random" takes any.
         lazy: skip evaluations that cannot matter; never changes the batch.
     """
 
@@ -299,7 +299,7 @@ class BatchBalance(BalanceStrategy):
         for option in ("beta", "subset") if is_small else ("continuation",):
             if getattr(self, option) != type(self).model_fields[option].default:
                 raise ValueError(
-                    f"option `{option}` of {self.name!r} must be left out at batch size {problem.batch_size}: it is "
+                    f"option `{option}` of {self.name!r} must not be given at batch size {problem.batch_size}: it is "
                     f"used {'from' if is_small else 'below'} {self.large_batch} points {'on' if is_small else 'only'}"
                 )
         if problem.executor is not None and not is_small:

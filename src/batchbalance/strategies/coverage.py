@@ -14,13 +14,11 @@ from batchbalance.batches.cover import (
     TARGETS_PER_PICK,
     CoverExecutor,
     CoverProblem,
-    Kernel,
-    Targets,
     cover,
     cover_value,
-    squared_length,
 )
 from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite
+from batchbalance.batches.targets import Cloud, Kernel, Targets, squared_length
 from batchbalance.batches.typiclust import MAX_CLUSTERS, typiclust
 from batchbalance.seeds import generator
 from batchbalance.strategies.baselines import SCORES, ScoreName, embedding_bytes
@@ -34,7 +32,7 @@ class CoverStrategy(Strategy):
     """Greedy on the weighted share of the pool that labelled and chosen points cover.
 
     Attributes:
-        max_targets: points whose cover is measured; a larger pool is sampled. If left out, 4,096 or 40 times the batch
+        max_targets: points whose cover is measured; a larger pool is sampled. If omitted, 4,096 or 40 times the batch
             size, whichever is more.
     """
 
@@ -50,8 +48,8 @@ class CoverStrategy(Strategy):
     def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
         """What each target is worth; not negative."""
 
-    def squared_length(self, targets: Float[Tensor, "T D"], batch_size: int) -> float:
-        """ℓ² of the kernel: by the rule of ``batches.cover.squared_length``."""
+    def squared_length(self, targets: Cloud, batch_size: int) -> float:
+        """ℓ² of the kernel: by the rule of ``batches.targets.squared_length``."""
         return squared_length(targets, batch_size)
 
     def targets(self, problem: Problem) -> Int[Tensor, " T"]:
@@ -92,7 +90,8 @@ class CoverStrategy(Strategy):
         if labelled is not None:
             check_finite("labelled_embeddings", labelled)
         rows = self.targets(problem)
-        points = problem.mean_embedding_rows(rows)
+        spare = max(0, problem.cache_bytes - self.memory_needed(problem))
+        points = Cloud(problem.mean_embedding_rows(rows), rows, keep_bytes=spare)
         made = CoverProblem(
             Targets(
                 points,
@@ -105,7 +104,7 @@ class CoverStrategy(Strategy):
             problem.candidates,
             problem.batch_size,
             seed=problem.seed,
-            cache_bytes=max(0, problem.cache_bytes - self.memory_needed(problem)),
+            cache_bytes=spare - points.kept_bytes,
             progress=problem.progress,
         )
         if problem.executor is None:
@@ -125,7 +124,7 @@ class MaxHerding(CoverStrategy):
     summary: ClassVar[str] = "covers the pool in the space of embeddings; needs no predictions"
 
     def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:  # noqa: ARG002
-        """One for each."""
+        """Every target counts the same."""
         return torch.ones(len(rows), dtype=torch.float64)
 
 
@@ -133,7 +132,7 @@ class ProbCover(CoverStrategy):
     """ProbCover: greedy on the points within a radius of a labelled or chosen one (arXiv 2205.11320).
 
     Attributes:
-        radius: of the balls. If left out, the median distance of a target to its k-th nearest one, k = targets / batch
+        radius: of the balls. If omitted, the median distance of a target to its k-th nearest one, k = targets / batch
             size, so that a batch of typical balls holds as many points as there are. (The paper takes the largest
             radius at which 95 % of the balls hold one k-means cluster only, which asks for the number of classes.)
     """
@@ -145,10 +144,10 @@ class ProbCover(CoverStrategy):
     radius: PositiveFloat | None = None
 
     def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:  # noqa: ARG002
-        """One for each."""
+        """Every target counts the same."""
         return torch.ones(len(rows), dtype=torch.float64)
 
-    def squared_length(self, targets: Float[Tensor, "T D"], batch_size: int) -> float:
+    def squared_length(self, targets: Cloud, batch_size: int) -> float:
         """The square of the radius."""
         return super().squared_length(targets, batch_size) if self.radius is None else self.radius**2
 

@@ -59,8 +59,9 @@ def load(
 
     Args:
         name: one of ``DATASETS``, or a path to a user's own data: a folder of class-named image folders, a ``.npz``
-            file with `x` and `y`, or a CSV file with a header. A known name goes before a path; write "./digits"
-            for a folder of that name. One of ``GENERATED``, as "generated-mnist", is a stand-in of the same shape.
+            file with `x` and `y`, or a CSV file with a header. A known name takes precedence over a path; write
+            "./digits" for a folder of that name. One of ``GENERATED``, as "generated-mnist", is a stand-in of the
+            same shape.
         data_dir: where published data sets lie or are downloaded to; else the variable BATCHBALANCE_DATA, else a
             per-user cache folder.
         seed: draws the test part where the publisher gives none (digits, drift, dry-bean, own data), and the shares of
@@ -107,10 +108,10 @@ def prepare(
 
     Args:
         name: as in ``load``.
-        sizes: sizes of the sets; the paper's if left out.
+        sizes: sizes of the sets; the paper's if omitted.
         seed: the trial's seed.
         data_dir: as in ``load``.
-        copies: how often each pool input occurs, with Gaussian noise; 3 for repeated-mnist, else 1, if left out.
+        copies: how often each pool input occurs, with Gaussian noise; 3 for repeated-mnist, else 1, if omitted.
         noise: standard deviation of that noise, on normalised inputs.
         partial: as in ``load``.
         download: as in ``load``.

@@ -44,7 +44,7 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """The number of classes, C."""
         return len(self.class_names)
 
     @property

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from batchbalance.encoders.images import IMAGE_ENDINGS
 from batchbalance.errors import FileFormatError, MissingExtraError
 from batchbalance.files import archived_arrays
-from batchbalance.lab.data.labels import is_blank
+from batchbalance.labels.names import is_blank
 from batchbalance.machine import as_text, free_memory
 
 Array = NDArray[Any]

@@ -1,4 +1,4 @@
-"""Labels as files give them, as text: which are blank, and the order of the classes.
+"""Labels as files give them, as text: the order of the classes.
 
 Whole numbers are classes in the order of their values, so that classes 0 to C − 1 are numbered as they are called; all
 other names are in the order of the alphabet.
@@ -7,14 +7,8 @@ other names are in the order of the alphabet.
 import re
 from collections.abc import Iterable
 
-BLANKS = ("", "nan", "na", "n/a", "#n/a", "<na>", "null")  # in any case: what spreadsheets and pandas write for a gap
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-
-
-def is_blank(label: str) -> bool:
-    """Whether a label stands for none."""
-    return label.strip().lower() in BLANKS
 
 
 def ordered(labels: Iterable[str]) -> list[str]:

@@ -258,7 +258,7 @@ def _check_sizes(name: str, entry: Published, num_train: int, num_test: int | No
     parts = zip((num_train, num_test), expected, ("training", "test"), strict=True)
     found = " and ".join(f"{n:,} of {whole:,} {part} inputs" for n, whole, part in parts if whole is not None)
     if not partial:
-        raise FileFormatError(f"{name} is not whole: got {found}; to work on the part, say `partial=True`")
+        raise FileFormatError(f"{name} is incomplete: got {found}; to work on that part, pass `partial=True`")
     warnings.warn(f"{name} is loaded in part: {found}", stacklevel=4)
 
 

@@ -29,9 +29,9 @@ class SplitSizes:
         initial: labelled inputs to start from, drawn at random whatever their class, on top of those.
         validation: inputs of the validation set.
         reference: inputs of the reference set, or "pool" to use the pool as reference set.
-        pool: the most inputs to keep in the pool; None keeps all.
+        pool: the most inputs to keep in the pool; all if omitted.
         small_validation: never use more validation labels than there are training labels.
-        test: the most inputs of the test part to measure on, drawn at random; None measures on all.
+        test: the most inputs of the test part to measure on, drawn at random; all if omitted.
     """
 
     initial_per_class: int | tuple[int, ...] = 0

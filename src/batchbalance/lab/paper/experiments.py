@@ -78,7 +78,7 @@ class Experiment:
         """
         if self.analysis is not None:
             raise ValueError(
-                f"{self.name!r} is an analysis, no comparison; run it by: batchbalance analyse {self.name}"
+                f"{self.name!r} is an analysis, no comparison; run it with: batchbalance analyse {self.name}"
             )
         changes = list(changes)
         found = {part: comparison_of(self.settings(preset, part), changes) for part in self.parts}

@@ -48,7 +48,7 @@ class Options(Section):
         num_classes: C.
         num_features: D of the embeddings, the paper's H.
         batch_sizes: B, ascending.
-        strategies: their names; all but enumerated-balance if left out.
+        strategies: their names; all but enumerated-balance if omitted.
         max_seconds: a strategy that took longer is not timed at larger batches.
         threshold: τ.
         equal_draws: give all strategies all S = 2K draws; else those without edges have K.

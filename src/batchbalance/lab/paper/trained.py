@@ -56,7 +56,7 @@ class Setup:
 
     @property
     def num_draws(self) -> int:
-        """S."""
+        """The number of draws, S."""
         return int(getattr(self.config.posterior, "num_draws", 0))
 
     @property

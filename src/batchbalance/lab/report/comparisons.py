@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, get_args
 
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.records import Run, check_records, trial_path
@@ -16,6 +16,7 @@ from batchbalance.lab.report.curves import (
     LOWER_IS_BETTER,
     Band,
     Curve,
+    Drawn,
     Span,
     bands,
     common_span,
@@ -68,7 +69,7 @@ class Summary:
     versions: tuple[dict[str, str], ...]
 
     def bands(self, metric: str) -> list[Band]:
-        """The median and quartiles of a metric over trials."""
+        """A metric over trials, at each label count."""
         return bands(list(self.curves.get(metric, {}).values()))
 
     def at(self, metric: str, num_labels: int) -> list[float]:
@@ -130,8 +131,9 @@ class Report:
         summaries: one for each run, the control first.
         comparisons: one for each run but the control.
         wins: for a pair of labels, (seeds in which the first is better, a tie counting half; seeds compared).
-        empty: labels of the runs left out, which have no value of the metric yet.
+        empty: labels of the runs omitted, which have no value of the metric yet.
         runs: those that are compared, the control first.
+        curves: what the learning curves show: means with 95 % intervals, or medians with quartiles.
     """
 
     data: tuple[str, ...]
@@ -148,6 +150,7 @@ class Report:
     wins: dict[tuple[str, str], tuple[float, int]]
     empty: tuple[str, ...]
     runs: tuple[Run, ...] = ()
+    curves: Drawn = "means"
 
     @property
     def higher_is_better(self) -> bool:
@@ -162,6 +165,7 @@ def compare(
     control: str | None = None,
     at: Sequence[int] | None = None,
     target: float | None = None,
+    curves: Drawn = "means",
     seed: int = 0,
 ) -> Report:
     """Summarise runs and compare them with a control.
@@ -169,10 +173,11 @@ def compare(
     Args:
         runs: with distinct labels, of one data set if the comparison is to mean anything.
         metric: of the tables and tests.
-        control: the label of the run to compare with. Left out: the run of the strategy ``random``, if there is one.
-        at: label counts to look at; left out: up to four, evenly spread.
-        target: the value to reach; left out: what the control's worst trial has at the last label count that
+        control: the label of the run to compare with. If omitted: the run of the strategy ``random``, if there is one.
+        at: label counts to look at; if omitted: up to four, evenly spread.
+        target: the value to reach; if omitted: what the control's worst trial has at the last label count that
             all runs cover.
+        curves: what the learning curves show: "means" with 95 % intervals, or "medians" with quartiles.
         seed: of the bootstrap.
 
     Raises:
@@ -187,23 +192,25 @@ def compare(
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
     _check_numbers(metric, at, target)
-    curves = {run.label: {name: _curves(run, name) for name in metrics} for run in runs}
-    shown = [run for run in runs if curves[run.label][metric]]
+    if curves not in get_args(Drawn):
+        raise UnknownNameError("curves", curves, get_args(Drawn))
+    of_run = {run.label: {name: _curves(run, name) for name in metrics} for run in runs}
+    shown = [run for run in runs if of_run[run.label][metric]]
     control = _control(shown, control)
-    metrics = tuple(name for name in metrics if any(curves[run.label][name] for run in shown))
+    metrics = tuple(name for name in metrics if any(of_run[run.label][name] for run in shown))
     shown.sort(key=lambda run: run.label != control)
-    of_metric = {run.label: curves[run.label][metric] for run in shown}
+    of_metric = {run.label: of_run[run.label][metric] for run in shown}
     span = _span(of_metric)
     counts = tuple(sorted(set(at))) if at is not None else _default_counts(of_metric, span)
     goal, origin = (target, "given") if target is not None else _default_target(of_metric, control, span, metric)
-    summaries = tuple(_summary(run, curves[run.label], metric, goal, span) for run in shown)
+    summaries = tuple(_summary(run, of_run[run.label], metric, goal, span) for run in shown)
     better = metric not in LOWER_IS_BETTER
     comparisons = [] if control is None else [_against(s, summaries[0], metric, seed) for s in summaries[1:]]
     return Report(
         data=_data_names(shown), alike=_alike(shown), metric=metric, metrics=metrics, control=control, counts=counts,
         target=goal, target_origin=origin, span=span, summaries=summaries, comparisons=tuple(_corrected(comparisons)),
         wins={(a, b): _wins(of_metric[a], of_metric[b], better) for a in of_metric for b in of_metric if a != b},
-        empty=tuple(run.label for run in runs if run.label not in of_metric), runs=tuple(shown),
+        empty=tuple(run.label for run in runs if run.label not in of_metric), runs=tuple(shown), curves=curves,
     )  # fmt: skip
 
 

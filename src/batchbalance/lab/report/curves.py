@@ -1,4 +1,4 @@
-"""Learning curves: one metric of one trial, and the median and quartiles over trials as in the paper's figures.
+"""Learning curves: one metric of one trial, and its mean and interval, or its median and quartiles, over trials.
 
 Between two rounds a curve is the straight line; before its first and after its last round it has no value.
 """
@@ -6,13 +6,15 @@ Between two rounds a curve is the straight line; before its first and after its 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from batchbalance.lab.metrics import area_under_curve
+from batchbalance.lab.report.paired import mean_interval
 
 Span = tuple[int, int]  # label counts, both included
+Drawn = Literal["means", "medians"]  # what the figures show of all trials
 
 METRIC_NAMES = {"macro_auc": "macro AUC", "macro_f1": "macro F1", "nll": "NLL"}
 LOWER_IS_BETTER = frozenset({"nll", "calibration_error"})
@@ -55,13 +57,32 @@ class Curve:
 
 @dataclass(frozen=True)
 class Band:
-    """The median and quartiles of a metric over trials at one label count."""
+    """A metric over trials at one label count.
+
+    Attributes:
+        num_labels: the label count.
+        mean: over trials.
+        interval: Student's 95 % interval of the mean; None for one trial.
+        lower: the lower quartile.
+        median: over trials.
+        upper: the upper quartile.
+        num_trials: those that cover the label count.
+    """
 
     num_labels: int
+    mean: float
+    interval: tuple[float, float] | None
     lower: float
     median: float
     upper: float
     num_trials: int
+
+    def drawn(self, what: Drawn) -> tuple[float, float, float]:
+        """The lower end, the middle and the upper end of what a figure shows."""
+        if what == "medians":
+            return self.lower, self.median, self.upper
+        low, high = self.interval or (self.mean, self.mean)
+        return low, self.mean, high
 
 
 def metric_name(metric: str) -> str:
@@ -70,7 +91,7 @@ def metric_name(metric: str) -> str:
 
 
 def curve(records: Iterable[dict[str, Any]], metric: str) -> Curve | None:
-    """The curve of a trial's records; rounds without a finite value are left out. None if no round is left."""
+    """The curve of a trial's records; rounds without a finite value are omitted. None if no round is left."""
     points = {}
     for record in records:
         value = (record.get("metrics") or {}).get(metric)
@@ -83,13 +104,14 @@ def curve(records: Iterable[dict[str, Any]], metric: str) -> Curve | None:
 
 
 def bands(curves: Sequence[Curve]) -> list[Band]:
-    """The median and quartiles at every label count that at least half of the trials cover."""
+    """The mean, its interval, the median and the quartiles where at least half of the trials have a value."""
     found = []
     for num_labels in sorted({x for trial in curves for x in trial.labels}):
         values = [y for trial in curves if (y := trial.at(num_labels)) is not None]
         if len(values) >= LEAST_SHARE * len(curves):
             lower, median, upper = (float(q) for q in np.quantile(values, (0.25, 0.5, 0.75)))
-            found.append(Band(num_labels, lower, median, upper, len(values)))
+            mean = math.fsum(values) / len(values)
+            found.append(Band(num_labels, mean, mean_interval(values), lower, median, upper, len(values)))
     return found
 
 

@@ -59,7 +59,7 @@ def curve_figures(report: Report) -> dict[str, str]:
 
 
 def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
-    """The median of a metric over trials against training labels, with a band from quartile to quartile."""
+    """A metric over trials against training labels: means and their intervals, or medians and quartiles."""
     shown = [(i, s) for i, s in enumerate(report.summaries) if s.curves.get(metric)]
     labels = [_wrapped(summary.label, LEGEND_CHARACTERS) for _, summary in shown]
     longest = max(len(line) for label in labels for line in label.splitlines())
@@ -69,11 +69,12 @@ def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
     for (index, summary), label in zip(shown, labels, strict=True):
         band = summary.bands(metric)
         x = [b.num_labels for b in band]
+        low, middle, high = zip(*(b.drawn(report.curves) for b in band), strict=True)
         colour, line, marker = look(index, ink)
         step = max(1, len(x) // MARKS)
-        axes.fill_between(x, [b.lower for b in band], [b.upper for b in band], color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(
-            x, [b.median for b in band], color=colour, linestyle=line, marker=marker, linewidth=1.6, markersize=5.5,
+            x, middle, color=colour, linestyle=line, marker=marker, linewidth=1.6, markersize=5.5,
             markevery=(index % step, step), markeredgecolor="none", label=label,
         )  # fmt: skip
     axes.set_xlabel("training labels")

@@ -16,13 +16,13 @@ def notes(report: Report) -> list[str]:
 def _runs(report: Report) -> Iterator[str]:
     if not report.alike:
         names = ", ".join(report.data)
-        yield f"The runs differ in data or split ({names}): trials of one seed do not start alike, as pairing assumes."
+        yield f"The runs differ in data or split ({names}), but pairing assumes that trials of one seed start alike."
     if report.empty:
-        yield f"Left out, without a value of {report.metric} yet: {', '.join(report.empty)}."
+        yield f"Omitted, because they have no value of {report.metric} yet: {', '.join(report.empty)}."
     if report.control is None:
-        yield "No single run of random among these and no other control named: nothing is tested."
+        yield "There is no single run of random, and no other control is named: nothing is tested."
     if report.span is None:
-        yield "The runs have no label counts in common: no areas."
+        yield "The runs have no label counts in common, so there are no areas."
         return
     cut = [s.label for s in report.summaries if max(t.labels[-1] for t in s.curves[report.metric].values()) ==
            report.span[1] < max(other.labels[1] for other in report.summaries)]  # fmt: skip
@@ -38,8 +38,8 @@ def _fits(report: Report) -> Iterator[str]:
             lowest, at = min(poor)
             yield (
                 f"{run.label}: the networks of {len(poor)} of {len(fits)} rounds did not fit their training labels "
-                f"(training accuracy below {FITTED:g}; lowest {lowest:.2f} at {at} labels), so that the comparison may "
-                "tell more about the training than about the strategy. Train for more steps."
+                f"(training accuracy below {FITTED:g}; lowest {lowest:.2f} at {at} labels), so the comparison may "
+                "say more about the training than about the strategy. Train for more steps."
             )
 
 
@@ -78,7 +78,7 @@ def _trials(report: Report) -> Iterator[str]:
         short = [seed for seed in curves if report.span and seed not in summary.areas]
         if short:
             seeds = ", ".join(map(str, short))
-            yield f"{summary.label}: trials left out of the area because they do not cover its labels: {seeds}."
+            yield f"{summary.label}: trials omitted from the area because they do not cover its labels: {seeds}."
 
 
 def _counts(report: Report) -> Iterator[str]:
@@ -108,6 +108,6 @@ def _tests(report: Report) -> Iterator[str]:
         trial = "one paired trial" if num == 1 else f"{num} paired trials"
         yield (
             f"With {trial} the smallest p reachable is {few.least_p:.2g}, and {few.least_corrected_p:.2g} after "
-            f"Holm's correction for {len(tested)} comparisons; intervals are rough too. "
-            f"Run at least {ENOUGH_TRIALS} trials before you trust a difference."
+            f"Holm's correction for {len(tested)} comparison{'' if len(tested) == 1 else 's'}; intervals are rough "
+            f"too. Run at least {ENOUGH_TRIALS} trials before you trust a difference."
         )

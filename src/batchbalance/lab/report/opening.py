@@ -9,38 +9,60 @@ from batchbalance.lab.report.comparisons import Comparison, Report
 from batchbalance.lab.report.curves import metric_name
 
 LEVEL = 0.05
+MOST_NAMED = 3  # runs that the conclusion lists by name; of more it gives the number
 SETTINGS = ("data", "split", "model", "training", "posterior", "batch_size", "candidates")
 
 
 def conclusion(report: Report) -> str:
     """One sentence: which runs differ from the control after correction, or that none does."""
-    metric = metric_name(report.metric)
-    if report.span is None:
-        return "The runs have no label counts in common, so nothing can be concluded."
-    over = f"over {report.span[0]:,} to {report.span[1]:,} labels"
-    tested = [c for c in report.comparisons if c.corrected_p is not None and c.effect is not None]
+    tested = [c for c in report.comparisons if c.corrected_p is not None]
     if not tested:
-        with_areas = [s for s in report.summaries if s.areas]
-        if not with_areas:
-            return "No trial covers the label counts of the others, so nothing can be concluded."
-        best = (max if report.higher_is_better else min)(with_areas, key=lambda s: fmean(s.areas.values()))
-        value = fmean(best.areas.values())
-        return f"{best.label} has the best mean {metric} {over}, {value:.3f}; no difference was tested."
-    clear = [c for c in tested if (c.corrected_p or 0) < LEVEL]
-    better = [c.label for c in clear if _is_better(report, c)]
-    worse = [c.label for c in clear if not _is_better(report, c)]
+        return _untested(report)
+    clear = [c for c in tested if (c.corrected_p or 0.0) < LEVEL]
     num = min(len(c.differences) for c in tested)
-    trials = f"{num} paired trial{'' if num == 1 else 's'}"
+    sure = f"Holm's correction, level {LEVEL:g}, {num} paired trial{'' if num == 1 else 's'}"
+    metric = f"mean {metric_name(report.metric)} {_over(report, tested)}"
     if not clear:
-        return (
-            f"No strategy is statistically distinguishable from {report.control} in mean {metric} {over} "
-            f"(Holm's correction, level {LEVEL:g}, {trials})."
-        )
-    said = [f"better than {report.control}: {', '.join(better)}"] if better else []
-    said += [f"worse than {report.control}: {', '.join(worse)}"] if worse else []
-    rest = len(tested) - len(clear)
-    said += [f"statistically indistinguishable: {rest} other{'' if rest == 1 else 's'}"] if rest else []
-    return f"In mean {metric} {over}, {'; '.join(said)} (Holm's correction, level {LEVEL:g}, {trials})."
+        few = ", too few to distinguish any" if all(c.least_corrected_p >= LEVEL for c in tested) else ""
+        return f"No strategy is statistically distinguishable from {report.control} in {metric} ({sure}{few})."
+    groups = {
+        "better than": [c for c in clear if _is_better(report, c)],
+        "worse than": [c for c in clear if not _is_better(report, c)],
+        "statistically indistinguishable from": [c for c in tested if c not in clear],
+    }
+    said = (_said(how, found, len(tested), f"{report.control}") for how, found in groups.items() if found)
+    return f"In {metric}, {'; '.join(said)} ({sure})."
+
+
+def _untested(report: Report) -> str:
+    """What can be said without a test: no strategy is called better than another."""
+    shown = [s for s in report.summaries if s.areas]
+    if report.span is None or not shown:
+        return "The runs have no label counts in common, so nothing can be concluded."
+    found = (max if report.higher_is_better else min)(shown, key=lambda s: fmean(s.areas.values()))
+    metric = f"mean {metric_name(report.metric)}"
+    over = f"over {report.span[0]:,} to {report.span[1]:,} labels is {fmean(found.areas.values()):.3f}"
+    if len(shown) == 1:
+        return f"The {metric} of {found.label} {over}; there is nothing to compare it with."
+    extreme = "highest" if report.higher_is_better else "lowest"
+    return f"No difference was tested; the {extreme} {metric} {over}, of {found.label}."
+
+
+def _over(report: Report, tested: Sequence[Comparison]) -> str:
+    spans = {c.span for c in tested}
+    first = tested[0].span
+    if len(spans) > 1 or first is None:
+        return f"over the labels that each shares with {report.control}"
+    return f"over {first[0]:,} to {first[1]:,} labels"
+
+
+def _said(how: str, found: Sequence[Comparison], num_tested: int, control: str) -> str:
+    """Some runs, or their number if they are many, and how they compare with the control."""
+    names = [c.label for c in found]
+    listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    who = f"{len(names)} of {num_tested} strategies" if len(names) > MOST_NAMED else listed
+    by = f" by {abs(found[0].effect or 0.0):.3f}" if len(names) == 1 and how.endswith("than") else ""
+    return f"{who} {'is' if len(names) == 1 else 'are'} {how} {control}{by}"
 
 
 def _is_better(report: Report, comparison: Comparison) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from batchbalance import markup
 from batchbalance.files import replacing
 from batchbalance.lab.report.comparisons import Report
-from batchbalance.lab.report.curves import metric_name
+from batchbalance.lab.report.curves import Drawn, metric_name
 from batchbalance.lab.report.figures import curve_figures, figures, rendered
 from batchbalance.lab.report.notes import notes
 from batchbalance.lab.report.opening import conclusion
@@ -22,13 +22,19 @@ from batchbalance.progress import progress as shown_progress
 
 HTML_PAGE, MARKDOWN_PAGE = "report.html", "report.md"
 
-FIGURES_STYLE = """
+REPORT_STYLE = """
+body { max-width: 72rem; } h1, p, ul.notes { max-width: 54rem; box-sizing: border-box; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
 figure { margin: 0; } figure.first { grid-column: 1 / -1; max-width: 42rem; } img { width: 100%; height: auto; }
 """
 
-CURVES = "Median over trials, band from quartile to quartile; drawn where at least half of the trials have a value."
-DIFFERENCES = "Ticks are seeds; marker and bar the mean and its 95 % interval."
+CURVES: dict[Drawn, str] = {
+    "means": "Mean over trials; the band is Student's 95 % interval of the mean, of each strategy by itself. Trials "
+    "are paired, so strategies whose bands overlap can still differ.",
+    "medians": "Median over trials; the band reaches from the lower to the upper quartile.",
+}
+WHERE = "Drawn where at least half of the trials have a value."
+DIFFERENCES = "Each tick is a trial; the marker and the bar are the mean and its 95 % interval."
 
 
 def write_report(report: Report, folder: str | os.PathLike[str], *, progress: bool = False) -> Path:
@@ -85,7 +91,7 @@ def _caption(report: Report, name: str) -> tuple[str, str]:
     """The title and the explanation of a figure."""
     if name == "differences":
         return "Differences to the control", DIFFERENCES
-    return f"Learning curves, {metric_name(curve_figures(report)[name])}", CURVES
+    return f"Learning curves, {metric_name(curve_figures(report)[name])}", f"{CURVES[report.curves]} {WHERE}"
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -102,7 +108,8 @@ def as_markdown(report: Report, figure_names: Sequence[str]) -> str:
     figure = {name: f"![{escaped(_caption(report, name)[0])}]({name}.png)" for name in figure_names}
     parts = [f"# {escaped(title(report))}", escaped(conclusion(report))]
     parts += [f"> {escaped(note)}" for note in notes(report)]
-    parts += [figure[name] for name in figure_names[:1]]
+    for name in figure_names[:1]:
+        parts += [figure[name], escaped(". ".join(_caption(report, name)))]
     parts += [_markdown_table(table) for table in tables(report)]
     if len(figure_names) > 1:
         parts += ["## More figures", *(figure[name] for name in figure_names[1:])]
@@ -143,11 +150,11 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
         *map(_html_table, tables(report)),
         f'<h2>More figures</h2>\n<div class="figures">{"".join(shown[1:])}</div>' if shown[1:] else "",
     ]
-    return markup.page(title(report), parts, FIGURES_STYLE)
+    return markup.page(title(report), parts, REPORT_STYLE)
 
 
 def _html_figure(heading: str, text: str, light: bytes, dark: bytes, kind: str) -> str:
-    text = "" if kind == "more" and text == CURVES else f" {text}"  # told below the first curves
+    text = "" if kind == "more" and text != DIFFERENCES else f" {text}"  # told below the first curves
     return (
         f'<figure class="{kind}"><picture>'
         f'<source media="(prefers-color-scheme: dark)" srcset="{_inlined(dark)}">'

@@ -29,8 +29,9 @@ def tables(report: Report) -> list[Table]:
     """All tables of a report, the most important first."""
     against = [comparisons(report)] if report.comparisons else []
     beaten = [wins(report)] if len(report.summaries) > 1 else []
+    timed = [costs(report)] if any(s.round_seconds or s.peak_memory for s in report.summaries) else []
     ran = [set_up(report)] if report.runs else []
-    return [results(report), *against, savings(report), *beaten, labels(report), costs(report), *ran]
+    return [results(report), *against, savings(report), *beaten, labels(report), *timed, *ran]
 
 
 def overview(report: Report) -> Table:
@@ -114,7 +115,7 @@ def savings(report: Report) -> Table:
     text += (
         f" Saved is the median over shared seeds of {report.control}'s training labels minus the strategy's, with its "
         f"bootstrap interval; ∞ where {report.control} did not get there, −∞ where the strategy did not. Seeds "
-        "in which neither did are left out."
+        "in which neither did are omitted."
     )
     return Table("Labels to a target", text, (*header, "saved", "95 % interval", "seeds"), rows)
 
@@ -256,6 +257,7 @@ def _curve_rows(report: Report) -> Iterable[dict[str, Any]]:
     for metric in report.metrics:
         for summary in report.summaries:
             for band in summary.bands(metric):
+                low, high = band.interval or (None, None)
                 values = summary.at(metric, band.num_labels)
                 yield {
                     "metric": metric,
@@ -265,7 +267,9 @@ def _curve_rows(report: Report) -> Iterable[dict[str, Any]]:
                     "lower_quartile": band.lower,
                     "median": band.median,
                     "upper_quartile": band.upper,
-                    "mean": fmean(values),
+                    "mean": band.mean,
+                    "mean_low": low,
+                    "mean_high": high,
                     "std": standard_deviation(values) if len(values) > 1 else None,
                 }
 

@@ -8,10 +8,11 @@ import { small, titleOf } from "./item.js";
 const LEFT_OUT = "";
 
 export class Grid {
-  constructor(box, classes, take) {
+  constructor(box, classes, take, failed) {
     this.box = box;
     this.classes = classes;
-    this.take = take;
+    this.take = take; // what the server answers
+    this.failed = failed; // an error
     this.tiles = []; // {item, label, guess}
     this.isOpen = false;
     this.isBusy = false;
@@ -19,7 +20,7 @@ export class Grid {
 
   async open(isOpen) {
     this.isOpen = isOpen;
-    if (isOpen) await this.load();
+    if (isOpen) await this.load().catch(this.failed);
   }
 
   async load() {
@@ -29,6 +30,7 @@ export class Grid {
       this.note = found.isPending ? "The model is still thinking about the next items." : found.note;
       this.openedAt = performance.now();
       this.draw();
+      this.box.querySelector(".tile")?.focus({ preventScroll: true }); // so that Enter confirms at once
       return true;
     });
   }
@@ -38,7 +40,8 @@ export class Grid {
       this.box.replaceChildren(el("div", { className: "notice" }, el("h2", { textContent: "Nothing for the grid now" }), el("p", { textContent: this.note })));
       return;
     }
-    const groups = [...this.classes, LEFT_OUT]
+    const guessed = this.tiles.map((tile) => tile.guess); // may be a class that was added since the page was opened
+    const groups = [...new Set([...this.classes, ...guessed, LEFT_OUT])]
       .map((name) => [name, this.tiles.filter((tile) => tile.label === name)])
       .filter(([, tiles]) => tiles.length);
     const counted = this.tiles.filter((tile) => tile.label !== LEFT_OUT).length;
@@ -139,6 +142,9 @@ export class Grid {
       this.take(await sent("/api/confirm", { answers, seconds: Math.min(600, each) }));
       say(`${plural(kept.length, "label")} saved.`);
       await this.load();
+    } catch (error) {
+      this.failed(error);
+      if (error.status !== undefined) await this.load(); // what is shown may be somebody else's by now
     } finally {
       this.isBusy = false;
     }

@@ -48,12 +48,19 @@ export async function show(stage, item, isStillWanted) {
   viewer?.close();
   viewer = nextViewer;
   stage.replaceChildren(content);
+  delete stage.dataset.notice;
   viewer?.place();
   stage.dataset.item = item.id;
 }
 
 export function zoom(factor) {
   viewer?.zoomBy(factor);
+}
+
+// Move what is on the stage: an enlarged image, or a text that is longer than there is room.
+export function move(x, y) {
+  viewer?.pan(-x, -y);
+  document.querySelector("#stage .page")?.scrollBy(x, y);
 }
 
 function textOf(item) {

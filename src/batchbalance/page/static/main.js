@@ -4,13 +4,14 @@ import { fetched, followed, sent } from "./api.js";
 import { fillClasses } from "./classes.js";
 import { byId, el, isTyping, keyPlace, plural, say } from "./dom.js";
 import { Grid } from "./grid.js";
-import { loadAhead, show, small, titleOf, zoom } from "./item.js";
+import { loadAhead, move, show, small, titleOf, zoom } from "./item.js";
 import { Progress } from "./progress.js";
 import { fillWhy } from "./why.js";
 
 const POLL_MS = 700;
 const MOST_SECONDS = 600;
 const ZOOM_STEP = 1.3;
+const MOVE_PIXELS = 80;
 
 const KEYS = [
   ["1 – 9, 0", "the class with that number"],
@@ -23,6 +24,7 @@ const KEYS = [
   ["← →", "walk through earlier answers"],
   ["Escape", "back to the item that is next"],
   ["+ −", "zoom; or the wheel, and drag to move"],
+  ["↑ ↓", "scroll a long text, or move an enlarged image; Shift with ← → moves it sideways"],
   ["Enter", "in the grid: confirm all"],
   ["H", "this list"],
 ];
@@ -54,7 +56,7 @@ async function start() {
   byId("instructions").hidden = !facts.instructions;
   byId("instructions-body").textContent = facts.instructions;
   byId("keys-list").append(...KEYS.flatMap(([key, what]) => [el("dt", {}, el("kbd", { textContent: key })), el("dd", { textContent: what })]));
-  grid = new Grid(byId("grid-view"), facts.classes, take);
+  grid = new Grid(byId("grid-view"), facts.classes, take, failed);
   progress = new Progress(byId("progress-view"));
   take(await fetched("/api/situation"));
   setInterval(poll, POLL_MS);
@@ -75,6 +77,7 @@ function take(found) {
 function draw() {
   const item = current();
   byId("undo").disabled = !situation.canUndo;
+  byId("why").hidden = !item;
   for (const id of ["skip", "flag", "guess"]) byId(id).disabled = !item || (walked >= 0 && id !== "flag");
   for (const button of byId("classes").querySelectorAll("button")) button.disabled = !item;
   drawReviewing();
@@ -135,7 +138,13 @@ function drawWaiting() {
       el("h2", { textContent: situation.taken ? "Others have the items that are left" : "All done" }),
       el("p", { textContent: situation.taken ? "An item that nobody answers comes back after ten minutes." : "There is nothing left to ask." }),
     );
+    if (situation.skipped) {
+      const told = `Ask me again what I skipped (${situation.skipped.toLocaleString("en")})`;
+      notice.append(el("button", { type: "button", className: "primary", textContent: told, onclick: () => act("/api/skipped", {}) }));
+    }
   }
+  if (stage.dataset.notice === notice.innerHTML) return; // what has the focus keeps it
+  stage.dataset.notice = notice.innerHTML;
   stage.replaceChildren(notice);
 }
 
@@ -161,12 +170,17 @@ async function act(path, body, told = "") {
     trouble("");
     if (told) say(told);
   } catch (error) {
-    trouble(error.message);
-    isLost = error.status === undefined;
+    failed(error);
     if (!isLost) await refresh();
   } finally {
     isBusy = false;
   }
+}
+
+// Tell of an error; one without a status is a server that does not answer, which `poll` looks for.
+function failed(error) {
+  trouble(error.message);
+  isLost = error.status === undefined;
 }
 
 function trouble(text) {
@@ -221,6 +235,8 @@ function askFlag() {
   const dialog = byId("flag-dialog");
   const note = byId("flag-note");
   note.value = "";
+  dialog.querySelector("[value=skip]").hidden = walked >= 0; // an earlier answer stays
+  dialog.querySelector("[value=flag]").textContent = walked >= 0 ? "Flag" : "Flag, then label";
   dialog.returnValue = "";
   dialog.onclose = () => {
     if (!dialog.returnValue) return;
@@ -246,7 +262,17 @@ function whyOpened() {
   const item = current();
   if (!byId("why").open || !item) return;
   byId("why-body").replaceChildren(el("p", { className: "quiet-text", textContent: "…" }));
-  fillWhy(byId("why-body"), item, () => shown?.id === item.id && byId("why").open).catch((error) => trouble(error.message));
+  fillWhy(byId("why-body"), item, () => shown?.id === item.id && byId("why").open)
+    .then(() => toSee(byId("why")))
+    .catch((error) => trouble(error.message));
+}
+
+// Scroll the column at the side, and nothing else, until a part of it is seen; from its beginning if it is too long.
+function toSee(part) {
+  const column = part.closest("aside");
+  const top = part.offsetTop - column.offsetTop;
+  const below = top + part.offsetHeight - column.clientHeight;
+  if (below > column.scrollTop) column.scrollTop = Math.min(top, below);
 }
 
 async function walkTo(place) {
@@ -273,7 +299,9 @@ function open(name) {
   for (const each of ["label", "grid", "progress"]) byId(`${each}-view`).hidden = each !== name;
   grid.open(name === "grid");
   progress.open(name === "progress");
-  if (name === "label") refresh().catch((error) => trouble(error.message));
+  if (name !== "label") return;
+  byId("stage").focus({ preventScroll: true }); // else Space would press the button that led here
+  refresh().catch((error) => trouble(error.message));
 }
 
 const ACTIONS = {
@@ -283,6 +311,8 @@ const ACTIONS = {
   g: showGuess,
   w: () => (byId("why").open = !byId("why").open),
   h: () => byId("keys-dialog").showModal(),
+  ArrowUp: () => move(0, -MOVE_PIXELS),
+  ArrowDown: () => move(0, MOVE_PIXELS),
   ArrowLeft: () => walkTo(walked + 1),
   ArrowRight: () => walked >= 0 && walkTo(walked - 1),
   Escape: back,
@@ -290,6 +320,11 @@ const ACTIONS = {
   "+": () => zoom(ZOOM_STEP),
   "=": () => zoom(ZOOM_STEP),
   "-": () => zoom(1 / ZOOM_STEP),
+};
+const WITH_SHIFT = {
+  ...ACTIONS,
+  ArrowLeft: () => move(-MOVE_PIXELS, 0),
+  ArrowRight: () => move(MOVE_PIXELS, 0),
 };
 const EVERYWHERE = ["h"];
 
@@ -300,8 +335,10 @@ function onKey(event) {
   if (onControl && (event.key === " " || event.key === "Enter")) return; // they activate what has the focus
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   if (view !== "label" && !EVERYWHERE.includes(key)) return;
+  const isUpOrDown = key === "ArrowUp" || key === "ArrowDown";
+  if (isUpOrDown && event.target !== document.body && !event.target.closest("#stage")) return; // they scroll what has the focus
   const place = keyPlace(key);
-  const action = place >= 0 ? () => label(facts.classes[place]) : ACTIONS[key];
+  const action = place >= 0 ? () => label(facts.classes[place]) : (event.shiftKey ? WITH_SHIFT : ACTIONS)[key];
   if (!action) return;
   event.preventDefault();
   if (event.repeat && !key.startsWith("Arrow")) return; // a key held down answers one item

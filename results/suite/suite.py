@@ -1,0 +1,139 @@
+"""The suite that decides what `auto` is: all strategies on nine data sets, from a cold start where that is possible.
+
+    python results/suite/suite.py run --data-dir DATA   # goes on where it stopped; --dry-run tells the core-hours
+    python results/suite/suite.py show                  # tables and figure from the records
+
+Each ``.toml`` file beside this one is a comparison that `batchbalance run` and `report` know too. The embeddings come
+first: ``python results/suite/embeddings.py --data-dir DATA``. Run both from the root of the repository.
+"""
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+from tables import figure, page
+
+from batchbalance.cli.app import out, reported_errors
+from batchbalance.cli.run import follow
+from batchbalance.lab.config import Comparison, read_comparison
+from batchbalance.lab.processes import Task, run_tasks
+from batchbalance.lab.records import read_runs
+from batchbalance.lab.report.comparisons import Report, compare
+from batchbalance.lab.trial import Goal
+
+FOLDER = Path(__file__).parent
+TABLES = FOLDER / "tables.md"
+FIGURE = FOLDER.parents[1] / "docs" / "images" / "results" / "suite.png"
+RECORDS = FOLDER / "records.tar.gz"
+SECONDS = FOLDER / "seconds.json"  # of a trial of each strategy, measured, for `--dry-run`
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
+RunsDir = Annotated[Path, typer.Option(help="Where run directories are made or resumed.")]
+
+
+@app.command()
+def run(
+    data_dir: Annotated[Path, typer.Option(help="Where published data sets are.")],
+    runs_dir: RunsDir = Path("results/runs/suite"),
+    only: Annotated[list[str] | None, typer.Option(help="A comparison, as digits-b10; repeat it for more.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Instead of the number in each file.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time; no number depends on it.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell how long it will take.")] = False,
+) -> None:
+    """Run what is missing: the first trial of everything, then the second, so that what is there can be compared."""
+    with reported_errors():
+        found = comparisons(only)
+        if dry_run:
+            show_hours(found, runs_dir, trials)
+            return
+        tasks = [
+            Task(config, seed, runs_dir / name, Goal(comparison.budget), data_dir)
+            for seed in range(max(trials or comparison.trials for comparison in found.values()))
+            for name, comparison in found.items()
+            if seed < (trials or comparison.trials)
+            for config in comparison.runs()
+        ]
+        failed = follow(tasks, run_tasks(tasks, jobs))
+        if failed:
+            raise typer.Exit(2)
+
+
+@app.command()
+def show(runs_dir: RunsDir = Path("results/runs/suite")) -> None:
+    """Write the tables, the figure and the seconds of a trial; unpacks the kept records if there are no others."""
+    with reported_errors():
+        if not runs_dir.is_dir():
+            runs_dir.mkdir(parents=True)
+            with tarfile.open(RECORDS) as archive:
+                archive.extractall(runs_dir, filter="data")
+        reports = {name: report for name in comparisons() if (report := report_of(runs_dir / name)) is not None}
+        seconds = {name: seconds_of(report) for name, report in reports.items()}
+        SECONDS.write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
+        TABLES.write_text(page(reports), encoding="utf-8")
+        FIGURE.write_bytes(figure(reports))
+        out.print(Text(f"written: {TABLES} and {FIGURE}"), soft_wrap=True)
+
+
+@app.command()
+def keep(runs_dir: RunsDir = Path("results/runs/suite")) -> None:
+    """Pack the records, to be committed."""
+    with reported_errors(), tarfile.open(RECORDS, "w:gz") as archive:
+        for path in sorted(runs_dir.rglob("*.json*")):
+            archive.add(path, path.relative_to(runs_dir))
+
+
+def comparisons(only: list[str] | None = None) -> dict[str, Comparison]:
+    """The files beside this one, by name."""
+    names = only or sorted(path.stem for path in FOLDER.glob("*.toml"))
+    return {name: read_comparison(FOLDER / f"{name}.toml") for name in names}
+
+
+def report_of(folder: Path) -> Report | None:
+    """What the records of a comparison show; None if there are none yet."""
+    runs = read_runs([folder]) if folder.is_dir() else []
+    return compare(runs) if runs else None
+
+
+def seconds_of(report: Report) -> dict[str, float]:
+    """How long a trial of each strategy takes, in the median."""
+    found = {}
+    for entry in report.runs:
+        longest = max(map(len, entry.trials.values()))
+        whole = [records for records in entry.trials.values() if len(records) == longest]
+        totals = sorted(sum(sum(record["seconds"].values()) for record in records) for records in whole)
+        found[entry.label] = round(totals[len(totals) // 2], 1)
+    return found
+
+
+def show_hours(found: dict[str, Comparison], runs_dir: Path, trials: int | None) -> None:
+    """How many core-hours are left, by what a trial took before."""
+    known: dict[str, dict[str, float]] = json.loads(SECONDS.read_text(encoding="utf-8")) if SECONDS.is_file() else {}
+    total, whole = 0.0, 0.0
+    for name, comparison in found.items():
+        goal, num = Goal(comparison.budget), trials or comparison.trials
+        left = 0.0
+        for config in comparison.runs():
+            each = known.get(name, {}).get(config.label, 0.0)
+            left += each * (num - num_complete(config.folder(runs_dir / name), goal, comparison.batch_size, num))
+            whole += each * num
+        total += left
+        unknown = "" if name in known else ", and nothing is known of it"
+        out.print(
+            Text(f"{name}: {num} trials of {len(comparison.strategies)} strategies, {left / 3600:.2f} h left{unknown}")
+        )
+    out.print(Text(f"{total / 3600:.1f} core-hours left of {whole / 3600:.1f}"))
+
+
+def num_complete(folder: Path, goal: Goal, batch_size: int, num_trials: int) -> int:
+    """How many trials of a run are at their end."""
+    ends: list[Any] = []
+    for entry in read_runs([folder]) if folder.is_dir() else []:
+        ends += [records[-1] for seed, records in entry.trials.items() if seed < num_trials and records]
+    return sum(not goal.goes_on(record, batch_size) for record in ends)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,250 @@
+"""The page of the suite: a matrix of differences with intervals, ranks, labels saved, seconds; and its figure."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from batchbalance.lab.report.comparisons import Comparison, Report, Summary
+from batchbalance.lab.report.figures import rendered
+from batchbalance.lab.report.paired import mean_interval
+
+DEFAULT = "u-herding"  # what `auto` takes once there are labels and embeddings
+RIVALS = ("max-herding", "typiclust", "margin", "badge", "coreset", "batch-balance")  # of the figure, and against it
+SIGNIFICANT = 0.05
+
+Reports = Mapping[str, Report]  # by the name of the comparison
+Rows = list[list[str]]
+
+
+def page(reports: Reports) -> str:
+    """All tables."""
+    names = ranked(reports)
+    parts = [
+        "# The suite: all tables",
+        "Made by `python results/suite/suite.py show`; [results](../../docs/results.md) says what they mean.",
+        "## Against random",
+        "Mean accuracy over the curve minus that of random, in points of accuracy, and half its 95 % interval. Bold: "
+        "the exact sign-flip test, corrected by Holm over the strategies of a column, gives p < 0.05. Strategies stand "
+        "in the order of their mean rank over the columns.",
+        table(names, reports, against_random, last={"trials": num_trials(reports)}),
+        "## Ranks and regret",
+        "Rank of the mean area among all strategies of a comparison (1 is best); regret is what the best strategy of a "
+        "comparison has more, in points.",
+        ranks(names, reports),
+        f"## The default against its rivals, `{DEFAULT}` minus each",
+        "Paired differences of areas in points, and half the 95 % interval; bold where it excludes 0, not corrected. "
+        "Positive: the default is ahead.",
+        table([name for name in RIVALS if name != DEFAULT], reports, against_default),
+        "## The default against all others, over data sets",
+        f"`{DEFAULT}` minus the strategy: the mean over data sets of the mean difference of areas in its comparisons, "
+        "in points, and half its 95 % interval over data sets, whatever the number of trials; bold: it excludes 0.",
+        over_sets([name for name in names if name != DEFAULT], reports),
+        "## By label count",
+        f"Accuracy of `{DEFAULT}` minus that of the strategy, in points, at label counts of the curve; bold as above.",
+        by_count(reports),
+        "## Labels saved",
+        "Median over trials of the labels that a strategy needs less than random to reach what the worst trial of "
+        "random ends with; ∞: random never reached it in that trial; –: neither did in most of them.",
+        table(names, reports, saved),
+        "## Seconds a batch",
+        "Median time to choose a batch, on one thread of a busy machine, without training and prediction.",
+        table(names, reports, seconds),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def short(label: str) -> str:
+    """A strategy without its options."""
+    return label.split("(")[0].strip()
+
+
+def summary_of(report: Report, name: str) -> Summary | None:
+    """The run of a strategy."""
+    return next((summary for summary in report.summaries if short(summary.label) == name), None)
+
+
+def comparison_of(report: Report, name: str) -> Comparison | None:
+    """A strategy against random."""
+    return next((comparison for comparison in report.comparisons if short(comparison.label) == name), None)
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean, NaN of none."""
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def areas(report: Report) -> dict[str, float]:
+    """The mean area of each strategy, over the trials that all of them have."""
+    seeds = set.intersection(*(set(summary.areas) for summary in report.summaries))
+    return {short(s.label): mean([s.areas[seed] for seed in seeds]) for s in report.summaries}
+
+
+def rank_of(found: Mapping[str, float], name: str) -> float:
+    """The rank of a strategy, the mean of tied ones."""
+    above = sum(value > found[name] for value in found.values())
+    return above + (1 + sum(value == found[name] for value in found.values())) / 2
+
+
+def ranked(reports: Reports) -> list[str]:
+    """All strategies, by their mean rank."""
+    found = [areas(report) for report in reports.values()]
+    names = {name for each in found for name in each}
+    return sorted(names, key=lambda name: mean([rank_of(each, name) for each in found if name in each]))
+
+
+def table(
+    names: Sequence[str],
+    reports: Reports,
+    cell: Callable[[Report, str], str],
+    last: Mapping[str, list[str]] | None = None,
+) -> str:
+    """One row a strategy, one column a comparison."""
+    rows = [[f"`{name}`", *(cell(report, name) for report in reports.values())] for name in names]
+    rows += [[name, *cells] for name, cells in (last or {}).items()]
+    return markdown(["", *reports], rows)
+
+
+def markdown(header: list[str], rows: Rows) -> str:
+    """A table."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def points(value: float, interval: tuple[float, float] | None, bold: bool) -> str:
+    """A difference in points with half its interval."""
+    half = "" if interval is None else f" ± {50 * (interval[1] - interval[0]):.1f}"
+    text = f"{100 * value:+.1f}{half}".replace("-", "−")
+    return f"**{text}**" if bold else text
+
+
+def against_random(report: Report, name: str) -> str:
+    """The cell of the matrix."""
+    found = comparison_of(report, name)
+    if found is None or found.effect is None:
+        return ""
+    return points(found.effect, found.interval, found.corrected_p is not None and found.corrected_p < SIGNIFICANT)
+
+
+def num_trials(reports: Reports) -> list[str]:
+    """How many trials each column is the mean of."""
+    return [str(min(len(summary.areas) for summary in report.summaries)) for report in reports.values()]
+
+
+def paired(report: Report, name: str, value: Callable[[Summary, int], float | None]) -> str:
+    """The default minus a strategy, of some value of a trial."""
+    ours, theirs = summary_of(report, DEFAULT), summary_of(report, name)
+    if ours is None or theirs is None:
+        return ""
+    pairs = [(value(ours, seed), value(theirs, seed)) for seed in sorted(ours.areas.keys() & theirs.areas.keys())]
+    differences = [a - b for a, b in pairs if a is not None and b is not None]
+    interval = mean_interval(differences)
+    return points(mean(differences), interval, excludes_zero(interval))
+
+
+def against_default(report: Report, name: str) -> str:
+    """The default minus a rival, by area."""
+    return paired(report, name, lambda summary, seed: summary.areas[seed])
+
+
+def over_sets(names: Sequence[str], reports: Reports) -> str:
+    """The default minus each strategy, with data sets as what varies."""
+    found = {comparison: areas(report) for comparison, report in reports.items()}
+    rows = []
+    for name in names:
+        of_set: dict[str, list[float]] = {}
+        for comparison, each in found.items():
+            if name in each:
+                of_set.setdefault(comparison.rpartition("-b")[0], []).append(each[DEFAULT] - each[name])
+        means = [mean(values) for values in of_set.values()]
+        interval = mean_interval(means)
+        ahead = f"{sum(value > 0 for value in means)} of {len(means)}"
+        rows.append([f"`{name}`", points(mean(means), interval, excludes_zero(interval)), ahead])
+    return markdown(["", "difference", "data sets where the default is ahead"], rows)
+
+
+def excludes_zero(interval: tuple[float, float] | None) -> bool:
+    """Whether an interval is on one side of 0."""
+    return interval is not None and (interval[0] > 0 or interval[1] < 0)
+
+
+def value_at(metric: str, count: int, summary: Summary, seed: int) -> float | None:
+    """A metric of a trial at a label count."""
+    return summary.curves[metric][seed].at(count)
+
+
+def by_count(reports: Reports) -> str:
+    """The default minus rivals at each of four label counts of each comparison."""
+    rows = []
+    for name, report in reports.items():
+        for count in report.counts:
+            cells = [paired(report, rival, partial(value_at, report.metric, count)) for rival in RIVALS]
+            rows.append([f"{name}, {count} labels", *cells])
+    return markdown(["", *(f"`{rival}`" for rival in RIVALS)], rows)
+
+
+def ranks(names: Sequence[str], reports: Reports) -> str:
+    """Mean rank, mean and largest regret, and in how many comparisons a strategy is the best or behind random."""
+    found = [areas(report) for report in reports.values()]
+    rows = []
+    for name in names:
+        mine = [each for each in found if name in each]
+        regrets = [100 * (max(each.values()) - each[name]) for each in mine]
+        worst = list(reports)[found.index(mine[regrets.index(max(regrets))])]
+        behind = sum(each[name] < each["random"] for each in mine)
+        rows.append([
+            f"`{name}`", f"{mean([rank_of(each, name) for each in mine]):.1f}", f"{mean(regrets):.1f}",
+            f"{max(regrets):.1f} ({worst})", str(regrets.count(0.0)), str(behind), str(len(mine)),
+        ])  # fmt: skip
+    header = ["", "mean rank", "mean regret", "largest regret", "best in", "behind random in", "of"]
+    return markdown(header, rows)
+
+
+def saved(report: Report, name: str) -> str:
+    """Labels saved against random."""
+    found = comparison_of(report, name)
+    if found is None:
+        return ""
+    if found.saved is None:
+        return "–"
+    return ("−" if found.saved < 0 else "") + ("∞" if math.isinf(found.saved) else f"{abs(found.saved):.0f}")
+
+
+def seconds(report: Report, name: str) -> str:
+    """Median seconds to choose a batch."""
+    found = summary_of(report, name)
+    if found is None or not found.select_seconds:
+        return ""
+    return f"{sorted(found.select_seconds)[len(found.select_seconds) // 2]:.2g}"
+
+
+def figure(reports: Reports) -> bytes:
+    """Differences to random with intervals, as a PNG file: one line a comparison, one mark a strategy."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = (DEFAULT, *RIVALS)
+    colours = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#888888", "#D55E00")
+    drawn = Figure(figsize=(8, 0.5 * len(reports) + 1.6), layout="constrained")
+    FigureCanvasAgg(drawn)
+    axes = drawn.add_subplot()
+    for index, (name, colour, marker) in enumerate(zip(shown, colours, "osDPX^v", strict=True)):
+        for row, report in enumerate(reports.values()):
+            found = comparison_of(report, name)
+            if found is None or found.effect is None:
+                continue
+            y = row + 0.09 * (index - (len(shown) - 1) / 2)
+            low, high = found.interval or (found.effect, found.effect)
+            axes.plot([100 * low, 100 * high], [y, y], color=colour, linewidth=1.2)
+            axes.plot([100 * found.effect], [y], marker, color=colour, markersize=5, label=name if row == 0 else None)
+    shown_effects = [
+        100 * c.effect for r in reports.values() for c in r.comparisons if c.effect and short(c.label) in shown
+    ]
+    axes.set_xlim(min(shown_effects) - 2, max(shown_effects) + 2)  # intervals of few trials may be longer than that
+    axes.axvline(0, color="black", linewidth=0.8)
+    counts = [f"{name} (n = {num})" for name, num in zip(reports, num_trials(reports), strict=True)]
+    axes.set_yticks(range(len(reports)), counts)
+    axes.set_ylim(len(reports) - 0.5, -0.5)
+    axes.grid(axis="x", linewidth=0.4)
+    axes.set_xlabel("points of accuracy against random, mean over the curve; 95 % intervals over n trials")
+    drawn.legend(loc="outside upper center", ncols=4, frameon=False)
+    return rendered(drawn, "png")

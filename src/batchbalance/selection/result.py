@@ -1,0 +1,180 @@
+"""What `select` gives back: a batch, its value and its edges."""
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from batchbalance.balance.edges import Edges
+from batchbalance.balance.evaluation import BatchEvaluation
+from batchbalance.balance.greedy import Continuation
+from batchbalance.batches.cover import Cover
+from batchbalance.errors import MissingExtraError
+from batchbalance.predictions import Label
+from batchbalance.strategies import Choice, Strategy
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Selection:
+    """A chosen batch, and what is known about it.
+
+    Attributes:
+        strategy: the strategy with its options.
+        seed: the seed it ran with.
+        choice: what the strategy chose.
+        value: what the batch is worth; None for strategies that do not join draws by edges.
+        edges: the pairs of draws that differ enough, for ``evaluate_batch`` on other batches; None like `value`.
+        threshold_source: how τ came about; None like `value`.
+        warnings: sentences worth reading before the batch is sent out.
+        note: why `auto` chose this strategy; None if it was named.
+        predicted: the most probable label of each chosen point, by the mean of draws; None if classes have no names.
+    """
+
+    strategy: Strategy
+    seed: int
+    choice: Choice
+    value: BatchEvaluation | None = None
+    edges: Edges | None = None
+    threshold_source: str | None = None
+    warnings: tuple[str, ...] = ()
+    note: str | None = None
+    predicted: tuple[Label, ...] | None = None
+
+    @property
+    def indices(self) -> Int[Tensor, " B"]:
+        """(B,) points of the pool, in the order they were chosen."""
+        return self.choice.indices
+
+    @property
+    def scores(self) -> Float[Tensor, " B"] | None:
+        """(B,) what the strategy ranked or sampled the points by, if it has such a number."""
+        return self.choice.scores
+
+    @property
+    def gains(self) -> Float[Tensor, " B"] | None:
+        """(B,) what each point adds to Δ given those before it, float64."""
+        return None if self.value is None else self.value.gains
+
+    @property
+    def gain_errors(self) -> Float[Tensor, " B"] | None:
+        """(B,) Monte-Carlo standard error of each gain over draws; None with fewer than four draws."""
+        return None if self.value is None else self.value.gain_errors
+
+    @property
+    def coverage(self) -> Float[Tensor, " B"] | None:
+        """(B,) Δ / Δ_max after each pick: the expected share of edge weight discounted.
+
+        Read it beside the next two only: label noise and random batches discount as well.
+        """
+        return None if self.value is None else self.value.coverage
+
+    @property
+    def random_coverage(self) -> float | None:
+        """Mean coverage of 20 random batches of this size."""
+        return None if self.value is None else self.value.random_coverage
+
+    @property
+    def null_coverage(self) -> Float[Tensor, " B"] | None:
+        """(B,) coverage after each pick if every draw were the mean prediction."""
+        return None if self.value is None else self.value.null_coverage
+
+    @property
+    def certificate(self) -> float | None:
+        """The batch is worth at least this share of the best batch under these draws and pairs."""
+        return None if self.value is None else self.value.certificate
+
+    @property
+    def cover(self) -> Cover | None:
+        """What the batch covers in the space of embeddings, for strategies of coverage.
+
+        Its gains, coverage and certificate are shares of the weighted pool; those beside it are of edge weight.
+        """
+        return self.choice.cover
+
+    @property
+    def num_edges(self) -> int | None:
+        """Pairs that differ by more than the threshold."""
+        return None if self.edges is None else self.edges.num_edges
+
+    @property
+    def num_pairs(self) -> int | None:
+        """Pairs that were looked at."""
+        return None if self.edges is None else self.edges.num_pairs
+
+    @property
+    def num_reference(self) -> int | None:
+        """Points of the reference set that were compared."""
+        return None if self.edges is None else self.edges.num_reference
+
+    @property
+    def threshold(self) -> float | None:
+        """τ, the share of the reference set on which two draws must differ to count as different."""
+        return None if self.edges is None else self.edges.threshold
+
+    @property
+    def continued_from(self) -> int | None:
+        """The pick (from 0) from which on nothing meaningful in float64 was left to gain, or None."""
+        return self.choice.continued_from
+
+    @property
+    def continuation(self) -> Continuation | None:
+        """What was done from there on."""
+        return self.choice.continuation
+
+    @property
+    def clustering_rounds(self) -> int | None:
+        """How many rounds the clustering took (the paper's T), or None."""
+        return self.choice.clustering_rounds
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and strings, ready for JSON."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in PLAIN}
+        return {
+            "strategy": {"name": self.strategy.name, **self.strategy.model_dump()},
+            **{name: _plain(value) for name, value in plain.items()},
+            "cover": self.cover and {each.name: _plain(getattr(self.cover, each.name)) for each in fields(self.cover)},
+            "warnings": list(self.warnings),
+            "note": self.note,
+            "predicted": self.predicted and list(self.predicted),
+        }
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """The batch as a table of pandas: a row for each point, a column for each number that is known of it."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtraError("a selection as a DataFrame", "pandas") from error
+        columns: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
+        if self.cover is not None:
+            columns |= {"cover_gain": self.cover.gains, "cover": self.cover.coverage}
+        known = {COLUMNS.get(name, name): _plain(each) for name, each in columns.items() if each is not None}
+        return pandas.DataFrame(known)
+
+    def __repr__(self) -> str:
+        first = ", ".join(map(str, self.indices[:3].tolist())) + (", …" if len(self.indices) > 3 else "")
+        found = next((each for each in (self.value, self.cover) if each is not None), None)
+        certified = "" if found is None or found.certificate is None else f", certificate {found.certificate:.2f}"
+        warned = f", {len(self.warnings)} warnings" if self.warnings else ""
+        return f"Selection({len(self.indices)} points by {self.strategy.name!r}: {first}{certified}{warned})"
+
+
+# What there is of each point, and the column of ``to_frame`` that holds it.
+COLUMNS = {
+    "indices": "index", "scores": "score", "gains": "gain", "gain_errors": "gain_error", "coverage": "coverage",
+    "null_coverage": "null_coverage",
+}  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+PLAIN = (
+    "indices", "seed", "scores", "gains", "gain_errors", "coverage", "random_coverage", "null_coverage", "certificate",
+    "num_edges", "num_pairs", "num_reference", "threshold", "threshold_source", "continued_from", "continuation",
+    "clustering_rounds",
+)  # fmt: skip

@@ -1,0 +1,154 @@
+"""The suite of results/suite: its comparisons, its tables against plain loops, and what it says about time."""
+
+import json
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from batchbalance.lab.config import read_comparison
+from batchbalance.lab.report.comparisons import compare
+from made_runs import made_run, write_run
+
+FOLDER = Path(__file__).parents[1] / "results" / "suite"
+sys.path.insert(0, str(FOLDER))
+
+import suite  # noqa: E402
+import tables  # noqa: E402
+
+LABELS = ["random", "u-herding", "max-herding", "margin", "batch-bald(max_configurations=1000)"]
+SETS = ["banking10", "banking77", "cifar-10", "digits", "digits-copies", "dry-bean", "fashion-mnist", "mnist"]
+
+
+def rate(label, shift=0):
+    return 0.01 + 0.001 * ((LABELS.index(label) + shift) % len(LABELS))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    return {
+        name: [made_run(folder / name, label, rate=rate(label, shift)) for label in LABELS]
+        for name, shift in (("one-b10", 0), ("two-b10", 2))
+    }
+
+
+@pytest.fixture(scope="module")
+def reports(runs):
+    return {name: compare(found) for name, found in runs.items()}
+
+
+def area(records):
+    """The mean height by trapezia, in plain loops."""
+    points = [(r["num_labelled"], r["metrics"]["accuracy"]) for r in records]
+    total = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points))
+    return total / (points[-1][0] - points[0][0])
+
+
+def areas(found):
+    return {run.label: {seed: area(records) for seed, records in run.trials.items()} for run in found}
+
+
+def cells(text, row):
+    line = next(line for line in text.splitlines() if line.startswith(f"| {row} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def numbers(cell):
+    return [float(x.replace("−", "-")) for x in re.findall(r"[+−]?\d+\.\d", cell)]
+
+
+def test_every_data_set_is_there_in_its_batch_sizes():
+    found = suite.comparisons()
+    assert set(found) == {
+        *(f"{name}-b{size}" for name in SETS for size in (10, 50)),
+        "cifar-10-b250",
+        "repeated-mnist-b10",
+    }
+    for name, comparison in found.items():
+        names = [entry["name"] if isinstance(entry, dict) else entry for entry in comparison.strategies]
+        assert ("batch-bald" in names) == (comparison.batch_size == 10)
+        assert len(set(names) - {"batch-bald"}) == len(names) - (comparison.batch_size == 10) == 14
+        heads = comparison.posterior.kind == "bayesian-head"
+        assert comparison.trials == (20 if heads else 10)
+        assert comparison.batch_size > 10 or comparison.budget <= 150
+        assert heads or comparison.training.steps == 1000
+        assert name.startswith("repeated-mnist") or comparison.cold_start["name"] == "max-herding"
+
+
+def test_differences_to_random_against_plain_loops(runs, reports):
+    text = tables.table(["margin", "batch-bald"], reports, tables.against_random)
+    for column, found in enumerate(runs.values()):
+        height = areas(found)
+        for name, label in (("margin", "margin"), ("batch-bald", LABELS[-1])):
+            differences = [height[label][seed] - height["random"][seed] for seed in height["random"]]
+            half = 2.5706 * np.std(differences, ddof=1) / len(differences) ** 0.5  # t of 5 degrees of freedom
+            got = numbers(cells(text, f"`{name}`")[column])
+            assert got == pytest.approx([100 * np.mean(differences), 100 * half], abs=0.051)
+
+
+def test_the_default_against_rivals(runs, reports):
+    text = tables.table(["max-herding"], reports, tables.against_default)
+    for column, found in enumerate(runs.values()):
+        height = areas(found)
+        differences = [height["u-herding"][seed] - height["max-herding"][seed] for seed in height["random"]]
+        assert numbers(cells(text, "`max-herding`")[column])[0] == pytest.approx(100 * np.mean(differences), abs=0.051)
+
+
+def test_the_default_over_data_sets(runs, reports):
+    text = tables.over_sets(["margin"], reports)
+    means = []
+    for found in runs.values():
+        height = areas(found)
+        means.append(np.mean([height["u-herding"][seed] - height["margin"][seed] for seed in height["random"]]))
+    half = 12.706 * np.std(means, ddof=1) / 2**0.5  # t of one degree of freedom
+    difference, ahead = cells(text, "`margin`")
+    assert numbers(difference) == pytest.approx([100 * np.mean(means), 100 * half], abs=0.051)
+    assert ahead == f"{sum(value > 0 for value in means)} of 2"
+
+
+def test_ranks_and_regret(runs, reports):
+    names = tables.ranked(reports)
+    text = tables.ranks(names, reports)
+    means = [{label: np.mean(list(of.values())) for label, of in areas(found).items()} for found in runs.values()]
+    ranks = {}
+    for label in LABELS:
+        places = [1 + sum(each[other] > each[label] for other in LABELS) for each in means]
+        regrets = [100 * (max(each.values()) - each[label]) for each in means]
+        ranks[label.split("(")[0]] = np.mean(places)
+        row = cells(text, f"`{label.split('(')[0]}`")
+        assert float(row[0]) == pytest.approx(np.mean(places), abs=0.051)
+        assert float(row[1]) == pytest.approx(np.mean(regrets), abs=0.051)
+        assert float(row[2].split()[0]) == pytest.approx(max(regrets), abs=0.051)
+        assert int(row[3]) == sum(place == 1 for place in places)
+        assert int(row[4]) == sum(each[label] < each["random"] for each in means)
+    assert [ranks[name] for name in names] == sorted(ranks.values())
+
+
+def test_ties_share_a_rank():
+    assert tables.rank_of({"a": 0.5, "b": 0.7, "c": 0.5}, "a") == 2.5
+
+
+def test_the_page_has_every_part(reports):
+    text = tables.page(reports)
+    assert text.count("\n## ") == 7
+    assert cells(text, "trials") == ["6", "6"]
+    assert tables.figure(reports).startswith(b"\x89PNG")
+
+
+def test_the_hours_that_are_left(tmp_path, monkeypatch):
+    comparison = read_comparison(FOLDER / "digits-b10.toml", ['strategies=["random", "margin"]'])
+    monkeypatch.setattr(suite, "comparisons", lambda _: {"digits-b10": comparison})
+    monkeypatch.setattr(suite, "SECONDS", tmp_path / "seconds.json")
+    suite.SECONDS.write_text(json.dumps({"digits-b10": {"random": 360.0, "margin": 720.0}}), encoding="utf-8")
+    dry = ["run", "--data-dir", str(tmp_path), "--runs-dir", str(tmp_path / "runs"), "--dry-run"]
+    said = CliRunner().invoke(suite.app, dry).output
+    assert "3.0 core-hours left of 3.0" in said  # ten trials of 0.3 hours
+    folder = comparison.runs()[1].folder(tmp_path / "runs" / "digits-b10")
+    done = made_run(folder.parent, "margin", seeds=range(4), counts=range(0, 110, 10))
+    write_run(type(done)(folder, "margin", comparison.runs()[1].canonical, done.trials))
+    assert "2.2 core-hours left of 3.0" in CliRunner().invoke(suite.app, dry).output  # four of margin are there
