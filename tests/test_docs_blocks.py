@@ -13,7 +13,6 @@ PAGES = [page for page in sorted(DOCS.rglob("*.md")) if blocks(page)]
 # Run elsewhere: those of models.md one by one in test_docs_models.py, and the notebooks in test_notebooks.py.
 ALONE = [DOCS / "models.md", *(DOCS / "notebooks").glob("*.md")]
 WITH_RAY = [DOCS / "how-to" / "ray.md"]
-WIDE = {"results.md"}
 
 
 def name(page):
@@ -79,8 +78,6 @@ def test_a_block_becomes_the_file_that_its_paragraph_names(tmp_path):
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=name)
 def test_lines_of_prose_are_short(page: Path):
-    if name(page) in WIDE:
-        pytest.skip("tables made by commands")
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
     text = re.sub(r"\]\([^)]*\)|https?://\S+", "", text)  # addresses cannot be wrapped
     assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith(("|", "<"))] == []
@@ -88,8 +85,6 @@ def test_lines_of_prose_are_short(page: Path):
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.stem)
 def test_code_is_fenced(page):
-    if page.name in WIDE:
-        pytest.skip("commands that take hours stand above their tables")
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
     indented = [part for part in re.split(r"\n[ \t]*\n", text) if re.match(r"    [^\s*-]", part)]
     assert indented == [], "indented code is not run; fence it"
