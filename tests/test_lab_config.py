@@ -134,7 +134,7 @@ def test_the_runs_of_results_are_still_found(name):
 @pytest.mark.parametrize(
     ("archive", "name", "preset", "changes"),
     [
-        ("repeated-mnist-paper", "repeated-mnist", "paper", []),
+        ("repeated-mnist-paper", "repeated-mnist", "paper", ['strategies=["random", "batch-balance", "auto"]']),
         ("cifar-10-csgmcmc", "cifar-10-csgmcmc", "laptop", ["data.partial=true"]),
     ],
 )
