@@ -224,7 +224,7 @@ def figure(reports: Reports) -> bytes:
 
     shown = (DEFAULT, *RIVALS)
     colours = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#888888", "#D55E00")
-    drawn = Figure(figsize=(8, 0.5 * len(reports) + 1.6), layout="constrained")
+    drawn = Figure(figsize=(8, 0.36 * len(reports) + 1.3), layout="constrained")
     FigureCanvasAgg(drawn)
     axes = drawn.add_subplot()
     for index, (name, colour, marker) in enumerate(zip(shown, colours, "osDPX^v", strict=True)):
@@ -232,10 +232,10 @@ def figure(reports: Reports) -> bytes:
             found = comparison_of(report, name)
             if found is None or found.effect is None:
                 continue
-            y = row + 0.09 * (index - (len(shown) - 1) / 2)
+            y = row + 0.11 * (index - (len(shown) - 1) / 2)
             low, high = found.interval or (found.effect, found.effect)
             axes.plot([100 * low, 100 * high], [y, y], color=colour, linewidth=1.2)
-            axes.plot([100 * found.effect], [y], marker, color=colour, markersize=5, label=name if row == 0 else None)
+            axes.plot([100 * found.effect], [y], marker, color=colour, markersize=4, label=name if row == 0 else None)
     shown_effects = [
         100 * c.effect for r in reports.values() for c in r.comparisons if c.effect and short(c.label) in shown
     ]
