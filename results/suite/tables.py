@@ -245,6 +245,6 @@ def figure(reports: Reports) -> bytes:
     axes.set_yticks(range(len(reports)), counts)
     axes.set_ylim(len(reports) - 0.5, -0.5)
     axes.grid(axis="x", linewidth=0.4)
-    axes.set_xlabel("points of accuracy against random, mean over the curve; 95 % intervals over n trials")
+    axes.set_xlabel("points of accuracy against random, mean over the curve; 95 % intervals, at least n trials")
     drawn.legend(loc="outside upper center", ncols=4, frameon=False)
     return rendered(drawn, "png")
