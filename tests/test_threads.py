@@ -1,9 +1,11 @@
 import threading
+from collections import Counter
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from batchbalance import Predictions, select, threads
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective
@@ -147,3 +149,30 @@ def test_small_networks_train_and_predict_on_one_thread(small, expected, monkeyp
             work(x)
             assert {num for _, num in ThreadSpy.seen} == {expected}
     assert torch.get_num_threads() == 2
+
+
+class OperationSpy(TorchDispatchMode):
+    """Tells on how many threads each operation on many numbers runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        if any(isinstance(arg, torch.Tensor) and arg.numel() > 1000 for arg in args):
+            self.seen[torch.get_num_threads()] += 1
+        return found
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_all_that_a_small_prediction_does_runs_on_one_thread():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2))
+    posterior = MCDropout(model, 20)
+    x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
+    posterior.predict(x)
+    with OperationSpy() as spy:
+        posterior.predict(x)
+        posterior.predict_and_embed(x)
+    assert set(spy.seen) == {1}
+    assert spy.seen[1] > 5

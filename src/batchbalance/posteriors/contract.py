@@ -191,17 +191,16 @@ class Posterior(ABC):
     ) -> Iterator[Tensor]:
         seen = 0
         for batch in self._batches(inputs, batch_size):
-            with torch.no_grad():
-                with fitting(batch), threads.for_passes(self._pass_flops(batch)):
-                    logits = logits_of(batch)
+            with torch.no_grad(), fitting(batch), threads.for_passes(self._pass_flops(batch)):
+                logits = logits_of(batch)
                 if seen == 0:
                     _check_first(logits)
                 if logits.dtype == torch.bfloat16:  # which NumPy has no type for
                     logits = logits.float()
                 chunk = torch.log_softmax(logits, dim=-1).cpu()
-            wrong = torch.isnan(chunk).any(dim=-1)
-            if bool(wrong.any()):
-                row, draw = wrong.nonzero()[0].tolist()
+                wrong = torch.isnan(chunk).any(dim=-1).nonzero()
+            if len(wrong):
+                row, draw = wrong[0].tolist()
                 raise ValueError(
                     f"predictions must be finite, got NaN at point {seen + row}, draw {draw}; "
                     "look for NaN or huge numbers in `inputs`"
@@ -256,7 +255,8 @@ def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
     for chunk in chunks:
         if not filled:
             stored = torch.empty((total, *chunk.shape[1:]), dtype=chunk.dtype)
-        stored[filled : filled + len(chunk)] = chunk
+        with threads.one_thread():  # copying is as fast, and waits for nobody
+            stored[filled : filled + len(chunk)] = chunk
         filled += len(chunk)
     _check_count(filled, total)
     return stored
