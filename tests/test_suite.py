@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -133,6 +134,35 @@ def test_ties_share_a_rank():
     assert tables.rank_of({"a": 0.5, "b": 0.7, "c": 0.5}, "a") == 2.5
 
 
+def test_the_runs_of_coverage_have_the_baselines_in_every_table():
+    found = suite.comparisons(FOLDER.parent / "cover")
+    assert set(found) == {f"{name}-b{size}" for name in SETS[3:6] for size in (10, 25, 50, 100)}
+    for comparison in found.values():
+        assert {"random", "margin", "max-herding", "u-herding", "cover-balance"} <= set(comparison.strategies)
+        assert (comparison.trials, comparison.training.steps) == (30, 1000)
+
+
+def test_another_folder_is_run_kept_and_shown(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(suite, "FIGURES", tmp_path)
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for name, found in runs.items():
+        (folder / f"{name}.toml").write_text((FOLDER / "digits-b10.toml").read_text(encoding="utf-8"), encoding="utf-8")
+        for run in found:
+            write_run(type(run)(Path("results/runs/other") / name / run.path.name, run.label, run.config, run.trials))
+    done = CliRunner().invoke(suite.app, ["keep", "--folder", "other"])
+    assert done.exit_code == 0, done.output
+    shutil.rmtree("results")
+    done = CliRunner().invoke(suite.app, ["show", "--folder", "other"])  # from what was kept
+    assert done.exit_code == 0, done.output
+    text = (folder / "tables.md").read_text(encoding="utf-8")
+    assert "suite.py show --folder results/other" in text
+    assert "badge" not in text  # no such run
+    assert (tmp_path / "other.png").is_file()
+    assert set(json.loads((folder / suite.SECONDS).read_text(encoding="utf-8"))) == set(runs)
+
+
 def test_the_page_has_every_part(reports):
     text = tables.page(reports)
     assert text.count("\n## ") == 7
@@ -142,10 +172,19 @@ def test_the_page_has_every_part(reports):
 
 def test_the_hours_that_are_left(tmp_path, monkeypatch):
     comparison = read_comparison(FOLDER / "digits-b10.toml", ['strategies=["random", "margin"]'])
-    monkeypatch.setattr(suite, "comparisons", lambda _: {"digits-b10": comparison})
-    monkeypatch.setattr(suite, "SECONDS", tmp_path / "seconds.json")
-    suite.SECONDS.write_text(json.dumps({"digits-b10": {"random": 360.0, "margin": 720.0}}), encoding="utf-8")
-    dry = ["run", "--data-dir", str(tmp_path), "--runs-dir", str(tmp_path / "runs"), "--dry-run"]
+    monkeypatch.setattr(suite, "comparisons", lambda *_: {"digits-b10": comparison})
+    known = {"digits-b10": {"random": 360.0, "margin": 720.0}}
+    (tmp_path / suite.SECONDS).write_text(json.dumps(known), encoding="utf-8")
+    dry = [
+        "run",
+        "--data-dir",
+        str(tmp_path),
+        "--folder",
+        str(tmp_path),
+        "--runs-dir",
+        str(tmp_path / "runs"),
+        "--dry-run",
+    ]
     said = CliRunner().invoke(suite.app, dry).output
     assert "3.0 core-hours left of 3.0" in said  # ten trials of 0.3 hours
     folder = comparison.runs()[1].folder(tmp_path / "runs" / "digits-b10")

@@ -4,7 +4,8 @@
     python results/suite/suite.py show                  # tables and figure from the records
 
 Each ``.toml`` file beside this one is a comparison that `batchbalance run` and `report` know too. The embeddings come
-first: ``python results/suite/embeddings.py --data-dir DATA``. Run both from the root of the repository.
+first: ``python results/suite/embeddings.py --data-dir DATA``. Run both from the root of the repository. ``--folder
+results/cover`` takes the comparisons of another folder, with tables and records there.
 """
 
 import json
@@ -24,20 +25,24 @@ from batchbalance.lab.records import read_runs
 from batchbalance.lab.report.comparisons import Report, compare
 from batchbalance.lab.trial import Goal
 
-FOLDER = Path(__file__).parent
-TABLES = FOLDER / "tables.md"
-FIGURE = FOLDER.parents[1] / "docs" / "images" / "results" / "suite.png"
-RECORDS = FOLDER / "records.tar.gz"
-SECONDS = FOLDER / "seconds.json"  # of a trial of each strategy, measured, for `--dry-run`
+OWN = Path(__file__).parent
+FIGURES = OWN.parents[1] / "docs" / "images" / "results"
+RECORDS = "records.tar.gz"
+SECONDS = "seconds.json"  # of a trial of each strategy, measured, for `--dry-run`
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
-RunsDir = Annotated[Path, typer.Option(help="Where run directories are made or resumed.")]
+Folder = Annotated[Path, typer.Option(help="Where the comparisons are, and their records and tables.")]
+RunsDir = Annotated[
+    Path | None,
+    typer.Option(help="Where run directories are made or resumed; results/runs/FOLDER if omitted.", show_default=False),
+]
 
 
 @app.command()
 def run(
     data_dir: Annotated[Path, typer.Option(help="Where published data sets are.")],
-    runs_dir: RunsDir = Path("results/runs/suite"),
+    folder: Folder = OWN,
+    runs_dir: RunsDir = None,
     only: Annotated[list[str] | None, typer.Option(help="A comparison, as digits-b10; repeat it for more.")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Instead of the number in each file.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trials at a time; no number depends on it.")] = 1,
@@ -45,9 +50,9 @@ def run(
 ) -> None:
     """Run what is missing: the first trial of everything, then the second, so that what is there can be compared."""
     with reported_errors():
-        found = comparisons(only)
+        found, runs_dir = comparisons(folder, only), runs_dir or runs_of(folder)
         if dry_run:
-            show_hours(found, runs_dir, trials)
+            show_hours(folder, found, runs_dir, trials)
             return
         tasks = [
             Task(config, seed, runs_dir / name, Goal(comparison.budget), data_dir)
@@ -62,33 +67,41 @@ def run(
 
 
 @app.command()
-def show(runs_dir: RunsDir = Path("results/runs/suite")) -> None:
+def show(folder: Folder = OWN, runs_dir: RunsDir = None) -> None:
     """Write the tables, the figure and the seconds of a trial; unpacks the kept records if there are no others."""
     with reported_errors():
+        runs_dir = runs_dir or runs_of(folder)
         if not runs_dir.is_dir():
             runs_dir.mkdir(parents=True)
-            with tarfile.open(RECORDS) as archive:
+            with tarfile.open(folder / RECORDS) as archive:
                 archive.extractall(runs_dir, filter="data")
-        reports = {name: report for name in comparisons() if (report := report_of(runs_dir / name)) is not None}
+        reports = {name: report for name in comparisons(folder) if (report := report_of(runs_dir / name)) is not None}
         seconds = {name: seconds_of(report) for name, report in reports.items()}
-        SECONDS.write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
-        TABLES.write_text(page(reports), encoding="utf-8")
-        FIGURE.write_bytes(figure(reports))
-        out.print(Text(f"written: {TABLES} and {FIGURE}"), soft_wrap=True)
+        (folder / SECONDS).write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
+        tables, drawn = folder / "tables.md", FIGURES / f"{folder.resolve().name}.png"
+        tables.write_text(page(reports, folder.resolve().name), encoding="utf-8")
+        drawn.write_bytes(figure(reports))
+        out.print(Text(f"written: {tables} and {drawn}"), soft_wrap=True)
 
 
 @app.command()
-def keep(runs_dir: RunsDir = Path("results/runs/suite")) -> None:
+def keep(folder: Folder = OWN, runs_dir: RunsDir = None) -> None:
     """Pack the records, to be committed."""
-    with reported_errors(), tarfile.open(RECORDS, "w:gz") as archive:
+    runs_dir = runs_dir or runs_of(folder)
+    with reported_errors(), tarfile.open(folder / RECORDS, "w:gz") as archive:
         for path in sorted(runs_dir.rglob("*.json*")):
             archive.add(path, path.relative_to(runs_dir))
 
 
-def comparisons(only: list[str] | None = None) -> dict[str, Comparison]:
-    """The files beside this one, by name."""
-    names = only or sorted(path.stem for path in FOLDER.glob("*.toml"))
-    return {name: read_comparison(FOLDER / f"{name}.toml") for name in names}
+def comparisons(folder: Path = OWN, only: list[str] | None = None) -> dict[str, Comparison]:
+    """The files of a folder, by name."""
+    names = only or sorted(path.stem for path in folder.glob("*.toml"))
+    return {name: read_comparison(folder / f"{name}.toml") for name in names}
+
+
+def runs_of(folder: Path) -> Path:
+    """Where the runs of a folder are if nothing else is said."""
+    return Path("results/runs") / folder.resolve().name
 
 
 def report_of(folder: Path) -> Report | None:
@@ -108,9 +121,10 @@ def seconds_of(report: Report) -> dict[str, float]:
     return found
 
 
-def show_hours(found: dict[str, Comparison], runs_dir: Path, trials: int | None) -> None:
+def show_hours(folder: Path, found: dict[str, Comparison], runs_dir: Path, trials: int | None) -> None:
     """How many core-hours are left, by what a trial took before."""
-    known: dict[str, dict[str, float]] = json.loads(SECONDS.read_text(encoding="utf-8")) if SECONDS.is_file() else {}
+    seconds = folder / SECONDS
+    known: dict[str, dict[str, float]] = json.loads(seconds.read_text(encoding="utf-8")) if seconds.is_file() else {}
     total, whole = 0.0, 0.0
     for name, comparison in found.items():
         goal, num = Goal(comparison.budget), trials or comparison.trials

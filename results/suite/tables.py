@@ -16,12 +16,14 @@ Reports = Mapping[str, Report]  # by the name of the comparison
 Rows = list[list[str]]
 
 
-def page(reports: Reports) -> str:
-    """All tables."""
+def page(reports: Reports, folder: str = "suite") -> str:
+    """All tables of a folder of `results/`."""
     names = ranked(reports)
+    rivals = [name for name in RIVALS if name in names]
+    option = "" if folder == "suite" else f" --folder results/{folder}"
     parts = [
-        "# The suite: all tables",
-        "Made by `python results/suite/suite.py show`; [results](../../docs/results.md) says what they mean.",
+        f"# All tables of results/{folder}",
+        f"Made by `python results/suite/suite.py show{option}`; [results](../../docs/results.md) says what they mean.",
         "## Against random",
         "Mean accuracy over the curve minus that of random, in points of accuracy, and half its 95 % interval. Bold: "
         "the exact sign-flip test, corrected by Holm over the strategies of a column, gives p < 0.05. Strategies stand "
@@ -34,14 +36,14 @@ def page(reports: Reports) -> str:
         f"## The default against its rivals, `{DEFAULT}` minus each",
         "Paired differences of areas in points, and half the 95 % interval; bold where it excludes 0, not corrected. "
         "Positive: the default is ahead.",
-        table([name for name in RIVALS if name != DEFAULT], reports, against_default),
+        table(rivals, reports, against_default),
         "## The default against all others, over data sets",
         f"`{DEFAULT}` minus the strategy: the mean over data sets of the mean difference of areas in its comparisons, "
         "in points, and half its 95 % interval over data sets, whatever the number of trials; bold: it excludes 0.",
         over_sets([name for name in names if name != DEFAULT], reports),
         "## By label count",
         f"Accuracy of `{DEFAULT}` minus that of the strategy, in points, at label counts of the curve; bold as above.",
-        by_count(reports),
+        by_count(rivals, reports),
         "## Labels saved",
         "Median over trials of the labels that a strategy needs less than random to reach what the worst trial of "
         "random ends with; ∞: random never reached it in that trial; –: neither did in most of them.",
@@ -172,14 +174,14 @@ def value_at(metric: str, count: int, summary: Summary, seed: int) -> float | No
     return summary.curves[metric][seed].at(count)
 
 
-def by_count(reports: Reports) -> str:
+def by_count(rivals: Sequence[str], reports: Reports) -> str:
     """The default minus rivals at each of four label counts of each comparison."""
     rows = []
     for name, report in reports.items():
         for count in report.counts:
-            cells = [paired(report, rival, partial(value_at, report.metric, count)) for rival in RIVALS]
+            cells = [paired(report, rival, partial(value_at, report.metric, count)) for rival in rivals]
             rows.append([f"{name}, {count} labels", *cells])
-    return markdown(["", *(f"`{rival}`" for rival in RIVALS)], rows)
+    return markdown(["", *(f"`{rival}`" for rival in rivals)], rows)
 
 
 def ranks(names: Sequence[str], reports: Reports) -> str:
