@@ -1,8 +1,10 @@
-"""What might be stronger than `u-herding` on embeddings: σ by labels so far, handing over, pools that are not clean.
+"""What might be stronger than `u-herding` on embeddings: σ by labels, handing over, other kernels, pools not clean.
 
     OMP_NUM_THREADS=1 python results/cover/tried.py DATA.npz [DATA.npz …] --output tried.jsonl
     OMP_NUM_THREADS=1 python results/cover/tried.py DATA.npz [DATA.npz …] --output later.jsonl
         --pool 2500 --batch 50 --labels 500 --handed 200 300 --arms u-herding --kinds clean
+    OMP_NUM_THREADS=1 python results/cover/tried.py DATA.npz [DATA.npz …] --output weights.jsonl
+        --handed --arms u-herding two-spaces delta-50 delta-500 --kinds clean
 
 A file has embeddings and labels of a pool and of a test set (`x`, `y`, `x_test`, `y_test`). Every trial draws a pool
 and runs all arms on it; those that need a model begin with a batch of max-herding. The model is softmax regression on
@@ -24,9 +26,11 @@ from sklearn.model_selection import cross_val_score
 
 from batchbalance import Predictions, Strategy, UHerding, select
 from batchbalance.batches.targets import Cloud
+from batchbalance.posteriors import BayesianHead
 
 TEST = 1000  # rows
 ARMS = ["random", "max-herding", "u-herding", "shrinking", "margin", "badge"]
+OTHER_ARMS = ["two-spaces", "delta-50", "delta-500"]
 KINDS = ["clean", "outliers", "copies", "imbalance"]
 
 
@@ -38,6 +42,13 @@ class Shrinking(UHerding):
     def squared_length(self, targets: Cloud, batch_size: int) -> float:
         """A smaller neighbourhood, the more labels there are."""
         return super().squared_length(targets, batch_size + self.labels)
+
+
+def together(embeddings: Any, logits: Any) -> Any:
+    """The encoder's space beside that of the head's logits, each of variance 1: the kernel is the product of both."""
+    logits = logits.reshape(len(logits), -1)  # of two classes there is one
+    parts = [part / np.sqrt(part.var(axis=0).sum()) for part in (embeddings, logits)]
+    return np.concatenate(parts, axis=1).astype(np.float32)
 
 
 class Trial:
@@ -67,13 +78,24 @@ class Trial:
             left = np.setdiff1d(np.arange(len(self.x)), labelled)
             return np.random.default_rng([seed, len(labelled)]).choice(left, self.batch_size, replace=False).tolist()
         head = None if strategy == "max-herding" else self.head(labelled)
+        points = self.x
         if head is None:
             strategy, probs = "max-herding", None
+        elif str(strategy).startswith("delta-"):  # weights Δ of so many draws
+            probs, strategy = self.draws(labelled, int(str(strategy).removeprefix("delta-")), seed), "cover-balance"
         else:
             probs = Predictions.from_probs(head.predict_proba(self.x)[:, None].astype(np.float32))
-        known = {} if strategy == "margin" else {"embeddings": self.x}
+        if strategy == "two-spaces":
+            points, strategy = together(self.x, head.decision_function(self.x)), "u-herding"
+        known = {} if strategy == "margin" else {"embeddings": points}
         found = select(probs, self.batch_size, strategy=strategy, labelled=labelled, seed=seed, **known)
         return found.indices.tolist()
+
+    def draws(self, labelled: list[int], num: int, seed: int) -> Predictions:
+        """What draws of a Bayesian last layer say about the pool."""
+        head = BayesianHead("laplace", num, seed=seed)
+        num_classes = int(self.y.max()) + 1
+        return head.fit(self.x[labelled], self.y[labelled], num_classes=num_classes, unlabelled=self.x).predict(self.x)
 
     def run(self, name: str, seed: int, start: list[int] | None = None) -> tuple[list[float], list[list[int]]]:
         """Accuracies after each batch, and what was labelled by then."""
@@ -177,7 +199,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=20, help="labels a batch")
     parser.add_argument("--labels", type=int, default=200, help="labels at the end")
     parser.add_argument("--handed", type=int, nargs="*", default=[60, 100], help="labels at which another takes over")
-    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
+    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS + OTHER_ARMS)
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     options = parser.parse_args()
     lines = [json.loads(line) for line in options.output.read_text().splitlines()] if options.output.exists() else []
