@@ -136,10 +136,17 @@ def test_ties_share_a_rank():
 
 def test_the_runs_of_coverage_have_the_baselines_in_every_table():
     found = suite.comparisons(FOLDER.parent / "cover")
-    assert set(found) == {f"{name}-b{size}" for name in SETS[3:6] for size in (10, 25, 50, 100)}
-    for comparison in found.values():
-        assert {"random", "margin", "max-herding", "u-herding", "cover-balance"} <= set(comparison.strategies)
-        assert (comparison.trials, comparison.training.steps) == (30, 1000)
+    networks = {f"{name}-b{size}" for name in SETS[3:6] for size in (10, 25, 50, 100)}
+    shared = {"repeated-mnist-b10", "cifar-10-b250"}
+    assert set(found) == networks | shared
+    for name, comparison in found.items():
+        names = ["random", "margin", "coreset", "batch-balance", "max-herding", "u-herding", "cover-balance"]
+        assert comparison.strategies == names
+        assert comparison.trials == (30 if name in networks else 10)
+        assert name == "cifar-10-b250" or comparison.training.steps == 1000
+    for name in shared:  # records of one are records of the other
+        own, whole = ({run.label: run.canonical for run in each[name].runs()} for each in (found, suite.comparisons()))
+        assert own == {label: whole[label] for label in own}
 
 
 def test_another_folder_is_run_kept_and_shown(runs, tmp_path, monkeypatch):
