@@ -228,6 +228,8 @@ def test_a_name_given_stands_for_all(tmp_path):
     ("content", "name", "error", "said"),
     [
         ("{", "g.json", FileFormatError, "must be JSON"),
+        ("", "g.jsonl", FileFormatError, "must hold answers in JSON, got an empty file"),
+        (" \n", "g.json", FileFormatError, "must hold answers in JSON, got an empty file"),
         ({"a": 1}, "g.json", FileFormatError, "must hold a list of tasks or records, got dict"),
         ('{"id": 1}\n{', "g.jsonl", FileFormatError, "line 2 must be JSON"),
         ("[1]", "g.jsonl", FileFormatError, "line 1 must be an object with 'item_id' or 'id'"),

@@ -208,6 +208,13 @@ def test_wrong_calls_change_nothing(small, call, error, message):
     assert len(small.events()) == before
 
 
+def test_a_wrong_memory_budget_is_refused_where_nothing_has_to_be_chosen(tmp_path):
+    project = make(tmp_path)
+    project.ask(2)
+    with pytest.raises(ValueError, match="`memory_budget` must be a positive number of bytes"):
+        project.ask(2, memory_budget="x")
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     return make(tmp_path_factory.mktemp("small"))

@@ -131,6 +131,8 @@ def with_askers(project: Project, skips: Iterable[Skip]) -> list[Skip]:
 
 def _given(path: Path, project: Project, label: str | None) -> Iterator[Answer | Skip]:
     text = _text(path)
+    if not text.strip():
+        raise FileFormatError(f"{path} must hold answers in JSON, got an empty file; export it again")
     content = list(_parsed(path, text))
     first = content[0][1] if content else {}
     keys = first if isinstance(first, dict) else {}

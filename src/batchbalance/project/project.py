@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from batchbalance.checks import check_whole
+from batchbalance.checks import check_bytes, check_whole
 from batchbalance.errors import NothingLeftError, UnknownNameError
 from batchbalance.labels import NewEvent
 from batchbalance.project import sheets
@@ -170,6 +170,8 @@ class Project(ReadableProject):
         """
         wanted = check_whole("n", self.settings.batch_size if n is None else n)
         who = check_name(annotator)
+        if memory_budget is not None:
+            check_bytes("memory_budget", memory_budget)
         selection, notes = None, list[str]()
         while True:
             state = self._snapshot()
