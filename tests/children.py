@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MODULES = ["batchbalance.cli.run", "batchbalance.lab.processes", "batchbalance.learner", "batchbalance.project",
-           "sklearn.ensemble", "torch._dynamo"]  # fmt: skip
+           "sklearn.ensemble"]  # fmt: skip
 
 
 class Child:

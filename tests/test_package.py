@@ -18,8 +18,8 @@ SOURCE = Path(batchbalance.__file__).parent
 ROOMS = [
     "errors", "markup", "registry", "checks", "sections", "seeds", "machine", "files", "ids", "progress", "threads",
     "journal", "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection",
-    "calling", "networks", "augmentation", "training", "encoders", "posteriors", "labels", "learner", "project", "page",
-    "bridge", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
+    "calling", "networks", "augmentation", "optimizers", "training", "encoders", "posteriors", "labels", "learner",
+    "project", "page", "bridge", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",
     "lab.report", "lab.paper", "cluster", "cli",
 ]  # fmt: skip
 LIBRARY = ROOMS[: ROOMS.index("lab.data")]

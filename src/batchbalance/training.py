@@ -31,6 +31,7 @@ from batchbalance.calling import (
 from batchbalance.checks import check_device, check_flag, check_real, check_whole
 from batchbalance.errors import UnknownNameError, is_out_of_memory
 from batchbalance.networks import flops_of
+from batchbalance.optimizers import Adam, Optimizer, Sgd
 from batchbalance.predictions import looks_like_probs
 from batchbalance.progress import progress as shown_progress
 from batchbalance.seeds import derived_seed, generator
@@ -317,14 +318,14 @@ def _train_epoch(
     labels: Tensor,
     batches: list[Tensor],
     loss: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     num_classes: int,
     changing: torch.Generator | None,
 ) -> float:
     model.train()
     total = torch.zeros((), device=labels.device)
     for rows in batches:
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.clear()
         batch = examples[rows] if changing is None else cropped(examples[rows], changing)
         logits = logits_of(model, changed(batch, channels_last), num_classes)
         value = loss(logits, labels[rows])
@@ -381,12 +382,9 @@ def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
     return batches
 
 
-def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    if recipe.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
-    return torch.optim.SGD(
-        model.parameters(), recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-    )
+def _optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
+    usual = model.parameters(), recipe.learning_rate, recipe.weight_decay
+    return Adam(*usual) if recipe.optimizer == "adam" else Sgd(*usual, recipe.momentum)
 
 
 def placed(inputs: Tensor, device: str | torch.device) -> Tensor:
