@@ -139,6 +139,7 @@ def test_the_runs_of_coverage_have_the_baselines_in_every_table():
     networks = {f"{name}-b{size}" for name in SETS[3:6] for size in (10, 25, 50, 100)}
     shared = {"repeated-mnist-b10", "cifar-10-b250"}
     assert set(found) == networks | shared
+    assert [name for name in found if name.startswith("dry")] == [f"dry-bean-b{size}" for size in (10, 25, 50, 100)]
     for name, comparison in found.items():
         names = ["random", "margin", "coreset", "batch-balance", "max-herding", "u-herding", "cover-balance"]
         assert comparison.strategies == names

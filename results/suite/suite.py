@@ -94,9 +94,15 @@ def keep(folder: Folder = OWN, runs_dir: RunsDir = None) -> None:
 
 
 def comparisons(folder: Path = OWN, only: list[str] | None = None) -> dict[str, Comparison]:
-    """The files of a folder, by name."""
-    names = only or sorted(path.stem for path in folder.glob("*.toml"))
+    """The files of a folder, by data set and batch size."""
+    names = only or sorted((path.stem for path in folder.glob("*.toml")), key=set_and_size)
     return {name: read_comparison(folder / f"{name}.toml") for name in names}
+
+
+def set_and_size(name: str) -> tuple[str, int]:
+    """The data set and the batch size that digits-b10 stands for."""
+    data, _, size = name.rpartition("-b")
+    return data, int(size)
 
 
 def runs_of(folder: Path) -> Path:
