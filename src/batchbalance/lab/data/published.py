@@ -4,11 +4,13 @@ Sizes are the publishers'. A data set that is not whole (some CIFAR batches, a t
 if `partial` asks for it, with a warning that says how much is there.
 """
 
+import gzip
 import os
 import string
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -278,8 +280,19 @@ def draw_test(part: Part, num_test: int, seed: int) -> tuple[Part, Part]:
 
 def load_digits(seed: int) -> Dataset:
     """The 1,797 digits of 8×8 pixels that come with scikit-learn; 297 of them, drawn from `seed`, are the test part."""
-    from sklearn.datasets import load_digits as bundled
-
-    digits = bundled()
-    train, test = draw_test((digits.images.astype(np.uint8), digits.target), 297, seed)
+    train, test = draw_test(bundled_digits(), 297, seed)
     return assemble("digits", train, test, DIGITS)
+
+
+def bundled_digits() -> Part:
+    """Images (1797, 8, 8) and classes, from scikit-learn's own file: importing all of scikit-learn takes a second."""
+    found = find_spec("sklearn")
+    path = Path(found.origin if found and found.origin else "").parent / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():  # another version keeps it elsewhere
+        from sklearn.datasets import load_digits as bundled
+
+        digits = bundled()
+        return digits.images.astype(np.uint8), digits.target.astype(np.int64)
+    with gzip.open(path, "rt", encoding="ascii") as lines:
+        rows = np.loadtxt(lines, delimiter=",", dtype=np.int64)
+    return rows[:, :64].reshape(-1, 8, 8).astype(np.uint8), rows[:, 64]
