@@ -13,7 +13,7 @@ SETTINGS = {
     "budget": 25,
     "strategies": ["random"],
 }
-FOREST = {"model": None, "training": None, "posterior": {"kind": "committee", "size": 6}}  # quick to start
+FOREST = {"model": None, "training": None, "posterior": {"kind": "committee", "size": 6}}
 
 
 def run_of(strategy, **settings):

@@ -9,7 +9,7 @@ import pytest
 from batchbalance.lab.processes import KEPT_MEMORY, Task, keeping_memory, run_tasks
 from batchbalance.lab.records import open_trial, read_runs
 from batchbalance.lab.trial import Goal, run_trial
-from small_runs import FOREST, run_of, timeless
+from small_runs import run_of, timeless
 
 GOAL = Goal(budget=20)
 
@@ -45,7 +45,7 @@ def test_workers_keep_freed_memory_unless_the_user_says_otherwise(monkeypatch):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_reported_and_replaced(tmp_path):
-    config = run_of("random", **FOREST)
+    config = run_of("random")
     tasks = [Task(config, seed, tmp_path, GOAL) for seed in (0, 1)]
     kinds = {}
     for news in run_tasks(tasks, 1):
@@ -68,10 +68,10 @@ def children(parent=None):
 def test_workers_end_with_a_killed_parent(tmp_path, parent):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path; from small_runs import FOREST, run_of\n"
+        "from pathlib import Path; from small_runs import run_of\n"
         "from batchbalance.lab.processes import Task, run_tasks; from batchbalance.lab.trial import Goal\n"
         "if __name__ == '__main__':\n"
-        "    for news in run_tasks([Task(run_of('random', **FOREST), 0, Path(sys.argv[2]), Goal(budget=100))], 1):\n"
+        "    for news in run_tasks([Task(run_of('random'), 0, Path(sys.argv[2]), Goal(budget=100))], 1):\n"
         "        print(news.kind, flush=True)\n"
     )
     with parent.start(code, Path(__file__).parent, tmp_path) as process:
@@ -80,6 +80,6 @@ def test_workers_end_with_a_killed_parent(tmp_path, parent):
         assert len(workers) == 1
         process.kill()
     assert psutil.wait_procs(workers, timeout=10)[1] == []
-    config = run_of("random", **FOREST)
+    config = run_of("random")
     resumed = run_trial(config, 0, tmp_path, GOAL)
     assert timeless(resumed)[:3] == timeless(run_trial(config, 0, tmp_path / "alone", GOAL))[:3]
