@@ -9,7 +9,9 @@ from batchbalance.lab.report.figures import rendered
 from batchbalance.lab.report.paired import mean_interval
 
 DEFAULT = "u-herding"  # what `auto` takes once there are labels and embeddings
-RIVALS = ("max-herding", "typiclust", "margin", "badge", "coreset", "batch-balance")  # of the figure, and against it
+RIVALS = (  # of the figure, and against it
+    "cover-balance", "max-herding", "typiclust", "margin", "badge", "coreset", "batch-balance",
+)  # fmt: skip
 SIGNIFICANT = 0.05
 
 Reports = Mapping[str, Report]  # by the name of the comparison
@@ -225,11 +227,11 @@ def figure(reports: Reports) -> bytes:
     from matplotlib.figure import Figure
 
     shown = (DEFAULT, *RIVALS)
-    colours = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#888888", "#D55E00")
-    drawn = Figure(figsize=(8, 0.36 * len(reports) + 1.3), layout="constrained")
+    colours = ("#0072B2", "#332288", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#888888", "#D55E00")
+    drawn = Figure(figsize=(8, 0.36 * len(reports) + 1.5), layout="constrained")
     FigureCanvasAgg(drawn)
     axes = drawn.add_subplot()
-    for index, (name, colour, marker) in enumerate(zip(shown, colours, "osDPX^v", strict=True)):
+    for index, (name, colour, marker) in enumerate(zip(shown, colours, "o*sDPX^v", strict=True)):
         for row, report in enumerate(reports.values()):
             found = comparison_of(report, name)
             if found is None or found.effect is None:
@@ -247,6 +249,6 @@ def figure(reports: Reports) -> bytes:
     axes.set_yticks(range(len(reports)), counts)
     axes.set_ylim(len(reports) - 0.5, -0.5)
     axes.grid(axis="x", linewidth=0.4)
-    axes.set_xlabel("points of accuracy against random, mean over the curve; 95 % intervals, at least n trials")
+    axes.set_xlabel("points of accuracy against random, mean over the curve\n95 % intervals over at least n trials")
     drawn.legend(loc="outside upper center", ncols=4, frameon=False)
     return rendered(drawn, "png")
