@@ -1,13 +1,18 @@
 """Processes for tests. Importing torch takes seconds, so that one process imports the package and the others are copies
-of it, made when a test asks for one. A test that is about importing, or about fresh memory, starts Python itself.
+of it, made when a test asks for one, or a command in a shell (`copied_command.py`). A test that is about importing, or
+about fresh memory, starts Python itself.
 """
 
+import atexit
 import json
 import os
+import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -63,10 +68,24 @@ class Parent:
     def __init__(self):
         self._process = None
         if sys.platform == "linux":
+            self._folder = tempfile.mkdtemp()  # nobody else can reach what is in it
             self._connection, theirs = socket.socketpair()
-            with theirs:
-                command = [sys.executable, __file__, str(theirs.fileno())]
-                self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+            with theirs, socket.socket(socket.AF_UNIX) as door:
+                door.bind(self._door)
+                door.listen()
+                handles = [theirs.fileno(), door.fileno()]
+                self._process = subprocess.Popen([sys.executable, __file__, *map(str, handles)], pass_fds=handles)
+
+    @property
+    def _door(self):
+        return f"{self._folder}/door"
+
+    @property
+    def command(self):
+        """What a shell runs instead of `batchbalance`."""
+        if self._process is None:
+            return [sys.executable, "-m", "batchbalance.cli"]
+        return [sys.executable, "-S", "-E", str(Path(__file__).with_name("copied_command.py")), self._door]
 
     def ask(self, order, handles=()):
         """The answer of the process to an order."""
@@ -91,38 +110,79 @@ class Parent:
         if self._process is not None:
             self._connection.close()
             self._process.wait()
+            shutil.rmtree(self._folder)
 
 
-def serve(connection):
-    """Make copies of this process until the tests end."""
-    while True:
-        data, handles, _, _ = socket.recv_fds(connection, 2**16, 2)
-        if not data:
-            return
-        while not data.endswith(b"\n"):
-            data += connection.recv(2**16)
-        order = json.loads(data)
-        if "pid" in order:
-            ended, status = os.waitpid(order["pid"], order["options"])
-            answer = os.waitstatus_to_exitcode(status) if ended else None
-        else:
-            answer = os.fork()
-            if answer == 0:
-                connection.close()
-                become(order, *handles)
-            for handle in handles:
-                os.close(handle)
-        connection.send(json.dumps(answer).encode())
+def serve(connection, door):
+    """Make copies of this process until the tests end: for them, and for commands that come through the door."""
+    commands = set()
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(connection, selectors.EVENT_READ)
+        waiting.register(door, selectors.EVENT_READ)
+        while True:
+            ready = [key.fileobj for key, _ in waiting.select()]
+            commands = {pid for pid in commands if os.waitpid(pid, os.WNOHANG)[0] == 0}
+            if door in ready:
+                theirs, _ = door.accept()
+                with theirs:
+                    commands.add(copied(*received(theirs), [connection, door], theirs))
+            if connection in ready:
+                order, handles = received(connection)
+                if order is None:
+                    return
+                if "pid" in order:
+                    ended, status = os.waitpid(order["pid"], order["options"])
+                    answer = os.waitstatus_to_exitcode(status) if ended else None
+                else:
+                    answer = copied(order, handles, [connection, door])
+                connection.send(json.dumps(answer).encode())
 
 
-def become(order, out, err):
-    """Be the process that was ordered, as `python -c code` would be; a group of its own, as a shell's jobs are."""
+def received(connection):
+    """An order and the files that came with it; None if there are no more."""
+    data, handles, _, _ = socket.recv_fds(connection, 2**16, 3)
+    while data and not data.endswith(b"\n"):
+        data += connection.recv(2**16)
+    return json.loads(data) if data else None, handles
+
+
+def copied(order, handles, ours, theirs=None):
+    """The pid of a copy that does what was ordered; to `theirs`, if given, it says its pid and then its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        for each in ours:
+            each.close()
+        if theirs is not None:
+            theirs.send(f"{os.getpid()}\n".encode())
+        code = become(order, handles)
+        if theirs is not None:
+            with suppress(OSError):  # nobody waits for it any more
+                theirs.send(f"{code}\n".encode())
+        os._exit(code)
+    for handle in handles:
+        os.close(handle)
+    return pid
+
+
+def become(order, handles):
+    """Be the process that was ordered, as `python -c code` would be; a group of its own, as a shell's jobs are.
+
+    Args:
+        order: what was ordered.
+        handles: its stdout and stderr, with its stdin before them if it has one.
+
+    Returns:
+        Its exit code.
+    """
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    os.close(out)
-    os.close(err)
+    for handle, number in zip(handles, range(3 - len(handles), 3), strict=True):
+        os.dup2(handle, number)
+        os.close(handle)
+    if "environment" in order:
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if order["cwd"] is not None:
         os.chdir(order["cwd"])
     sys.argv = ["-c", *order["arguments"]]
@@ -134,9 +194,10 @@ def become(order, out, err):
     except BaseException:
         traceback.print_exc()
         code = 1
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    return code
 
 
 if __name__ == "__main__":
@@ -144,5 +205,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests end us
     for module in MODULES:
         __import__(module)
-    with socket.socket(fileno=int(sys.argv[1])) as their_connection:
-        serve(their_connection)
+    with socket.socket(fileno=int(sys.argv[1])) as their_connection, socket.socket(fileno=int(sys.argv[2])) as our_door:
+        serve(their_connection, our_door)

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -23,15 +24,16 @@ PROMPT = "$ "
 RESULT = "  # → "  # behind a statement that prints; what follows is a line of its output
 BLOCK = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.S | re.M)
 PERSON = Path(__file__).with_name("docs_person.py")
+PLAIN = [sys.executable, "-m", "batchbalance.cli"]
 COMMANDS = f"""\
 set -euo pipefail
 batchbalance() {{
-    if [ "$1" = label ]; then label "$@"; else "{sys.executable}" -m batchbalance.cli "$@"; fi
+    if [ "$1" = label ]; then label "$@"; else "${{command[@]}}" "$@"; fi
     if [ "$1" = ask ]; then "{sys.executable}" "{PERSON}" "$2"; fi
 }}
 label() {{  # the server runs until it says where it is; then a batch is answered
     : > label.log
-    "{sys.executable}" -m batchbalance.cli "$@" --no-open --port 0 >> label.log 2>&1 &
+    "${{command[@]}}" "$@" --no-open --port 0 >> label.log 2>&1 &
     until grep -q http:// label.log; do kill -0 $! || {{ cat label.log >&2; return 1; }}; sleep 0.2; done
     kill $!
     wait $! || true
@@ -75,8 +77,8 @@ def blocks(page):
     return found
 
 
-def run(block, names, folder):
-    """Run a block in a folder, with the names that Python blocks share."""
+def run(block, names, folder, command=PLAIN):
+    """Run a block in a folder, with the names that Python blocks share; `command` is what runs as `batchbalance`."""
     if block.reason is not None:
         assert len(block.reason.split()) >= 3, f"{block}: say why it is not run"
     elif block.file is not None:
@@ -85,7 +87,7 @@ def run(block, names, folder):
     elif block.language == "python":
         run_python(block, names)
     elif block.language in {"console", "bash"}:
-        run_commands(block, folder)
+        run_commands(block, folder, command)
     else:
         parse(block)
 
@@ -109,12 +111,17 @@ def run_python(block, names):
         assert expected in lines, f"{block} does not print {expected!r}: {printed.getvalue()!r}"
 
 
-def run_commands(block, folder):
+def run_commands(block, folder, command):
     code = "\n".join(commands(block.text))
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "120"}
     done = subprocess.run(
-        ["bash", "-c", COMMANDS + code], cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False
+        ["bash", "-c", f"command=({shlex.join(command)})\n" + COMMANDS + code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
     assert done.returncode == 0, f"{block}:\n{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 

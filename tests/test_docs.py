@@ -61,12 +61,12 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.slow
-def test_the_blocks_of_the_readme_run(tmp_path, monkeypatch):
+def test_the_blocks_of_the_readme_run(tmp_path, monkeypatch, parent):
     monkeypatch.chdir(tmp_path)
     names = for_readme(tmp_path)
     found = blocks(PAGES[0])
     assert {"python", "console"} <= {block.language for block in found}
     for block in found:
-        run(block, names, tmp_path)
+        run(block, names, tmp_path, parent.command)
     assert len(names["selection"].indices) == 10
     assert 0 < names["selection"].certificate <= 1

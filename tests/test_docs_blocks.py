@@ -34,14 +34,14 @@ def run_here():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", run_here())
-def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
+def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, parent):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names = {"__name__": "docs"}
     if name(page) in STAND_INS:
         names |= STAND_INS[name(page)](tmp_path) or {}
     for block in blocks(page):
-        run(block, names, tmp_path)
+        run(block, names, tmp_path, parent.command)
 
 
 def test_stand_ins_are_for_pages():
