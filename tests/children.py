@@ -17,7 +17,8 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-MODULES = ["batchbalance.cli.run", "batchbalance.lab.processes", "batchbalance.learner", "batchbalance.project",
+MODULES = ["batchbalance.bridge", "batchbalance.cli.run", "batchbalance.encoders", "batchbalance.lab.processes",
+           "batchbalance.lab.report", "batchbalance.learner", "batchbalance.project", "rich.table", "scipy.stats",
            "sklearn.ensemble"]  # fmt: skip
 
 
