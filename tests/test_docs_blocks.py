@@ -13,6 +13,7 @@ PAGES = [page for page in sorted(DOCS.rglob("*.md")) if blocks(page)]
 # Run elsewhere: those of models.md one by one in test_docs_models.py, and the notebooks in test_notebooks.py.
 ALONE = [DOCS / "models.md", *(DOCS / "notebooks").glob("*.md")]
 WITH_RAY = [DOCS / "how-to" / "ray.md"]
+RAY = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
 
 def name(page):
@@ -26,15 +27,15 @@ def made(text, language="python", file=None):
 def run_here():
     """The pages to run, those that start a Ray cluster marked so."""
     return [
-        pytest.param(page, marks=[pytest.mark.ray] if page in WITH_RAY else [], id=name(page))
-        for page in PAGES
-        if page not in ALONE
+        pytest.param(page, marks=RAY if page in WITH_RAY else [], id=name(page)) for page in PAGES if page not in ALONE
     ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", run_here())
-def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, parent):
+def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, parent, request):
+    if page in WITH_RAY:
+        request.getfixturevalue("ray_cluster")  # blocks of Python find this process connected to it
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names = {"__name__": "docs"}
