@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import warnings
 
@@ -337,32 +335,30 @@ def hash_of(text):
 """
 
 
-def test_killed_in_the_middle_again_and_again(table, tmp_path):
+def test_killed_in_the_middle_again_and_again(table, tmp_path, parent):
     """kill -9 at random moments, and start again until it ends: the bytes of a start that was left alone."""
     (tmp_path / "slow_encoder.py").write_text(SLOW, encoding="utf-8")
 
     run = "import sys; from batchbalance.cli import main; sys.argv = ['batchbalance', *sys.argv[1:]]; main()"
-    options = ["--encoder", "slow_encoder:slow", "--batch-size", "2"]
-    command = [sys.executable, "-c", run, "embed", str(table), *options]
+    command = [run, "embed", table, "--encoder", "slow_encoder:slow", "--batch-size", "2", "--output"]
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     whole.mkdir()
     parted.mkdir()
-    subprocess.run([*command, "--output", str(whole / "e.npy")], cwd=tmp_path, check=True, capture_output=True)
+    ended, _, error = parent.run(*command, whole / "e.npy", cwd=tmp_path)
+    assert ended == 0, error
     kills = 0
     for _ in range(30):
-        process = subprocess.Popen(
-            [*command, "--output", str(parted / "e.npy")], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
         journal, before = parted / "e.npy.journal", len(journal_lines(parted))
-        while process.poll() is None and len(journal_lines(parted)) < before + 6:
-            time.sleep(0.005)
-        if process.poll() is None and journal.exists():
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        _, error = process.communicate()
-        if process.returncode == 0:
+        with parent.start(*command, parted / "e.npy", cwd=tmp_path) as process:
+            while process.poll() is None and len(journal_lines(parted)) < before + 6:
+                time.sleep(0.005)
+            if process.poll() is None and journal.exists():
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+            ended, error = process.wait(), process.stderr.read()
+        if ended == 0:
             break
-        assert process.returncode == -signal.SIGKILL, error
+        assert ended == -signal.SIGKILL, error
     assert kills >= 2
     assert contents(parted) == contents(whole)
 

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -124,13 +123,12 @@ def test_what_the_command_line_names_is_the_users_own_act(folder):
 @pytest.mark.slow
 def test_ten_paired_trials_of_an_own_strategy(folder, parent):
     """As the docs show it: a file of one's own, no edit of the package."""
-    command = ["run", "own.toml", "--runs-dir", "runs"]
-    ended, _, err = parent.run("from batchbalance.cli import main; main()", *command, cwd=folder)
+    command = ["from batchbalance.cli import main; main()", "run", "own.toml", "--runs-dir", "runs"]
+    ended, _, err = parent.run(*command, cwd=folder)
     assert (ended, "--allow-imports" in err) == (2, True)
-    module = [sys.executable, "-m", "batchbalance.cli"]
-    done = subprocess.run([*module, *command, "--allow-imports"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "20 of 20 trials are complete" in done.stdout
+    ended, out, err = parent.run(*command, "--allow-imports", cwd=folder)
+    assert ended == 0, err
+    assert "20 of 20 trials are complete" in out
     assert sorted(path.name.rsplit("-", 1)[0] for path in (folder / "runs").iterdir()) == [
         "own_strategies-last-step=2",
         "random",
