@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from batchbalance import training
 from batchbalance.cli import app
 from batchbalance.project import Project
 from made_projects import CLASSES, FOREST, answered, make, points, truth, write_texts
@@ -368,7 +369,8 @@ def test_interrupted_init_goes_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_models_by_name(tmp_path):
+def test_models_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "STEPS", 50)
     models = {
         "forest": FOREST,
         "net": {"network": "tabular-mlp", "num_draws": 4},
