@@ -25,6 +25,8 @@ from benchmarks.cases import THRESHOLD, Case, Size
 from benchmarks.inputs import random_embeddings, random_pool, random_probs
 from benchmarks.measure import Side
 
+STEPS = 300  # of training
+
 
 def cover_against_matrix(size: Size, seed: int) -> list[Side]:
     """Coverage of all points; the same from a matrix of all pairs, with a full pass for every pick."""
@@ -84,7 +86,7 @@ def busy_training(size: Size, seed: int) -> list[Side]:
     """`fit` of a small network."""
     x, y = small_data(size, seed)
     build = partial(tabular_mlp, 10, (size["D"],))
-    return beside_a_neighbour(lambda: fit(build, x, y, Recipe(steps=300), num_classes=10, seed=seed).kept)
+    return beside_a_neighbour(lambda: fit(build, x, y, Recipe(steps=STEPS), num_classes=10, seed=seed).kept)
 
 
 def busy_prediction(size: Size, seed: int) -> list[Side]:

@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from benchmarks import (
     Line,
     Measured,
     Report,
+    cover_cases,
     embeddings,
     growth,
     measure,
@@ -44,6 +46,8 @@ def tiny(monkeypatch):
         monkeypatch.setitem(runner.OWN_CASES, name, replace(case, full=(TINY,), quick=(TINY,)))
     for name, case in runner.WITH_PEERS.items():
         monkeypatch.setitem(runner.WITH_PEERS, name, replace(case, full=(TINY,), quick=(TINY,)))
+    monkeypatch.setattr(cover_cases, "STEPS", 10)
+    monkeypatch.setattr(runner, "take_turns", partial(take_turns, side_seconds=0))  # the round that warms up counts
     monkeypatch.setattr(runner, "QUICK", {"N": (30, 60)})
     monkeypatch.setattr(growth, "BASE", {"N": 30, "S": 6, "C": 3, "B": 3})
 
