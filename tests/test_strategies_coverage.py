@@ -255,11 +255,11 @@ def test_typiclust_finds_the_clusters_that_are_there():
 
 @pytest.mark.slow
 def test_a_mapped_pool_is_read_in_blocks(tmp_path):
-    """100,000 × 512 numbers of 16 bits are 102 MB, twice that as float32."""
-    stored = np.lib.format.open_memmap(tmp_path / "e.npy", mode="w+", dtype=np.float16, shape=(100_000, 512))
+    """50,000 × 512 numbers of 16 bits are 51 MB, twice that as float32."""
+    stored = np.lib.format.open_memmap(tmp_path / "e.npy", mode="w+", dtype=np.float16, shape=(50_000, 512))
     rng = np.random.default_rng(0)
-    for start in range(0, 100_000, 10_000):
-        stored[start : start + 10_000] = rng.normal(size=(10_000, 512))
+    for start in range(0, 50_000, 10_000):
+        stored[start : start + 10_000] = rng.standard_normal((10_000, 512), dtype=np.float32)
     stored.flush()
     code = WATCHED + (
         "from batchbalance import MaxHerding, select\n"
