@@ -183,7 +183,7 @@ def become(order, handles):
     if "environment" in order:
         os.environ.clear()
         os.environ.update(order["environment"])
-        sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        sys.modules["torch"].set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     if order["cwd"] is not None:
         os.chdir(order["cwd"])
     sys.argv = ["-c", *order["arguments"]]
