@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+import tarfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -159,8 +160,11 @@ def test_another_folder_is_run_kept_and_shown(runs, tmp_path, monkeypatch):
         (folder / f"{name}.toml").write_text((FOLDER / "digits-b10.toml").read_text(encoding="utf-8"), encoding="utf-8")
         for run in found:
             write_run(type(run)(Path("results/runs/other") / name / run.path.name, run.label, run.config, run.trials))
+    (Path("results/runs/other") / "one-b10" / ".trial-0.jsonl.lock").touch()
     done = CliRunner().invoke(suite.app, ["keep", "--folder", "other"])
     assert done.exit_code == 0, done.output
+    with tarfile.open(folder / suite.RECORDS) as archive:
+        assert not [name for name in archive.getnames() if name.endswith(".lock")]
     shutil.rmtree("results")
     done = CliRunner().invoke(suite.app, ["show", "--folder", "other"])  # from what was kept
     assert done.exit_code == 0, done.output

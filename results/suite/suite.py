@@ -89,7 +89,7 @@ def keep(folder: Folder = OWN, runs_dir: RunsDir = None) -> None:
     """Pack the records, to be committed."""
     runs_dir = runs_dir or runs_of(folder)
     with reported_errors(), tarfile.open(folder / RECORDS, "w:gz") as archive:
-        for path in sorted(runs_dir.rglob("*.json*")):
+        for path in sorted(runs_dir.rglob("[!.]*.json*")):  # no locks
             archive.add(path, path.relative_to(runs_dir))
 
 
