@@ -175,6 +175,15 @@ def test_another_folder_is_run_kept_and_shown(runs, tmp_path, monkeypatch):
     assert set(json.loads((folder / suite.SECONDS).read_text(encoding="utf-8"))) == set(runs)
 
 
+@pytest.mark.parametrize("command", [["show"], ["keep"], ["run", "--data-dir", "."]])
+def test_a_folder_without_comparisons_is_refused(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(suite.app, [*command, "--folder", "nowhere"])
+    assert done.exit_code == 2
+    assert "must hold comparisons, as digits-b10.toml, got none in nowhere" in done.output
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_page_has_every_part(reports):
     text = tables.page(reports)
     assert text.count("\n## ") == 7

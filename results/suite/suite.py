@@ -70,12 +70,12 @@ def run(
 def show(folder: Folder = OWN, runs_dir: RunsDir = None) -> None:
     """Write the tables, the figure and the seconds of a trial; unpacks the kept records if there are no others."""
     with reported_errors():
-        runs_dir = runs_dir or runs_of(folder)
+        found, runs_dir = comparisons(folder), runs_dir or runs_of(folder)
         if not runs_dir.is_dir():
             runs_dir.mkdir(parents=True)
             with tarfile.open(folder / RECORDS) as archive:
                 archive.extractall(runs_dir, filter="data")
-        reports = {name: report for name in comparisons(folder) if (report := report_of(runs_dir / name)) is not None}
+        reports = {name: report for name in found if (report := report_of(runs_dir / name)) is not None}
         seconds = {name: seconds_of(report) for name, report in reports.items()}
         (folder / SECONDS).write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
         tables, drawn = folder / "tables.md", FIGURES / f"{folder.resolve().name}.png"
@@ -87,22 +87,25 @@ def show(folder: Folder = OWN, runs_dir: RunsDir = None) -> None:
 @app.command()
 def keep(folder: Folder = OWN, runs_dir: RunsDir = None) -> None:
     """Pack the records, to be committed."""
-    runs_dir = runs_dir or runs_of(folder)
-    with reported_errors(), tarfile.open(folder / RECORDS, "w:gz") as archive:
-        for path in sorted(runs_dir.rglob("[!.]*.json*")):  # no locks
-            archive.add(path, path.relative_to(runs_dir))
+    with reported_errors():
+        found, runs_dir = comparisons(folder), runs_dir or runs_of(folder)
+        with tarfile.open(folder / RECORDS, "w:gz") as archive:
+            for path in sorted(path for name in found for path in (runs_dir / name).rglob("[!.]*.json*")):  # no locks
+                archive.add(path, path.relative_to(runs_dir))
 
 
 def comparisons(folder: Path = OWN, only: list[str] | None = None) -> dict[str, Comparison]:
     """The files of a folder, by data set and batch size."""
     names = only or sorted((path.stem for path in folder.glob("*.toml")), key=set_and_size)
+    if not names:
+        raise FileNotFoundError(f"`folder` must hold comparisons, as digits-b10.toml, got none in {folder}")
     return {name: read_comparison(folder / f"{name}.toml") for name in names}
 
 
 def set_and_size(name: str) -> tuple[str, int]:
-    """The data set and the batch size that digits-b10 stands for."""
+    """The data set and the batch size that digits-b10 stands for; any other name is a data set."""
     data, _, size = name.rpartition("-b")
-    return data, int(size)
+    return (data, int(size)) if size.isdecimal() else (name, 0)
 
 
 def runs_of(folder: Path) -> Path:
