@@ -255,7 +255,7 @@ def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
     for chunk in chunks:
         if not filled:
             stored = torch.empty((total, *chunk.shape[1:]), dtype=chunk.dtype)
-        with threads.one_thread():  # copying is as fast, and waits for nobody
+        with threads.one_thread():  # a chunk is too small to wait for other threads
             stored[filled : filled + len(chunk)] = chunk
         filled += len(chunk)
     _check_count(filled, total)

@@ -287,8 +287,9 @@ def load_digits(seed: int) -> Dataset:
 def bundled_digits() -> Part:
     """Images (1797, 8, 8) and classes, from scikit-learn's own file: importing all of scikit-learn takes a second."""
     found = find_spec("sklearn")
-    path = Path(found.origin if found and found.origin else "").parent / "datasets" / "data" / "digits.csv.gz"
-    if not path.is_file():  # another version keeps it elsewhere
+    package = None if found is None or found.origin is None else Path(found.origin).parent
+    path = None if package is None else package / "datasets" / "data" / "digits.csv.gz"
+    if path is None or not path.is_file():  # another version keeps it elsewhere
         from sklearn.datasets import load_digits as bundled
 
         digits = bundled()
