@@ -5,10 +5,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
+from batchbalance.lab.data import load
 from batchbalance.lab.processes import KEPT_MEMORY, Task, keeping_memory, run_tasks
 from batchbalance.lab.records import open_trial, read_runs
-from batchbalance.lab.trial import Goal, run_trial
+from batchbalance.lab.trial import Goal, LastPrepared, prepared, run_trial
 from small_runs import run_of, timeless
 
 GOAL = Goal(budget=20)
@@ -30,6 +32,26 @@ def test_jobs_change_no_number_and_failures_stay_alone(tmp_path):
         for seed in seeds:
             alone = run_trial(config, seed, tmp_path / "alone", GOAL)
             assert timeless(runs[label].trials[seed]) == timeless(alone)
+
+
+def test_a_worker_loads_what_trials_share_once(tmp_path, monkeypatch):
+    loaded = []
+
+    def noted(name, **options):
+        loaded.append(options["seed"])
+        return load(name, **options)
+
+    monkeypatch.setattr("batchbalance.lab.trial.load", noted)
+    larger = run_of("random", split={"initial_per_class": 2, "validation": 20, "reference": 40, "pool": 100})
+    trials = [(run_of("random"), 0), (run_of("bald"), 0), (run_of("bald"), 1), (larger, 1), (larger, 1)]
+    prepare = LastPrepared()
+    given = [prepare(config, seed, tmp_path) for config, seed in trials]
+    assert loaded == [0, 1, 1]
+    for (config, seed), (data, splits) in zip(trials, given, strict=True):
+        same, alone = prepared(config, seed, tmp_path)
+        assert torch.equal(data.train_x, same.train_x)
+        for part in ("initial", "validation", "reference", "pool"):
+            assert torch.equal(getattr(splits, part), getattr(alone, part))
 
 
 def test_workers_keep_freed_memory_unless_the_user_says_otherwise(monkeypatch):
@@ -60,8 +82,10 @@ def test_a_worker_that_dies_is_reported_and_replaced(tmp_path):
 
 
 def children(parent=None):
-    """Worker processes of a process."""
-    return [each for each in psutil.Process(parent).children() if "spawn_main" in " ".join(each.cmdline())]
+    """Worker processes of a process: what is started by the server that it started, or by itself."""
+    started = psutil.Process(parent).children(recursive=True)
+    servers = [each.pid for each in started if "forkserver" in " ".join(each.cmdline())]
+    return [each for each in started if each.ppid() in servers or "spawn_main" in " ".join(each.cmdline())]
 
 
 @pytest.mark.slow

@@ -1,12 +1,14 @@
 """Trials in parallel processes.
 
 Each process takes one trial after the other and sets its threads from the trial's config, so the number of processes
-never changes a result. A process ends with the one that started it, even if that was killed.
+never changes a result. A process ends with the one that started it, even if that was killed. On Linux the processes are
+copies of one that has imported all they need, so that a second one starts at once.
 """
 
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 import warnings
@@ -21,7 +23,7 @@ import torch
 
 from batchbalance.errors import is_out_of_memory, sentence
 from batchbalance.lab.config import RunConfig
-from batchbalance.lab.trial import Goal, Stage, run_trial
+from batchbalance.lab.trial import Goal, LastPrepared, Prepare, Stage, run_trial
 
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError, OverflowError)
 
@@ -95,11 +97,11 @@ class _Worker:
     """A process and the task it has."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = started_by()
         self.connection, theirs = context.Pipe()
         self.is_dead = False
         self._task = -1
-        self._process = context.Process(target=_work, args=(theirs,), daemon=True)
+        self._process = context.Process(target=_work, args=(theirs,), daemon=True)  # type: ignore[attr-defined]
         with keeping_memory():
             self._process.start()
         theirs.close()
@@ -128,6 +130,15 @@ class _Worker:
         self._process.join()
 
 
+def started_by() -> multiprocessing.context.BaseContext:
+    """What starts processes: a server that makes copies of itself, or Python anew where copying is not safe."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
 @contextmanager
 def keeping_memory() -> Iterator[None]:
     """Start processes in this block with `KEPT_MEMORY`, unless the user has set these variables."""
@@ -140,7 +151,7 @@ def keeping_memory() -> Iterator[None]:
             del os.environ[name]
 
 
-def run_task(index: int, task: Task, tell: Callable[[News], None]) -> None:
+def run_task(index: int, task: Task, tell: Callable[[News], None], prepare: Prepare | None = None) -> None:
     """Run one task, here, and tell what happens; the last news is that it is done or that it failed."""
     try:
         torch.set_num_threads(task.config.threads)
@@ -149,7 +160,7 @@ def run_task(index: int, task: Task, tell: Callable[[News], None]) -> None:
             warnings.showwarning = lambda message, *_rest, **_more: tell(News(index, "warning", text=str(message)))
             run_trial(
                 task.config, task.seed, task.runs_dir, task.goal, data_dir=task.data_dir,
-                report=lambda step: tell(News(index, "step", step)),
+                report=lambda step: tell(News(index, "step", step)), prepare=prepare,
             )  # fmt: skip
         tell(News(index, "done"))
     except Exception as error:
@@ -160,9 +171,10 @@ def run_task(index: int, task: Task, tell: Callable[[News], None]) -> None:
 def _work(connection: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops us
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    prepare = LastPrepared()
     while (given := connection.recv()) is not None:
         index, task = given
-        run_task(index, task, connection.send)
+        run_task(index, task, connection.send, prepare)
 
 
 def _end_with_parent() -> None:

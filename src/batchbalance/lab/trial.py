@@ -27,6 +27,7 @@ from batchbalance.selection import Selection
 from batchbalance.training import Labelled
 
 PHASES = ("train", "predict", "select", "evaluate")
+Prepare = Callable[[RunConfig, int, Path | None], tuple[Dataset, Splits]]  # as `prepared`
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def run_trial(
     *,
     data_dir: Path | None = None,
     report: Callable[[Stage], None] | None = None,
+    prepare: Prepare | None = None,
 ) -> list[Record]:
     """Run one trial of a run, from its last complete round on, and give all its records.
 
@@ -74,6 +76,7 @@ def run_trial(
         goal: when to end.
         data_dir: where published data sets are.
         report: told about each phase as it begins.
+        prepare: gives the data set and the split; `prepared` if omitted.
 
     Raises:
         BlockingIOError: if another process runs this trial.
@@ -88,7 +91,9 @@ def run_trial(
         last = records[-1] if records and not records[-1]["indices"] else None
         if last is not None and not goal.goes_on(last, config.batch_size):
             return records
-        trial = Trial(config, seed, goal, data_dir, report or (lambda _: None))
+        report = report or (lambda _: None)
+        report(Stage(0, "load", 0.0))
+        trial = Trial(config, seed, goal, (prepare or prepared)(config, seed, data_dir), report)
         if last is not None and last["num_labelled"] + config.batch_size > trial.num_points:
             return records
         if records:
@@ -126,11 +131,15 @@ class Trial:
     """The data of one trial and what is done with it in a round."""
 
     def __init__(
-        self, config: RunConfig, seed: int, goal: Goal, data_dir: Path | None, report: Callable[[Stage], None]
+        self,
+        config: RunConfig,
+        seed: int,
+        goal: Goal,
+        data: tuple[Dataset, Splits],
+        report: Callable[[Stage], None],
     ) -> None:
         self._config, self._seed, self._goal, self._report = config, seed, goal, report
-        report(Stage(0, "load", 0.0))
-        self._data, self._splits = prepared(config, seed, data_dir)
+        self._data, self._splits = data
         if goal.target_error is not None and not len(self._splits.validation):
             raise ValueError("`target_error` needs a validation set, got [split] with validation = 0; give it labels")
         self._flat = config.flat_inputs
@@ -272,6 +281,25 @@ def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Datas
     return repeat_pool(
         smaller_test(dataset, sizes.test, seed), splits, wanted.copies or 1, noise=wanted.noise, seed=seed
     )
+
+
+class LastPrepared:
+    """`prepared` that keeps what it gave last: trials of one seed differ in their strategies alone.
+
+    For a process that works through a list of trials; whoever calls again later may find other files.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[Any, ...] | None = None
+        self._last: tuple[Dataset, Splits] | None = None
+
+    def __call__(self, config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Dataset, Splits]:
+        """The data set and the split of a trial."""
+        key = config.canonical["data"], config.canonical["split"], seed, data_dir
+        if self._last is None or key != self._key:
+            self._last = None  # before the next one is there
+            self._key, self._last = key, prepared(config, seed, data_dir)
+        return self._last
 
 
 def facts(selection: Selection | None) -> Record:
