@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from batchbalance.cli import app
 from batchbalance.lab.data import GENERATED, load
 from batchbalance.lab.paper.experiments import PRESETS, experiment, experiment_names, halved_draws, merged
-from batchbalance.lab.trial import Goal, run_trial
+from batchbalance.lab.trial import Goal, LastPrepared, run_trial
 
 NAMES = [name for name in experiment_names() if experiment(name).analysis is None]
 
@@ -97,18 +97,22 @@ def test_dry_runs_need_no_data(preset, tmp_path):
 
 @pytest.fixture(scope="module")
 def smoke_runs(tmp_path_factory):
-    """A folder for all smoke presets: a run that several experiments share is done once, as by `batchbalance run`."""
-    return tmp_path_factory.mktemp("smoke")
+    """A folder for all smoke presets: a run that several experiments share is done once, as by `batchbalance run`.
+
+    What loads data sets for them keeps the last one, as its processes do.
+    """
+    return tmp_path_factory.mktemp("smoke"), LastPrepared()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_smoke_presets_run(name, smoke_runs):
+    folder, prepare = smoke_runs
     for comparison in experiment(name).comparisons("smoke").values():
         assert comparison.data.name in GENERATED
         goal = Goal(comparison.budget, comparison.target_error)
         for run in comparison.runs():
-            records = run_trial(run, 0, smoke_runs / f"{goal.budget}-{goal.target_error}", goal)
+            records = run_trial(run, 0, folder / f"{goal.budget}-{goal.target_error}", goal, prepare=prepare)
             assert len(records) >= 2
             assert [len(record["indices"]) for record in records] == [run.batch_size] * (len(records) - 1) + [0]
 

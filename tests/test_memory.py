@@ -116,10 +116,10 @@ def test_peak_memory_stays_within_the_budget(tmp_path, parent):
         "    select(pool, 3, strategy=strategy, memory_budget=sys.argv[2])\n"
         "    print(strategy, peak - start)\n"
     )
-    rng = np.random.default_rng(0)
     stored = np.lib.format.open_memmap(tmp_path / "p.npy", mode="w+", dtype=np.float32, shape=(60_000, 40, 10))
-    for start in range(0, 60_000, 6_000):
-        stored[start : start + 6_000] = rng.dirichlet(np.ones(10), size=(6_000, 40))
+    part = np.random.default_rng(0).dirichlet(np.ones(10), size=(6_000, 40)).astype(np.float32)
+    for shift, start in enumerate(range(0, 60_000, 6_000)):
+        stored[start : start + 6_000] = np.roll(part, shift, axis=2)  # other points, but quickly
     stored.flush()
     budget = 160 * 2**20
     ended, out, err = parent.run(code, tmp_path / "p.npy", budget)
