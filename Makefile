@@ -14,11 +14,11 @@ install: .venv/.installed
 test: install check
 
 check: lint check-workflows
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not typed or slow"
 	$(MAKE) --no-print-directory types
 
-# Checking shapes and types makes a test two to three times as long, so that it is a pass of its own. It fails if a function with
-# shapes in its annotations was not called.
+# Checking shapes and types makes a test two to three times as long, so that it is a pass of its own, and each test is in one of the
+# two. It fails if a function with shapes in its annotations was not called.
 types:
 	$(BIN)/python -m pytest --jaxtyping-packages=batchbalance,typed.checked -m "typed and not slow"
 
