@@ -91,9 +91,11 @@ def ray_cluster():
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    # Nothing here reads logs, or adds machines.
+    options = {"num_cpus": 2, "include_log_monitor": False, "no_monitor": True}
+    cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
     try:
-        cluster.add_node(num_cpus=2)
+        cluster.add_node(**options)
         cluster.wait_for_nodes()
         ray.init(address=cluster.address, log_to_driver=False)
         assert sum(node["Alive"] for node in ray.nodes()) == 2

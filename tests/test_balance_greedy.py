@@ -84,6 +84,7 @@ def test_lazy_is_plain_and_chunked_is_whole(beta, dtype, monkeypatch):
         assert greedy(part, GreedyOptions(30, **options)).positions.tolist() == plain.positions.tolist()
 
 
+@pytest.mark.slow
 def test_float32_picks_are_float64_picks_on_a_confident_pool():
     rng = np.random.default_rng(5)
     logits = 12 * rng.normal(size=(600, 1, 5)) + 2 * rng.normal(size=(600, 20, 5)) + rng.normal(size=(1, 20, 5))
@@ -110,6 +111,7 @@ def test_lazy_is_plain_where_most_points_gain_nothing(num_informative, beta):
     assert lazy.positions.tolist() == plain.positions.tolist()
 
 
+@pytest.mark.slow
 def test_float32_follows_float64_below_its_smallest_numbers():
     """An edge that no point touches pins the scale, so that the gains that matter fall to 1e-45 and below."""
     rng = np.random.default_rng(0)
@@ -130,6 +132,7 @@ def test_duplicates_tie_to_the_lowest_index():
     assert run.positions[0] < 30
 
 
+@pytest.mark.slow
 def test_stochastic_greedy_samples_the_first_pick_by_power():
     """The largest of (β · log gain + Gumbel noise) has p ∝ gain^β; the noise is the one that the run draws."""
     predictions = Predictions.from_probs(random_probs(5, 6, 3, seed=2))
@@ -163,6 +166,7 @@ def test_hard_votes_continue_once_nothing_survives(continuation):
     assert float(run.gains[run.continued_from :].sum()) == pytest.approx(0, abs=1e-15)
 
 
+@pytest.mark.slow
 def test_tail_goes_on_where_others_stop(monkeypatch):
     predictions = Predictions.from_probs(random_probs(300, 12, 4, seed=9, spread=1))
     edges = connect(predictions, 0.0)

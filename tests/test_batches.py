@@ -66,6 +66,7 @@ def test_a_labelled_duplicate_is_at_distance_zero():
     assert radii.tolist() == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "apart"), [(torch.float32, 1e4), (torch.float64, 1e9)])
 def test_k_center_tells_copies_of_labelled_points_far_from_the_origin(dtype, apart):
     # Clusters that lie far apart for their spread: copies of labelled points, and in each cluster a few new ones.
@@ -138,6 +139,7 @@ def test_mean_gradients_are_the_mean_over_draws(weighted):
     np.testing.assert_allclose(distances(2).numpy(), expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_badge_starts_at_the_largest_gradient_and_samples_by_squared_distance():
     probs, embeddings = torch.from_numpy(random_probs(6, 1, 3, seed=8)[:, 0]), random_embeddings(6, 2, seed=9)
     norms, distances = _gradients(probs, embeddings)
@@ -201,6 +203,7 @@ def naive_cluster_margin(probs, points, batch_size, candidates, num_kept, num_cl
     return batch, [1 - lead(x) for x in batch]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_clusters", [None, 1, 3, 100])
 def test_cluster_margin_is_the_naive_one(num_clusters):
     probs, points = random_probs(60, 1, 4, seed=13)[:, 0], random_embeddings(60, 3, seed=14)

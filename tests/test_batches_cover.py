@@ -204,6 +204,7 @@ def test_coverage_is_a_share_of_the_weighted_pool_beside_random_batches():
     assert (told.num_targets, told.num_points, told.is_sampled) == (25, 25, False)
 
 
+@pytest.mark.slow
 def test_points_on_the_edge_of_a_ball_are_inside_for_random_batches_too():
     """On a grid most distances are equal to others, the radius among them."""
     points = 0.1 * np.array(list(itertools.product(range(7), repeat=3)))

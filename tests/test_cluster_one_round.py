@@ -61,6 +61,7 @@ def test_it_is_the_better_of_a_last_greedy_run_and_the_best_shard(seed):
     assert selection.indices.tolist() == expected
 
 
+@pytest.mark.slow
 def test_it_is_near_the_best_batch_and_the_certificate_holds():
     shares = []
     for seed in range(12):

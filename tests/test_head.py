@@ -236,6 +236,7 @@ def test_refusals():
         BayesianHead().fit(x, y.double())
 
 
+@pytest.mark.slow
 def test_a_head_is_refitted_to_other_labels_at_its_own_centre_and_precision():
     x, y = blobs(60)
     x = x.double()

@@ -52,6 +52,7 @@ def test_top_k_is_a_stable_sort_of_scores_without_their_rounding(scores, seed, n
     assert top_k(given_scores, num).tolist() == expected
 
 
+@pytest.mark.slow
 @fresh
 @given(
     st.lists(st.just(0.0) | st.floats(1e-3, 1e3), min_size=1, max_size=20),
