@@ -139,8 +139,11 @@ def test_edges_of_weight_zero_are_named():
 def test_one_draw_is_refused_where_pairs_are_needed(pool):
     single = Predictions.from_probs(random_probs(9, 1, 3))
     with pytest.raises(ValueError, match="at least 2 draws"):
-        select(single, 2)
+        select(single, 2, strategy="batch-balance")
     assert len(select(single, 2, strategy="random").indices) == 2
+    chosen = select(single, 2)
+    assert chosen.note == "auto chose 'margin': there are predictions of one model and no embeddings"
+    assert chosen.indices.tolist() == select(single, 2, strategy="margin").indices.tolist()
 
 
 def test_a_strategy_object_carries_its_options(pool):

@@ -16,13 +16,15 @@ from batchbalance.strategies import AUTO, Strategy, auto_strategy, strategy_name
 
 
 def resolved(
-    strategy: Any, has_predictions: bool, given: dict[str, Any], has_labels: bool | None
+    strategy: Any, predictions: Any, given: dict[str, Any], has_labels: bool | None
 ) -> tuple[Strategy, str | None, list[str]]:
     """The strategy, why it was chosen, and the arguments that it does not use; the last two only for "auto"."""
     if strategy == AUTO:
-        has_embeddings = given["embeddings"] is not None
         chosen, why = auto_strategy(
-            has_predictions=has_predictions, has_embeddings=has_embeddings, has_labels=has_labels
+            has_predictions=predictions is not None,
+            has_embeddings=given["embeddings"] is not None,
+            has_labels=has_labels,
+            has_pairs=not isinstance(predictions, Predictions) or predictions.num_draws > 1,
         )
         unused = [name for name, value in given.items() if value is not None and not _is_used(chosen, name)]
         return chosen, f"auto chose {chosen.name!r}: {why}", unused

@@ -80,7 +80,7 @@ def select(
         "labelled_embeddings": labelled_embeddings,
     }  # fmt: skip
     labels = has_any_labels(labelled, labelled_embeddings)
-    chosen_strategy, note, unused = resolved(strategy, predictions is not None, given, labels)
+    chosen_strategy, note, unused = resolved(strategy, predictions, given, labels)
     for name in unused:
         given[name] = None
     check_given(chosen_strategy, predictions, given)
