@@ -106,7 +106,7 @@ def test_a_file_that_was_replaced_or_has_grown_can_be_read_on(tmp_path):
 
 @pytest.mark.slow
 def test_peak_memory_stays_within_the_budget(tmp_path, parent):
-    """60,000 points × 40 × 10 are 96 MB of numbers; terms would take 150 MB and more."""
+    """60,000 points × 40 × 10 are 96 MB of numbers; without a budget the first two strategies take 140 MiB."""
     code = WATCHED + (
         "from batchbalance import Predictions, select\n"
         "pool = Predictions.load(sys.argv[1])\n"
@@ -125,4 +125,4 @@ def test_peak_memory_stays_within_the_budget(tmp_path, parent):
     ended, out, err = parent.run(code, tmp_path / "p.npy", budget)
     assert (ended, len(out.splitlines())) == (0, 5), err
     for line in out.splitlines():
-        assert int(line.split()[1]) <= budget, out
+        assert int(line.split()[1]) <= 100 * 2**20, out  # far below 140, so that an ignored budget fails
