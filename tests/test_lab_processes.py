@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from batchbalance.lab.data import load
+from batchbalance.lab.data.sources import FOLDER_VARIABLE
 from batchbalance.lab.processes import KEPT_MEMORY, Task, keeping_memory, run_tasks
 from batchbalance.lab.records import open_trial, read_runs
 from batchbalance.lab.trial import Goal, LastPrepared, prepared, run_trial
+from published_files import arff, bean_rows, write
 from small_runs import run_of, timeless
 
 GOAL = Goal(budget=20)
@@ -52,6 +54,18 @@ def test_a_worker_loads_what_trials_share_once(tmp_path, monkeypatch):
         assert torch.equal(data.train_x, same.train_x)
         for part in ("initial", "validation", "reference", "pool"):
             assert torch.equal(getattr(splits, part), getattr(alone, part))
+
+
+@pytest.mark.slow
+def test_workers_see_the_variables_of_now(tmp_path, monkeypatch):
+    """Also if what starts them was started before a variable was set."""
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    assert list(run_tasks([Task(run_of("random"), 0, tmp_path, Goal(budget=10))], 1))[-1].kind == "done"
+    write(tmp_path / "data" / "dry-bean" / "Dry_Bean_Dataset.arff", arff(bean_rows(280)).encode())
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "data"))
+    beans = run_of("random", data={"name": "dry-bean", "partial": True})
+    last = list(run_tasks([Task(beans, 0, tmp_path, Goal(budget=10))], 1))[-1]
+    assert last.kind == "done", last.text
 
 
 def test_workers_keep_freed_memory_unless_the_user_says_otherwise(monkeypatch):

@@ -165,7 +165,7 @@ OWN: dict[str, Network] = {
     "vgg11": vgg11,
     "resnet18": resnet18,
 }
-_RIGHT: set[str] = set()  # names and options that were checked: all runs of a comparison have the same
+_CHECKED: set[str] = set()  # names and options that passed: all runs of a comparison have the same
 NETWORKS: Registry[Network] = Registry(
     "network",
     "batchbalance.networks",
@@ -277,14 +277,14 @@ def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
 def check_network(name: str, options: dict[str, Any]) -> None:
     """Raise ValueError if the options of one of our own networks cannot be right, whatever the inputs are."""
     network, asked = OWN.get(name), f"{name} {options!r}"
-    if network is None or asked in _RIGHT:
+    if network is None or asked in _CHECKED:
         return
     single = isinstance(network_options(network).get("hidden"), int)  # fashion-cnn has one hidden layer
     check_options(**{**options, **({"hidden": [options["hidden"]]} if single else {})})
     shape = signature(network).parameters["input_shape"].default
     with torch.device("meta"):  # without memory for its weights
         network(2, (8,) if shape is Parameter.empty else shape, **options)
-    _RIGHT.add(asked)
+    _CHECKED.add(asked)
 
 
 def check_options(

@@ -101,7 +101,7 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         self.is_dead = False
         self._task = -1
-        self._process = context.Process(target=_work, args=(theirs,), daemon=True)  # type: ignore[attr-defined]
+        self._process = context.Process(target=_work, args=(theirs, dict(os.environ)), daemon=True)  # type: ignore[attr-defined]
         with keeping_memory():
             self._process.start()
         theirs.close()
@@ -168,7 +168,8 @@ def run_task(index: int, task: Task, tell: Callable[[News], None], prepare: Prep
         tell(News(index, "failed", text=sentence(error) if known else traceback.format_exc()))
 
 
-def _work(connection: Any) -> None:
+def _work(connection: Any, environment: dict[str, str]) -> None:
+    os.environ.update(environment)  # the server may have started under another one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     prepare = LastPrepared()
