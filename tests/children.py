@@ -107,6 +107,10 @@ class Parent:
             out, err = child.stdout.read(), child.stderr.read()
             return child.wait(), out, err
 
+    def run_command(self, command, **_):
+        """As `subprocess.run` of ``[python, "-c", code, …]`` that captures what it writes."""
+        return subprocess.CompletedProcess(command, *self.run(*command[2:]))
+
     def close(self):
         if self._process is not None:
             self._connection.close()

@@ -87,15 +87,15 @@ def parent():
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """The address of a real cluster of two nodes with two CPUs each, on loopback; this process is connected to it."""
+    """The address of a real cluster on loopback, two nodes of two CPUs and one; this process is connected to it."""
     import ray
     from ray.cluster_utils import Cluster
 
     # Nothing here reads logs, or adds machines.
-    options = {"num_cpus": 2, "include_log_monitor": False, "no_monitor": True}
-    cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
+    options = {"include_log_monitor": False, "no_monitor": True}
+    cluster = Cluster(initialize_head=True, head_node_args={**options, "num_cpus": 2, "include_dashboard": False})
     try:
-        cluster.add_node(**options)
+        cluster.add_node(**options, num_cpus=1)
         cluster.wait_for_nodes()
         ray.init(address=cluster.address, log_to_driver=False)
         assert sum(node["Alive"] for node in ray.nodes()) == 2

@@ -40,8 +40,9 @@ TINY = {"N": 60, "S": 6, "C": 3, "B": 5, "M": 20, "D": 4, "L": 5, "T": 4, "K": 8
 
 
 @pytest.fixture
-def tiny(monkeypatch):
+def tiny(monkeypatch, parent):
     """All cases at tiny sizes, no peers."""
+    monkeypatch.setattr("benchmarks.cases.subprocess.run", parent.run_command)
     for name, case in runner.OWN_CASES.items():
         monkeypatch.setitem(runner.OWN_CASES, name, replace(case, full=(TINY,), quick=(TINY,)))
     for name, case in runner.WITH_PEERS.items():
@@ -215,13 +216,14 @@ def test_peak_above_sees_what_is_freed_again(parent):
 
 
 def test_a_child_that_fails_says_why(tmp_path):
-    with pytest.raises(ChildError, match="KeyError: 'threads'"):
-        call_child("benchmarks.peer_calls:child", {})
+    with pytest.raises(ChildError, match="TypeError: must be real number, not dict"):
+        call_child("math:sqrt", {})
     with pytest.raises(ChildError, match="No such file"):
         call_child("math:floor", {}, str(tmp_path / "python"))
 
 
-def test_a_peer_that_cannot_be_imported_is_absent(tmp_path, monkeypatch):
+def test_a_peer_that_cannot_be_imported_is_absent(tmp_path, monkeypatch, parent):
+    monkeypatch.setattr(measure.subprocess, "run", parent.run_command)
     monkeypatch.setattr(peers, "peer_python", lambda _: measure.Path(sys.executable))
     work = peers.same_batch(TINY, 0)
     result = peers.run_peer("batchbald_redux", "peer-batch-bald", work, TINY, folder=tmp_path, repeats=1)
