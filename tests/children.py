@@ -4,6 +4,7 @@ about fresh memory, starts Python itself.
 """
 
 import atexit
+import gc
 import json
 import os
 import selectors
@@ -208,7 +209,10 @@ def become(order, handles):
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests end us
+    gc.disable()
     for module in MODULES:
         __import__(module)
+    gc.freeze()  # it stays; a collection in a copy would touch, and so copy, all of it
+    gc.enable()
     with socket.socket(fileno=int(sys.argv[1])) as their_connection, socket.socket(fileno=int(sys.argv[2])) as our_door:
         serve(their_connection, our_door)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batchbalance.cluster import run_tasks_on_ray
+from batchbalance.cluster.trials import run_tasks_on_ray
 from batchbalance.lab.processes import Task
 from batchbalance.lab.records import open_trial, read_runs
 from batchbalance.lab.trial import Goal, run_trial

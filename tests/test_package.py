@@ -90,30 +90,27 @@ def room_of(module):
 
 @cache
 def modules():
-    """The syntax tree of every module by its name within the package; `lab` itself holds rooms and is none."""
-    found = {}
-    for path in SOURCE.rglob("*.py"):
-        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-        if name not in ("__init__", "lab"):
-            found[name] = ast.parse(path.read_text(encoding="utf-8"))
-    return found
+    """What every module imports from this package, by its name within it; `lab` itself holds rooms and is none."""
+    paths = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in SOURCE.rglob("*.py")}
+    paths = {name.removesuffix(".__init__"): path for name, path in paths.items() if name != "__init__"}
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in paths.items()}
+    return {name: set(imported(tree, paths)) for name, tree in trees.items() if name != "lab"}
 
 
-def imported(tree):
-    """The modules of this package that a module imports anywhere in it."""
+def imported(tree, names):
+    """Those of some modules that a module imports anywhere in it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "batchbalance":
             inner = node.module.removeprefix("batchbalance").removeprefix(".")
             for each in node.names:
                 below = f"{inner}.{each.name}".removeprefix(".")
-                is_module = below == "lab" or below in modules()
-                if is_module or inner:
-                    yield below if is_module else inner
+                if below in names or inner:
+                    yield below if below in names else inner
 
 
 def test_imports_point_one_way():
-    for name, tree in modules().items():
-        for other in imported(tree):
+    for name, others in modules().items():
+        for other in others:
             assert ROOMS.index(room_of(other)) <= ROOMS.index(room_of(name)), f"{name} imports {other}"
 
 
@@ -122,9 +119,9 @@ def test_every_room_is_there():
 
 
 def test_the_library_never_imports_the_lab():
-    for name, tree in modules().items():
+    for name, others in modules().items():
         if room_of(name) in LIBRARY:
-            assert all(room_of(other) in LIBRARY for other in imported(tree)), name
+            assert all(room_of(other) in LIBRARY for other in others), name
 
 
 def test_nothing_is_printed_or_unpickled():

@@ -102,7 +102,7 @@ def run_command(
             if ray is None:
                 news = run_tasks(tasks, jobs)
             else:
-                from batchbalance.cluster import run_tasks_on_ray
+                from batchbalance.cluster.trials import run_tasks_on_ray
 
                 news = run_tasks_on_ray(tasks, ray)
             failed = follow(tasks, news)
