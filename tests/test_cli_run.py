@@ -119,7 +119,8 @@ def test_going_on_under_other_versions_is_said_once_for_all_trials(path):
 
 def test_ray_may_stand_without_an_address(path, monkeypatch):
     asked = []
-    monkeypatch.setattr("batchbalance.cluster.trials.run_tasks_on_ray", lambda _, where: asked.append(where) or iter([]))
+    instead = "batchbalance.cluster.trials.run_tasks_on_ray"
+    monkeypatch.setattr(instead, lambda _, where: asked.append(where) or iter([]))
     monkeypatch.setattr("batchbalance.cli.run.lost_records", lambda *_: [])  # nothing ran, so there are none
     for arguments in (["--ray"], ["--ray", "--trials", 2], ["--ray", "local"]):
         assert run(path, *arguments)[0] == 0
