@@ -90,10 +90,10 @@ def rank_of(found: Mapping[str, float], name: str) -> float:
 
 
 def ranked(reports: Reports) -> list[str]:
-    """All strategies, by their mean rank."""
+    """All strategies, by their mean rank, and by name where it is the same."""
     found = [areas(report) for report in reports.values()]
     names = {name for each in found for name in each}
-    return sorted(names, key=lambda name: mean([rank_of(each, name) for each in found if name in each]))
+    return sorted(names, key=lambda name: (mean([rank_of(each, name) for each in found if name in each]), name))
 
 
 def table(
