@@ -14,6 +14,8 @@ from batchbalance.predictions import join
 from batchbalance.scores import unsureness
 from conftest import random_probs
 
+pytestmark = pytest.mark.typed
+
 
 class InProcess:
     """An executor that runs its shards here, one after the other."""
@@ -112,7 +114,6 @@ def test_the_best_shard_wins_if_it_is_worth_more():
     assert len(set(short.positions.tolist())) == 3
 
 
-@pytest.mark.typed
 def test_a_batch_as_large_as_the_pool_and_pieces():
     probs = random_probs(12, 4, 3, seed=2)
     pool = join([Predictions.from_probs(probs[:5]), Predictions.from_probs(probs[5:])])

@@ -77,6 +77,7 @@ def test_another_seed_gives_another_batch(name, pool):
     assert len({tuple(choose(pool, 4, strategy=name, seed=seed).indices.tolist()) for seed in range(6)}) > 1
 
 
+@pytest.mark.typed
 @pytest.mark.parametrize("name", NAMES)
 def test_excluded_points_are_never_chosen(name):
     predictions = Predictions.from_probs(random_probs(12, 8, 3, seed=2))
@@ -108,6 +109,7 @@ def test_edge_cases_give_a_batch(name):
                     assert tensor is None or bool(torch.isfinite(tensor).all()), label
 
 
+@pytest.mark.typed
 @pytest.mark.parametrize("name", NAMES)
 def test_draw_weights_are_honoured(name):
     """Draws of weight 0 have no say: the batch is that of the other draws alone."""
@@ -133,6 +135,7 @@ def test_uneven_weights_change_the_value(name, pool):
     assert not torch.allclose(plain.gains, weighted.gains)
 
 
+@pytest.mark.typed
 @pytest.mark.parametrize("name", CONNECTED)
 def test_no_edges_means_a_random_batch_and_a_warning(name, pool):
     chosen = choose(pool, 5, strategy=name, threshold=1.0)
@@ -143,6 +146,7 @@ def test_no_edges_means_a_random_batch_and_a_warning(name, pool):
     assert chosen.indices.tolist() != choose(pool, 5, strategy=name, threshold=1.0, seed=1).indices.tolist()
 
 
+@pytest.mark.typed
 @pytest.mark.parametrize("name", CONNECTED)
 def test_points_that_gain_nothing_are_taken_at_random(name):
     """Edges on the reference set, but no point of the pool tells the draws apart."""
@@ -163,6 +167,7 @@ def test_joint_strategies_refuse_all_pairs_of_many_draws(name):
     assert choose(many, strategy=name, pairs=260).num_pairs == 260
 
 
+@pytest.mark.typed
 def test_large_batches_are_clustered(pool):
     small = choose(pool, 49, strategy="batch-balance")
     assert small.indices.tolist() == choose(pool, 49, strategy="greedy-balance").indices.tolist()
