@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import tarfile
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -93,12 +93,60 @@ def test_differences_to_random_against_plain_loops(runs, reports):
             assert got == pytest.approx([100 * np.mean(differences), 100 * half], abs=0.051)
 
 
-def test_the_default_against_rivals(runs, reports):
-    text = tables.table(["max-herding"], reports, tables.against_default)
+SIGNS = list(product((1, -1), repeat=6))  # all flips of six trials
+
+
+def flip_p(differences):
+    """How many of all sign flips give a sum at least as far from 0, in plain loops."""
+    sums = [sum(s * d for s, d in zip(signs, differences, strict=True)) for signs in SIGNS]
+    return sum(abs(each) >= abs(sum(differences)) - 1e-12 for each in sums) / len(sums)
+
+
+def test_the_default_against_all_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "SIGNIFICANT", 0.15)  # six trials give no smaller p than 4 · 2/64, corrected
+    runs = {"one-b10": [made_run(tmp_path, label, rate=rate(label), noise=0.1) for label in LABELS]}
+    others = [label for label in LABELS if label != "u-herding"]
+    reports = tables.with_control({name: compare(found) for name, found in runs.items()})
+    text = tables.table([label.split("(")[0] for label in others], reports, tables.against_control)
+    bold = 0
     for column, found in enumerate(runs.values()):
         height = areas(found)
-        differences = [height["u-herding"][seed] - height["max-herding"][seed] for seed in height["random"]]
-        assert numbers(cells(text, "`max-herding`")[column])[0] == pytest.approx(100 * np.mean(differences), abs=0.051)
+        differences = {
+            label: [height["u-herding"][seed] - height[label][seed] for seed in height["random"]] for label in others
+        }
+        rejected = True
+        by_p = sorted((flip_p(values), label) for label, values in differences.items())
+        for position, (p, label) in enumerate(by_p):
+            rejected = rejected and p * (len(by_p) - position) < tables.SIGNIFICANT
+            cell = cells(text, f"`{label.split('(')[0]}`")[column]
+            assert numbers(cell)[0] == pytest.approx(100 * np.mean(differences[label]), abs=0.051)
+            assert cell.startswith("**") == rejected
+            bold += rejected
+    assert 0 < bold < len(others)
+
+
+def test_where_on_the_curve_the_default_is_ahead(runs, reports):
+    text = tables.where_ahead(["random", "margin", "max-herding"], reports)
+    signs = set()
+    for name, found in runs.items():
+        ours = next(run for run in found if run.label == "u-herding").trials
+        for column, rival in enumerate(["random", "margin", "max-herding"]):
+            theirs = next(run for run in found if run.label == rival).trials
+            cell = cells(text, name)[column]
+            said = {}
+            for behind, first, last in re.findall(r"(behind )?(\d+)(?:–(\d+))?", cell):
+                for count in range(int(first), int(last or first) + 1):
+                    said[count] = -1 if behind else 1
+            for index, record in enumerate(ours[0]):
+                values = [
+                    ours[seed][index]["metrics"]["accuracy"] - theirs[seed][index]["metrics"]["accuracy"]
+                    for seed in ours
+                ]
+                half = 2.5706 * np.std(values, ddof=1) / len(values) ** 0.5
+                sign = 1 if np.mean(values) > half else -1 if np.mean(values) < -half else 0
+                assert said.get(record["num_labelled"], 0) == sign
+                signs.add(sign)
+    assert signs == {-1, 0, 1}
 
 
 def test_the_default_over_data_sets(runs, reports):
@@ -187,7 +235,7 @@ def test_a_folder_without_comparisons_is_refused(command, tmp_path, monkeypatch)
 
 def test_the_page_has_every_part(reports):
     text = tables.page(reports)
-    assert text.count("\n## ") == 7
+    assert text.count("\n## ") == 8
     assert cells(text, "trials") == ["6", "6"]
     assert tables.figure(reports).startswith(b"\x89PNG")
 

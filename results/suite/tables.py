@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from itertools import groupby
 
-from batchbalance.lab.report.comparisons import Comparison, Report, Summary
+from batchbalance.lab.report.comparisons import Comparison, Report, Summary, compare
 from batchbalance.lab.report.figures import rendered
 from batchbalance.lab.report.paired import mean_interval
 
@@ -21,7 +21,7 @@ Rows = list[list[str]]
 def page(reports: Reports, folder: str = "suite") -> str:
     """All tables of a folder of `results/`."""
     names = ranked(reports)
-    rivals = [name for name in RIVALS if name in names]
+    rivals, others = [name for name in RIVALS if name in names], [name for name in names if name != DEFAULT]
     option = "" if folder == "suite" else f" --folder results/{folder}"
     parts = [
         f"# All tables of results/{folder}",
@@ -35,17 +35,22 @@ def page(reports: Reports, folder: str = "suite") -> str:
         "Rank of the mean area among all strategies of a comparison (1 is best); regret is what the best strategy of a "
         "comparison has more, in points.",
         ranks(names, reports),
-        f"## The default against its rivals, `{DEFAULT}` minus each",
-        "Paired differences of areas in points, and half the 95 % interval; bold where it excludes 0, not corrected. "
-        "Positive: the default is ahead.",
-        table(rivals, reports, against_default),
+        f"## The default against all others, `{DEFAULT}` minus each",
+        "Paired differences of areas in points, and half the 95 % interval; bold: p < 0.05 as above, corrected by Holm "
+        "over the strategies of a column. Positive: the default is ahead.",
+        table(others, with_control(reports), against_control),
         "## The default against all others, over data sets",
         f"`{DEFAULT}` minus the strategy: the mean over data sets of the mean difference of areas in its comparisons, "
         "in points, and half its 95 % interval over data sets, whatever the number of trials; bold: it excludes 0.",
-        over_sets([name for name in names if name != DEFAULT], reports),
+        over_sets(others, reports),
         "## By label count",
-        f"Accuracy of `{DEFAULT}` minus that of the strategy, in points, at label counts of the curve; bold as above.",
-        by_count(rivals, reports),
+        f"Accuracy of `{DEFAULT}` minus that of the strategy, in points, at label counts of the curve; bold where the "
+        "95 % interval excludes 0, not corrected.",
+        by_count(["random", *rivals], reports),
+        "## From which label count on",
+        f"Label counts of the curve at which `{DEFAULT}` is ahead of the strategy; in bold, those at which it is "
+        "behind. Ahead or behind: the 95 % interval of the paired differences excludes 0, not corrected.",
+        where_ahead(["random", *rivals], reports),
         "## Labels saved",
         "Median over trials of the labels that a strategy needs less than random to reach what the worst trial of "
         "random ends with; ∞: random never reached it in that trial; –: neither did in most of them.",
@@ -126,7 +131,7 @@ def against_random(report: Report, name: str) -> str:
     found = comparison_of(report, name)
     if found is None or found.effect is None:
         return ""
-    return points(found.effect, found.interval, found.corrected_p is not None and found.corrected_p < SIGNIFICANT)
+    return points(found.effect, found.interval, is_significant(found))
 
 
 def num_trials(reports: Reports) -> list[str]:
@@ -134,20 +139,22 @@ def num_trials(reports: Reports) -> list[str]:
     return [str(min(len(summary.areas) for summary in report.summaries)) for report in reports.values()]
 
 
-def paired(report: Report, name: str, value: Callable[[Summary, int], float | None]) -> str:
-    """The default minus a strategy, of some value of a trial."""
-    ours, theirs = summary_of(report, DEFAULT), summary_of(report, name)
-    if ours is None or theirs is None:
+def with_control(reports: Reports) -> Reports:
+    """The same runs, against the default instead of random."""
+    return {name: compare(report.runs, control=DEFAULT) for name, report in reports.items()}
+
+
+def against_control(report: Report, name: str) -> str:
+    """The control of a report minus a strategy, by area."""
+    found = comparison_of(report, name)
+    if found is None or found.effect is None:
         return ""
-    pairs = [(value(ours, seed), value(theirs, seed)) for seed in sorted(ours.areas.keys() & theirs.areas.keys())]
-    differences = [a - b for a, b in pairs if a is not None and b is not None]
-    interval = mean_interval(differences)
-    return points(mean(differences), interval, excludes_zero(interval))
+    return points(-found.effect, found.interval, is_significant(found))
 
 
-def against_default(report: Report, name: str) -> str:
-    """The default minus a rival, by area."""
-    return paired(report, name, lambda summary, seed: summary.areas[seed])
+def is_significant(found: Comparison) -> bool:
+    """Whether a difference would be rare by chance, among all strategies of its report."""
+    return found.corrected_p is not None and found.corrected_p < SIGNIFICANT
 
 
 def over_sets(names: Sequence[str], reports: Reports) -> str:
@@ -168,12 +175,17 @@ def over_sets(names: Sequence[str], reports: Reports) -> str:
 
 def excludes_zero(interval: tuple[float, float] | None) -> bool:
     """Whether an interval is on one side of 0."""
-    return interval is not None and (interval[0] > 0 or interval[1] < 0)
+    return sign_of(interval) != 0
 
 
-def value_at(metric: str, count: int, summary: Summary, seed: int) -> float | None:
-    """A metric of a trial at a label count."""
-    return summary.curves[metric][seed].at(count)
+def leads(report: Report, name: str, count: int) -> list[float]:
+    """The default minus a strategy at a label count, in each trial that both have."""
+    ours, theirs = summary_of(report, DEFAULT), summary_of(report, name)
+    if ours is None or theirs is None:
+        return []
+    first, second = ours.curves[report.metric], theirs.curves[report.metric]
+    pairs = [(first[seed].at(count), second[seed].at(count)) for seed in sorted(first.keys() & second.keys())]
+    return [a - b for a, b in pairs if a is not None and b is not None]
 
 
 def by_count(rivals: Sequence[str], reports: Reports) -> str:
@@ -181,9 +193,35 @@ def by_count(rivals: Sequence[str], reports: Reports) -> str:
     rows = []
     for name, report in reports.items():
         for count in report.counts:
-            cells = [paired(report, rival, partial(value_at, report.metric, count)) for rival in rivals]
+            found = [leads(report, rival, count) for rival in rivals]
+            cells = [points(mean(each), interval := mean_interval(each), excludes_zero(interval)) for each in found]
             rows.append([f"{name}, {count} labels", *cells])
     return markdown(["", *(f"`{rival}`" for rival in rivals)], rows)
+
+
+def where_ahead(rivals: Sequence[str], reports: Reports) -> str:
+    """The label counts at which the default is ahead of rivals or behind them, one row a comparison."""
+    rows = [[name, *(ahead_in(report, rival) for rival in rivals)] for name, report in reports.items()]
+    return markdown(["", *(f"`{rival}`" for rival in rivals)], rows)
+
+
+def ahead_in(report: Report, name: str) -> str:
+    """Spans of label counts at which the default is ahead of a strategy, and in bold those at which it is behind."""
+    ours = summary_of(report, DEFAULT)
+    trials = ours.curves[report.metric].values() if ours else []
+    counts = sorted({count for trial in trials for count in trial.labels})
+    signs = [(count, sign_of(mean_interval(leads(report, name, count)))) for count in counts]
+    parts = []
+    for sign, group in groupby(signs, key=lambda pair: pair[1]):
+        span = [count for count, _ in group]
+        text = f"{span[0]}–{span[-1]}" if len(span) > 1 else f"{span[0]}"
+        parts += [text] if sign > 0 else [f"**behind {text}**"] if sign < 0 else []
+    return ", ".join(parts)
+
+
+def sign_of(interval: tuple[float, float] | None) -> int:
+    """1 for an interval above 0, −1 for one below, else 0."""
+    return 0 if interval is None else (interval[0] > 0) - (interval[1] < 0)
 
 
 def ranks(names: Sequence[str], reports: Reports) -> str:
