@@ -93,35 +93,29 @@ def test_differences_to_random_against_plain_loops(runs, reports):
             assert got == pytest.approx([100 * np.mean(differences), 100 * half], abs=0.051)
 
 
-SIGNS = list(product((1, -1), repeat=6))  # all flips of six trials
-
-
 def flip_p(differences):
-    """How many of all sign flips give a sum at least as far from 0, in plain loops."""
-    sums = [sum(s * d for s, d in zip(signs, differences, strict=True)) for signs in SIGNS]
+    """The share of all sign flips that give a sum at least as far from 0, in plain loops."""
+    flips = product((1, -1), repeat=len(differences))
+    sums = [sum(s * d for s, d in zip(signs, differences, strict=True)) for signs in flips]
     return sum(abs(each) >= abs(sum(differences)) - 1e-12 for each in sums) / len(sums)
 
 
 def test_the_default_against_all_others(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "SIGNIFICANT", 0.15)  # six trials give no smaller p than 4 · 2/64, corrected
-    runs = {"one-b10": [made_run(tmp_path, label, rate=rate(label), noise=0.1) for label in LABELS]}
+    found = [made_run(tmp_path, label, rate=rate(label), noise=0.1) for label in LABELS]
     others = [label for label in LABELS if label != "u-herding"]
-    reports = tables.with_control({name: compare(found) for name, found in runs.items()})
+    reports = tables.with_control({"one-b10": compare(found)})
     text = tables.table([label.split("(")[0] for label in others], reports, tables.against_control)
-    bold = 0
-    for column, found in enumerate(runs.values()):
-        height = areas(found)
-        differences = {
-            label: [height["u-herding"][seed] - height[label][seed] for seed in height["random"]] for label in others
-        }
-        rejected = True
-        by_p = sorted((flip_p(values), label) for label, values in differences.items())
-        for position, (p, label) in enumerate(by_p):
-            rejected = rejected and p * (len(by_p) - position) < tables.SIGNIFICANT
-            cell = cells(text, f"`{label.split('(')[0]}`")[column]
-            assert numbers(cell)[0] == pytest.approx(100 * np.mean(differences[label]), abs=0.051)
-            assert cell.startswith("**") == rejected
-            bold += rejected
+    height = areas(found)
+    differences = {label: [height["u-herding"][s] - height[label][s] for s in height["random"]] for label in others}
+    rejected, bold = True, 0
+    by_p = sorted((flip_p(values), label) for label, values in differences.items())
+    for position, (p, label) in enumerate(by_p):
+        rejected = rejected and p * (len(by_p) - position) < tables.SIGNIFICANT
+        (cell,) = cells(text, f"`{label.split('(')[0]}`")
+        assert numbers(cell)[0] == pytest.approx(100 * np.mean(differences[label]), abs=0.051)
+        assert cell.startswith("**") == rejected
+        bold += rejected
     assert 0 < bold < len(others)
 
 
