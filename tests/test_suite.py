@@ -143,6 +143,15 @@ def test_where_on_the_curve_the_default_is_ahead(runs, reports):
     assert signs == {-1, 0, 1}
 
 
+def test_cells_of_a_strategy_that_has_not_been_run_are_empty(runs):
+    some = {"one-b10": compare([run for run in runs["one-b10"] if run.label != "margin"])}
+    for line in tables.by_count(["random", "margin"], some).splitlines()[2:]:
+        _, other, missing = (cell.strip() for cell in line.strip("|").split("|"))
+        assert numbers(other)
+        assert missing == ""
+    assert cells(tables.where_ahead(["margin"], some), "one-b10") == [""]
+
+
 def test_the_default_over_data_sets(runs, reports):
     text = tables.over_sets(["margin"], reports)
     means = []

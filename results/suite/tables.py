@@ -188,14 +188,18 @@ def leads(report: Report, name: str, count: int) -> list[float]:
     return [a - b for a, b in pairs if a is not None and b is not None]
 
 
+def lead(values: Sequence[float]) -> str:
+    """The cell of some leads; empty for none, as of a strategy that has not been run."""
+    interval = mean_interval(values)
+    return points(mean(values), interval, excludes_zero(interval)) if values else ""
+
+
 def by_count(rivals: Sequence[str], reports: Reports) -> str:
     """The default minus rivals at each of four label counts of each comparison."""
     rows = []
     for name, report in reports.items():
         for count in report.counts:
-            found = [leads(report, rival, count) for rival in rivals]
-            cells = [points(mean(each), interval := mean_interval(each), excludes_zero(interval)) for each in found]
-            rows.append([f"{name}, {count} labels", *cells])
+            rows.append([f"{name}, {count} labels", *(lead(leads(report, rival, count)) for rival in rivals)])
     return markdown(["", *(f"`{rival}`" for rival in rivals)], rows)
 
 
