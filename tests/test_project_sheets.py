@@ -77,6 +77,7 @@ def test_files_of_spreadsheets_are_read(tmp_path, content, expected):
         (b'id,label\n"1,x\n', "must be a CSV file, got damage"),
         (b"id,label\n\xff\xff,x\n", "must be a text file in UTF-8"),
         (b"id,label,seconds\n1,x,soon\n", "seconds must be a number of at least 0, got 'soon'"),
+        (b"id,label,label\n1,x,y\n", "must have one column 'label', got several; rename the others"),
     ],
 )
 def test_files_that_are_none(tmp_path, content, message):
@@ -91,6 +92,40 @@ def test_other_columns_can_be_named(tmp_path):
     assert (found.id, found.label) == ("a", "x")
     with pytest.raises(FileNotFoundError, match="no such file"):
         read_answers(tmp_path / "b.csv")
+
+
+def test_columns_of_a_table_are_never_taken_for_ours(tmp_path):
+    theirs = ["id", "id_", "Annotator", "SECONDS", " annotator", "seconds", "annotator_", "label", "weight"]
+    write_sheet(
+        tmp_path / "t.csv",
+        theirs,
+        [[str(i), f"n{i}", "vendor", "7", "x", "soon", "b", "y", str(i % 5)] for i in range(12)],
+    )
+    project = Project.create(
+        tmp_path / "p", table=tmp_path / "t.csv", id="id_", classes=["x", "y"], encoder="table", audit=0
+    )
+    batch = project.ask(4)
+    batch.to_csv(tmp_path / "batch.csv")
+    with (tmp_path / "batch.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == [
+        "id", "label", "id_", "Annotator_", "SECONDS_", " annotator_", "seconds_", "annotator_", "label_", "weight",
+    ]  # fmt: skip
+    assert (rows[0]["id_"], rows[0]["Annotator_"], rows[0]["annotator_"]) == (rows[0]["id"][1:], "vendor", "b")
+    filled = [{**row, "label": "x"} for row in rows[:2]] + [
+        {**row, "label": "y", "annotator": "Ann", "seconds": "2.5"} for row in rows[2:]
+    ]
+    columns = [*rows[0], "annotator", "seconds"]
+    write_sheet(tmp_path / "batch.csv", columns, [[row.get(name, "") for name in columns] for row in filled])
+    assert project.tell(tmp_path / "batch.csv").labelled == 4
+    told = [(event.who, event.seconds) for event in project.events() if event.kind == "labelled"]
+    assert told == [(None, None), (None, None), ("Ann", 2.5), ("Ann", 2.5)]
+
+
+def test_a_column_named_for_labels_is_nothing_else(tmp_path):
+    write_sheet(tmp_path / "a.csv", ("id", "annotator", "seconds"), [("a", "x", "y")])
+    (found,) = read_answers(tmp_path / "a.csv", "annotator", "seconds")
+    assert (found.id, found.label, found.annotator, found.seconds) == ("x", "y", None, None)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

@@ -4,12 +4,13 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from batchbalance.files import replacing
 from batchbalance.project.pages import batch_fragment, batch_page
 from batchbalance.project.settings import NAMES, SourceKind
-from batchbalance.project.sheets import ID, LABEL, write_sheet
+from batchbalance.project.sheets import ID, LABEL, beside_ours, write_sheet
 from batchbalance.project.status import Shown
 from batchbalance.selection import Selection
 
@@ -97,9 +98,12 @@ class Batch:
             return (COLUMNS[self.kind],)
         if self.kind == "embeddings":
             return ()
-        rows = [json.loads(content or "{}") for content in self.contents]
-        names = dict.fromkeys(name for row in rows for name in row)
-        return tuple(f"{name}_" if name.lower() in (ID, LABEL) else name for name in names)
+        return tuple(self._named.values())
+
+    @cached_property
+    def _named(self) -> dict[str, str]:
+        """The columns of a table, and what each is called beside ours."""
+        return beside_ours(name for content in self.contents for name in json.loads(content or "{}"))
 
     def cells(self, i: int) -> list[str]:
         """The i-th item in these columns."""
@@ -109,5 +113,4 @@ class Batch:
         if self.kind != "table":
             return [content] if self.columns else []
         row = json.loads(content)
-        plain = {f"{name}_" if name.lower() in (ID, LABEL) else name: value for name, value in row.items()}
-        return ["" if plain.get(name) is None else str(plain[name]) for name in self.columns]
+        return ["" if row.get(name) is None else str(row[name]) for name in self._named]

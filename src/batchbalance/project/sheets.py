@@ -16,6 +16,7 @@ from batchbalance.files import check_is_file, replacing
 DELIMITERS = (",", ";", "\t")
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 ID, LABEL, ANNOTATOR, SECONDS = "id", "label", "annotator", "seconds"
+OURS = (ID, LABEL, ANNOTATOR, SECONDS)  # what `tell` reads; matched in any case
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,17 @@ def escaped(cell: str) -> str:
 def meanings(cell: str) -> list[str]:
     """What a cell may stand for: first without the apostrophe that `escaped` put there, then as it is."""
     return [cell[1:], cell] if cell[:1] == "'" and cell[1:].startswith(FORMULA) else [cell]
+
+
+def beside_ours(names: Iterable[str]) -> dict[str, str]:
+    """Return what each column of a user's table is called in a sheet of ours: an underscore sets it apart from OURS."""
+    found = dict.fromkeys(names, "")
+    for name in found:
+        new = name
+        while new.strip().lower() in OURS or (new != name and new in found):
+            new += "_"
+        found[name] = new
+    return found
 
 
 def _is_number(cell: str) -> bool:
@@ -115,7 +127,13 @@ def _places(path: Path, header: Sequence[str], wanted: dict[str, str]) -> dict[s
         if name.lower() not in lower:
             raise FileFormatError(f"{path} must have a column {name!r}, got columns {', '.join(header) or 'none'}")
         found[role] = header.index(name) if name in header else lower.index(name.lower())
-    return found | {role: lower.index(role) for role in (ANNOTATOR, SECONDS) if role in lower and role not in found}
+    # A column that was named for ids or labels is not who answered as well.
+    more = {role: lower.index(role) for role in (ANNOTATOR, SECONDS) if role in lower}
+    found |= {role: place for role, place in more.items() if place not in found.values()}
+    for place in found.values():
+        if header.count(header[place]) > 1:
+            raise FileFormatError(f"{path} must have one column {header[place]!r}, got several; rename the others")
+    return found
 
 
 def _rows(path: Path, id_column: str) -> Iterable[tuple[int, list[str]]]:
