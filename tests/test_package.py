@@ -17,7 +17,7 @@ SOURCE = Path(batchbalance.__file__).parent
 # The rooms of the house, from the ground up. A module lives in the last room here whose name begins its own, and may
 # import from its own room and from those before it.
 ROOMS = [
-    "errors", "markup", "registry", "checks", "sections", "seeds", "machine", "files", "ids", "progress", "threads",
+    "errors", "ids", "markup", "registry", "checks", "sections", "seeds", "machine", "files", "progress", "threads",
     "journal", "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection",
     "calling", "networks", "augmentation", "optimizers", "training", "encoders", "posteriors", "labels", "learner",
     "project", "page", "bridge", "lab.data", "lab.metrics", "lab.records", "lab.config", "lab.trial", "lab.processes",

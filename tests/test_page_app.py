@@ -33,6 +33,13 @@ def queue(answer):
     return [item["id"] for item in answer.json["queue"]]
 
 
+def test_half_a_character_is_refused(first, desk):
+    answer = first.post("/api/flag", {"item": "a", "note": "so\ud83d so", "skip": False})
+    assert (answer.status, answer.text) == (400, "The request must have a text 'note' of valid Unicode.")
+    assert first.post("/api/label", {"item": "\ud83d", "label": "dog"}).status == 400
+    assert desk.log == []
+
+
 def test_an_answer_is_kept_before_the_next_item_comes(first, desk):
     answer = first.post("/api/label", {"item": "a", "label": "dog", "seconds": 1.5})
     assert desk.log == [("labelled", "a", "dog", "first")]

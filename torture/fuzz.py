@@ -5,13 +5,17 @@ import io
 import json
 import traceback
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import numpy as np
 from typer.testing import CliRunner
 
+from batchbalance.bridge import write_export
+from batchbalance.bridge.files import FORMATS
 from batchbalance.cli import app
+from batchbalance.project import Project
 from torture.campaign import Finding, campaign
 from torture.damage import pool
 from torture.kills import CONFIG
@@ -132,6 +136,48 @@ def fuzzed_csv(folder: Path, random: Random) -> Finding:
     except Exception:
         return Finding("traceback", f"{path.read_bytes()!r}: {traceback.format_exc()}")
     return Finding("intact", "a mutated CSV file")
+
+
+def odd_text(random: Random) -> str:
+    """A text of any characters: halves of some, controls, formulas, other scripts."""
+    ranges = [(0, 32), (32, 127), (0xD800, 0xDFFF), (0x600, 0x6FF), (0x2000, 0x206F), (0x1F300, 0x1F6FF), (1, 0x10FFFF)]
+    letters = [chr(random.randint(*random.choice(ranges))) for _ in range(random.randint(1, 12))]
+    return "".join(letters) + random.choice(["", "=1+1", '"', "\r\n", ";"])
+
+
+@campaign("fuzzed notes", "any text of a person is refused, or comes back from every export as it was")
+def fuzzed_notes(folder: Path, random: Random) -> Finding:
+    """Enter odd texts as ids, texts, notes and names, and export what was taken in."""
+    rows = [{"id": f"{i} {odd_text(random)}", "text": f"word{i} other {odd_text(random)}"} for i in range(6)]
+    rows += [{"id": str(i), "text": f"word{i % 3} other"} for i in range(4)]
+    (folder / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    notes, what = [], "odd texts"
+    try:
+        project = Project.create(
+            folder / "p", texts=folder / "t.jsonl", classes=["a", "b"], encoder="tfidf", audit=0, random_arm=0
+        )
+        names = project.ids()
+    except ValueError:  # one of the ids or texts; so the notes are for texts that are fine
+        (folder / "t.jsonl").write_text("\n".join(map(json.dumps, rows[6:])))
+        project = Project.create(folder / "p", texts=folder / "t.jsonl", classes=["a", "b"], encoder="tfidf")
+        names, what = project.ids(), "odd texts, of which some were refused"
+    for name in names:
+        note, who = odd_text(random), odd_text(random)
+        with suppress(ValueError):
+            project.comment(name, note)
+            notes.append((name, note))
+        with suppress(ValueError):
+            project.tell({name: "a"}, who)
+    try:
+        for form in FORMATS:
+            write_export(project, folder / f"out.{form}", form)
+        lines = (folder / "out.jsonl").read_text(encoding="utf-8").split("\n")
+    except Exception:
+        return Finding("traceback", f"{rows!r} {notes!r}: {traceback.format_exc()}")
+    found = [(line["item_id"], note) for line in map(json.loads, filter(None, lines)) for note in line["comments"]]
+    if sorted(found) != sorted(notes):
+        return Finding("different", f"{notes!r} came back as {found!r}")
+    return Finding("intact", what)
 
 
 @campaign("fuzzed records", "`report` on any records works or says why not", share=0.5)

@@ -2,16 +2,38 @@
 
 An id stands as it is, unless it could not be read back: one that has a line break or another character that does not
 print, blanks at its ends, or a quotation mark at its start is written as a JSON string.
+
+Half a character (a lone surrogate) comes from JSON or from a file name in another encoding. UTF-8, and so a file,
+a database or a page, cannot hold it. It is refused where it enters.
 """
 
 import hashlib
 import json
 import os
+import re
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError
+
+HALVES = re.compile("[\ud800-\udfff]")
+
+
+def check_unicode(name: str, text: str) -> str:
+    """Return a text that UTF-8 can hold as it is; raise FileFormatError if it has half a character."""
+    found = None if text.isascii() else HALVES.search(text)
+    if found is not None:
+        near = ascii(text[max(found.start() - 30, 0) : found.end() + 30])
+        raise FileFormatError(
+            f"{name} must be valid Unicode, got half a character (a lone surrogate) in {near}; replace that character"
+        )
+    return text
+
+
+def mended(text: str) -> str:
+    """Return the text with U+FFFD in place of each half of a character."""
+    return HALVES.sub("\ufffd", text)
 
 
 def ids_path(embeddings: Path) -> Path:
@@ -47,7 +69,7 @@ def read_ids(path: str | os.PathLike[str]) -> list[str]:
         lines = Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()
     except UnicodeDecodeError as error:
         raise FileFormatError(f"{path} must be a UTF-8 text file with one id a line") from error
-    return [id_of(line.strip()) for line in lines]
+    return [check_unicode(f"an id in {path}", id_of(line.strip())) for line in lines]
 
 
 def repeated_id(names: Iterable[str]) -> str | None:

@@ -7,6 +7,8 @@ table a strip of paper, which scrolls with it, covers the shadow.
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from batchbalance.ids import mended
+
 STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --soft: #667; --line: #ddd; --note: #fff6dd;
   --shade: #0004; }
@@ -36,7 +38,7 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; position: st
 
 def page(title: str, parts: Iterable[str], style: str = "") -> str:
     """A whole page from parts that are HTML already; empty ones are omitted."""
-    return (
+    return mended(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n"

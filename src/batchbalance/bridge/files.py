@@ -73,7 +73,7 @@ def write_export(
             for rank, item in enumerate(items)
         )
         written = _json_list(made)
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace") as file:
         file.writelines(written)
     return len(items)
 

@@ -15,7 +15,7 @@ from batchbalance.encoders.contract import Kind
 from batchbalance.encoders.images import IMAGE_ENDINGS, read_image, require_pillow
 from batchbalance.encoders.rows import Row, RowFile, open_rows
 from batchbalance.errors import FileFormatError
-from batchbalance.ids import repeated_id
+from batchbalance.ids import check_unicode, repeated_id
 
 TEXT_ENDING = ".txt"
 TEXT_COLUMN, ID_COLUMN = "text", "id"
@@ -126,7 +126,7 @@ class Rows(Items):
 
     def _checked(self, i: int, value: Any) -> Any:
         if self.kind == "rows":
-            return value
+            return checked_row(value, f"row {i} of {self.name}")
         return checked_text(value, f"row {i} of {self.name}, column {self._columns[0]!r},")
 
 
@@ -152,7 +152,7 @@ class InMemory(Items):
     def _checked(self, i: int, value: Any) -> Any:
         if self.kind == "texts":
             return checked_text(value, f"text {i}")
-        return value.convert("RGB") if self.kind == "images" else value
+        return value.convert("RGB") if self.kind == "images" else checked_row(value, f"row {i}")
 
 
 def _kind_of(value: Any) -> Kind:
@@ -225,15 +225,19 @@ def checked_text(value: Any, where: str) -> str:
         raise FileFormatError(f"{where} must be a text, got {type(value).__name__}")
     if value is None or not value.strip():
         raise FileFormatError(f"{where} must not be empty, got {value!r}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise FileFormatError(f"{where} must be valid Unicode, got half a character: {error}") from error
+    return check_unicode(where, value)
+
+
+def checked_row(value: dict[str, Any], where: str) -> dict[str, Any]:
+    """A row of a table whose names and cells are valid Unicode."""
+    check_unicode(where, json.dumps(value, ensure_ascii=False, default=str))
     return value
 
 
 def check_ids(where: str, names: Any) -> None:
-    """Raise FileFormatError if an id comes twice."""
+    """Raise FileFormatError if an id comes twice, or has half a character."""
+    for name in names:
+        check_unicode(f"an id or the name of a file in {where}", name)
     twice = repeated_id(names)
     if twice is not None:
         raise FileFormatError(f"{where} must have distinct ids, got {twice!r} more than once")

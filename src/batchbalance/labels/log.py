@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbalance.errors import FileFormatError
+from batchbalance.ids import check_unicode, mended
 from batchbalance.journal import sync_folder
 from batchbalance.labels.machines import is_on_network, only_this_machine
 
@@ -151,6 +152,8 @@ class EventLog:
         for each in new:
             number = self._number + 1
             text = json.dumps(each.value, allow_nan=False)
+            if "\\ud" in text:
+                check_unicode(f"what is stored ({each.kind})", json.dumps(each.value, ensure_ascii=False))
             columns = (number, now, each.kind, each.who, each.item, text, each.seconds, each.batch)
             digest = _digest(self._hash, columns)
             self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*columns, digest))
@@ -237,12 +240,20 @@ class EventLog:
             if columns[0] != number or stored != digest:
                 raise self._damage(f"event {number} does not match its hash")
             _, moment, kind, who, item, value, seconds, batch = columns
-            found.append(Event(kind, item, json.loads(value), who, seconds, batch, number, moment))
+            found.append(Event(kind, item, self._mended(json.loads(value)), who, seconds, batch, number, moment))
         head = self._connection.execute("SELECT number, hash FROM head").fetchall()
         if head != [(number, digest)]:
             raise self._damage(f"events after number {number} are missing, or its head is another")
         self._hash, self._number = digest, number
         self._events += found
+
+    def _mended(self, value: Any) -> Any:
+        """A note that was stored with half a character, which no file or page can hold, with U+FFFD in its place."""
+        if not isinstance(value, str) or value.isascii() or mended(value) == value:
+            return value
+        note = "a note has half a character (a lone surrogate); it is shown and exported with \ufffd in its place"
+        self.notes = tuple(dict.fromkeys([*self.notes, note]))
+        return mended(value)
 
     def _damage(self, what: str) -> FileFormatError:
         return FileFormatError(f"{self.path} is damaged: {what}; restore it from a copy")

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from batchbalance.ids import check_unicode
+
 Id = int | str
 Label = int | str
 BLANKS = ("", "nan", "na", "n/a", "#n/a", "<na>", "null")  # in any case: what spreadsheets and pandas write for a gap
@@ -20,7 +22,7 @@ def plain(value: Any) -> Any:
     found = value.item() if isinstance(value, np.generic | Tensor) else value
     if isinstance(found, bool) or not isinstance(found, int | str):
         raise ValueError(f"ids and labels must be whole numbers or text, got {value!r}")
-    return found
+    return check_unicode("an id or a label", found) if isinstance(found, str) else found
 
 
 def other(name: Id | Label) -> Id | Label:

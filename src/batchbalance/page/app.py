@@ -17,6 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from batchbalance.errors import FileFormatError, sentence
+from batchbalance.ids import mended
 from batchbalance.page.desk import Chooser, Desk, Past, Shown, Who
 from batchbalance.page.images import Pictures, version
 from batchbalance.page.insight import guess_sentence, why
@@ -280,8 +281,8 @@ class Body:
     def text(self, name: str) -> str:
         """A text that must be there."""
         found = self._value.get(name)
-        if not isinstance(found, str):
-            raise HTTPException(400, f"The request must have a text {name!r}.")
+        if not isinstance(found, str) or mended(found) != found:
+            raise HTTPException(400, f"The request must have a text {name!r} of valid Unicode.")
         return found
 
     @property
@@ -325,4 +326,4 @@ async def _told(_: Request, error: Exception) -> Response:
     """Trouble as one sentence, which the page shows."""
     if isinstance(error, HTTPException):
         return PlainTextResponse(error.detail, error.status_code)
-    return PlainTextResponse(sentence(error), 500)
+    return PlainTextResponse(mended(sentence(error)), 500)

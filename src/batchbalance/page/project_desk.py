@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from batchbalance.ids import mended
 from batchbalance.labels import Event
 from batchbalance.page.desk import Counts, Desk, Past, Shown, ShownKind, Who
 from batchbalance.project import Project
@@ -29,7 +30,7 @@ class ProjectDesk(Desk):
     @property
     def name(self) -> str:
         """The name of the project's folder."""
-        return self._project.folder.resolve().name
+        return mended(self._project.folder.resolve().name)
 
     @property
     def classes(self) -> Sequence[str]:

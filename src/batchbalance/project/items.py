@@ -16,7 +16,7 @@ from batchbalance.encoders.items import Item
 from batchbalance.encoders.rows import open_rows
 from batchbalance.errors import FileFormatError
 from batchbalance.files import mapped_array, replacing
-from batchbalance.ids import ids_path, repeated_id
+from batchbalance.ids import check_unicode, ids_path, repeated_id
 from batchbalance.project.settings import Data, Settings, SourceKind
 from batchbalance.project.store import NewItem, digest_of
 
@@ -108,7 +108,7 @@ def vector_items(vectors: np.ndarray, names: Sequence[str], costs: Mapping[str, 
 
 def normal_id(name: str) -> str:
     """An id as it is kept: in Unicode's normal form C."""
-    return name if name.isascii() else unicodedata.normalize("NFC", name)
+    return name if name.isascii() else unicodedata.normalize("NFC", check_unicode("an id", name))
 
 
 def install(folder: Path, num_before: int, using: Encoder | None, image_size: int | None) -> None:

@@ -116,9 +116,9 @@ class Project(ReadableProject):
             sheets.read_answers(test)  # a mistake is found before the work begins
         is_new = not target.exists()
         target.mkdir(parents=True, exist_ok=True)
-        write_settings(target, made)
         project = None
         try:
+            write_settings(target, made)
             project = cls(target, allow_imports=True, progress=progress)
             if test is not None:
                 project.set_test(test)

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from batchbalance.errors import FileFormatError
 from batchbalance.files import replacing
+from batchbalance.ids import check_unicode
 from batchbalance.registry import is_path
 from batchbalance.sections import Flag, Section, Whole, check_keys, parsed
 
@@ -133,8 +134,9 @@ def read_settings(folder: Path) -> Settings:
 
 def write_settings(folder: Path, settings: Settings) -> None:
     """Write the settings, whole or not at all."""
+    text = check_unicode(FILE, HEADING + "\n".join(_lines(settings)) + "\n")
     with replacing(folder / FILE) as temporary:
-        temporary.write_text(HEADING + "\n".join(_lines(settings)) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
 
 
 def replace_classes(folder: Path, classes: list[str]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from batchbalance.errors import FileFormatError
 from batchbalance.files import check_is_file, replacing
+from batchbalance.ids import mended
 
 DELIMITERS = (",", ";", "\t")
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
@@ -78,7 +79,7 @@ def write_sheet(
     writer = csv.writer(buffer)
     writer.writerow(columns)
     writer.writerows([escaped(cell) for cell in row] for row in rows)
-    text = buffer.getvalue()
+    text = mended(buffer.getvalue())  # of a folder's name, which may be in any encoding
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8-sig" if mark and not text.isascii() else "utf-8"))
 
