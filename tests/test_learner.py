@@ -215,6 +215,28 @@ def test_a_sample_of_candidates_bounds_the_work_and_changes_with_the_round():
     assert seen[1] == sorted(seen[1])
 
 
+def test_strategies_choose_from_the_same_sample_of_candidates():
+    samples = []
+    for first in (NAMES[:9], NAMES[51:]):
+        seen = []
+
+        class Spy:
+            def __len__(self):
+                return 60
+
+            def __getitem__(self, rows, seen=seen):
+                seen.append(rows.tolist())
+                return torch.from_numpy(data()[0])[rows]
+
+        new = Learner(Spy(), CLASSES, forest, ids=NAMES, candidates=30, strategy="batch-balance")
+        new.tell(first, answer(first))
+        new.ask(3)
+        samples.append(set(seen[1]))
+    one, other = (sample - {*range(9), *range(51, 60)} for sample in samples)
+    assert one <= other or other <= one  # they differ only where one of them has labels
+    assert len(one & other) > 15
+
+
 def test_labels_can_be_repeated_and_corrected_only_on_request():
     new = started()
     new.tell(["img-0"], answer(["img-0"]))

@@ -25,6 +25,7 @@ from batchbalance.lab.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COP
 from batchbalance.lab.data.own import is_own
 from batchbalance.lab.data.splits import NOISE
 from batchbalance.lab.records import changed_settings, settings_hash, strategy_label
+from batchbalance.lab.strategies import lab_strategy
 from batchbalance.networks import check_network, network_named, network_options
 from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
 from batchbalance.registry import check_paths
@@ -39,7 +40,7 @@ from batchbalance.sections import (
     fields_of,
     parsed,
 )
-from batchbalance.strategies import AUTO, Random, Strategy, strategy_named
+from batchbalance.strategies import AUTO, Random, Strategy
 from batchbalance.training import Recipe
 
 MAX_TRIALS = 10_000
@@ -129,7 +130,7 @@ def _check_strategy(given: Any) -> Any:
     options = {key: value for key, value in given.items() if key != "name"}
     if given["name"] == AUTO:
         return check_keys("the strategy 'auto'", given, ["name"])
-    return {"name": given["name"], **strategy_named(given["name"], options).model_dump(mode="json")}
+    return {"name": given["name"], **lab_strategy(given["name"], options).model_dump(mode="json")}
 
 
 def _check_cold_start(given: Any) -> Any:
@@ -340,7 +341,7 @@ def with_draws(posterior: PosteriorOptions, num_draws: int) -> PosteriorOptions:
 
 def _strategy_of(table: dict[str, Any]) -> Strategy | str:
     options = {key: value for key, value in table.items() if key != "name"}
-    return AUTO if table["name"] == AUTO else strategy_named(table["name"], options)
+    return AUTO if table["name"] == AUTO else lab_strategy(table["name"], options)
 
 
 def _edge_settings_used(strategy: Strategy | str) -> set[str]:

@@ -26,7 +26,7 @@ from batchbalance import __version__
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.files import replacing
 from batchbalance.journal import Journal, read_journal, sync_folder
-from batchbalance.strategies import STRATEGIES
+from batchbalance.lab.strategies import LAB_STRATEGIES
 
 CONFIG = "config.json"
 HASH_DIGITS = 10
@@ -161,7 +161,7 @@ def strategy_label(strategy: dict[str, Any]) -> str:
     """The name of a strategy and its options that are not defaults, as "power-balance(beta=2)"."""
     name: str = strategy["name"]
     options = {key: value for key, value in strategy.items() if key != "name"}
-    fields = STRATEGIES[name].model_fields if name in STRATEGIES else {}
+    fields = LAB_STRATEGIES[name].model_fields if name in LAB_STRATEGIES else {}
     changed = changed_settings(options, fields)
     return name + (f"({', '.join(changed)})" if changed else "")
 

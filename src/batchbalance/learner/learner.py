@@ -185,8 +185,9 @@ class Learner:
                 f"got {len(known.asked) + count}"
             )
         if self._candidates is not None and max(self._candidates, count) < len(rows):
-            order = torch.randperm(len(rows), generator=generator(self._seed, "candidates", known.round))
-            rows = rows[order[: max(self._candidates, count)].sort().values]
+            # Of all points, so that strategies that have labelled different ones still choose from the same sample.
+            order = torch.randperm(len(taken), generator=generator(self._seed, "candidates", known.round))
+            rows = order[~taken[order]][: max(self._candidates, count)].sort().values
         strategy, note = self._resolved(known)
         fitted = None if self._covers_inputs(strategy, known) else self._fitted(known)
         if fitted is None and not self._covers_inputs(strategy, known) and not isinstance(strategy, Random):

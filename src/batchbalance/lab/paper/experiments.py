@@ -21,9 +21,10 @@ from typing import Any
 
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.config import Comparison, comparison_of
+from batchbalance.lab.strategies import LAB_STRATEGIES
 from batchbalance.posteriors import MCDropoutOptions
 from batchbalance.sections import check_keys
-from batchbalance.strategies import AUTO, STRATEGIES, ConnectedStrategy
+from batchbalance.strategies import AUTO, ConnectedStrategy
 
 PRESETS = ("paper", "laptop", "smoke")
 KEYS = ("title", "shows", "reduced", "cost", "analysis", "parts", *PRESETS)
@@ -99,7 +100,7 @@ def halved_draws(comparison: Comparison) -> Comparison:
     entries: list[Any] = []
     for entry in comparison.strategies:
         table = {"name": entry} if isinstance(entry, str) else dict(entry)
-        joins = table["name"] != AUTO and issubclass(STRATEGIES.named(table["name"]), ConnectedStrategy)
+        joins = table["name"] != AUTO and issubclass(LAB_STRATEGIES.named(table["name"]), ConnectedStrategy)
         entries.append(entry if joins or "num_draws" in table else {**table, "num_draws": half})
     return comparison.model_copy(update={"strategies": entries})
 
