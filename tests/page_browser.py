@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from batchbalance.page.app import Page, make_app
-from batchbalance.page.guard import Guard
+from batchbalance.page.guard import Guard, Sessions
 
 PATIENCE = 60_000  # milliseconds; another process imports torch before it answers
 COMMAND = "import sys; from batchbalance.cli import main; sys.argv[0] = 'batchbalance'; main()"
@@ -71,8 +71,8 @@ class Server:
 @contextmanager
 def served(desk, chooser, people=(None,), clock=time.monotonic):
     """The address of a server in a thread, for a desk in memory."""
-    app = Guard(make_app(Page(desk, chooser, list(people), clock)), tokens={f"token-{who}": who for who in people},
-                hosts=["127.0.0.1"], cookie="cookie")  # fmt: skip
+    sessions = Sessions({f"{who}-token": who for who in people}, "cookie")
+    app = Guard(make_app(Page(desk, chooser, list(people), clock)), sessions, ["127.0.0.1"])
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off", ws="none"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -81,7 +81,7 @@ def served(desk, chooser, people=(None,), clock=time.monotonic):
             assert thread.is_alive()
             time.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}/?token=token-{people[0]}"
+        yield f"http://127.0.0.1:{port}/?token={people[0]}-token"
     finally:
         server.should_exit = True
         thread.join()
@@ -126,4 +126,6 @@ class Person:
         if body is not None:
             headers = {"Content-Type": "application/json"}
             options = {"method": "POST", "headers": headers, "body": json.dumps(body)}
+        mark = self.page.evaluate("new URLSearchParams(location.search).get('as')")
+        path += f"{'&' if '?' in path else '?'}as={mark}"
         return self.page.evaluate("async ([path, options]) => (await fetch(path, options)).status", [path, options])

@@ -156,21 +156,30 @@ class Answer:
 
 @dataclass
 class Client:
-    """Sends requests to an application, with the same headers each time."""
+    """Sends requests to an application, with the same headers and the same query each time."""
 
     app: object
     headers: dict = field(default_factory=lambda: {"host": "127.0.0.1:8420"})
+    query: dict = field(default_factory=dict)
 
     def with_headers(self, **more):
-        return Client(self.app, self.headers | {name.replace("_", "-"): value for name, value in more.items()})
+        added = {name.replace("_", "-"): value for name, value in more.items()}
+        return Client(self.app, self.headers | added, self.query)
+
+    def in_tab_of(self, token, cookie):
+        """A tab that was opened with a link, in a browser that keeps cookies."""
+        mark, kept = token.partition("-")[0], self.headers.get("cookie")
+        cookies = [*([kept] if kept else []), f"{cookie}-{mark}={token}"]
+        return Client(self.app, self.headers | {"cookie": "; ".join(cookies)}, {"as": mark})
 
     def get(self, path, **query):
-        return self.send("GET", path, urlencode(query), b"", {})
+        return self.send("GET", path, query, b"", {})
 
     def post(self, path, body):
-        return self.send("POST", path, "", json.dumps(body).encode(), {"content-type": "application/json"})
+        return self.send("POST", path, {}, json.dumps(body).encode(), {"content-type": "application/json"})
 
     def send(self, method, path, query, body, more):
+        query = urlencode(self.query | query)
         headers = [(k.encode(), v.encode("latin-1")) for k, v in (more | self.headers).items() if v is not None]
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
@@ -178,10 +187,12 @@ class Client:
             "headers": headers,
             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8420),
         }  # fmt: skip
-        sent, given = [], [{"type": "http.request", "body": body, "more_body": False}]
+        parts = body if isinstance(body, list) else [body]
+        sent, given = [], [{"type": "http.request", "body": each, "more_body": True} for each in parts]
+        given[-1]["more_body"] = False
 
         async def receive():
-            return given.pop() if given else await asyncio.Future()
+            return given.pop(0) if given else await asyncio.Future()
 
         async def send(message):
             sent.append(message)

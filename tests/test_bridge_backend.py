@@ -1,12 +1,16 @@
 """The four routes of an ML backend for Label Studio."""
 
-import anyio
+import json
+
 import pytest
 
 from batchbalance.bridge import link, push
 from batchbalance.bridge.backend import Backend, backend_app
 from fake_labelstudio import FakeLabelStudio
 from labelstudio_rounds import BATCH, Annotator, make_project, truth
+from page_fakes import Client
+
+TOKEN = "mark-secret"
 
 RESULT = [{"from_name": "label", "to_name": "text", "type": "choices"}]
 
@@ -29,31 +33,15 @@ def backend(tmp_path, fake, said):
     return Backend(project, found, server, guesses=True, say=said.append)
 
 
-def requested(backend, method, path, body=b"", content_type=b"application/json"):
+def requested(backend, method, path, body=b"", **headers):
     """Status and body of one request, without a socket."""
-    import json
-
-    sent = []
-    body = body if isinstance(body, bytes) else json.dumps(body).encode()
-
-    async def receive():
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {
-        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
-        "headers": [(b"content-type", content_type)], "http_version": "1.1", "scheme": "http",
-        "server": ("127.0.0.1", 9090), "client": ("127.0.0.1", 5), "root_path": "",
-    }  # fmt: skip
-    anyio.run(backend_app(backend), scope, receive, send)
-    return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    client = Client(backend_app(backend, TOKEN, ["127.0.0.1"])).with_headers(authorization=f"Bearer {TOKEN}")
+    found = client.with_headers(**{"content_type": "application/json"} | headers).send(method, path, {}, content, {})
+    return found.status, found.body
 
 
 def answer(backend, method, path, body=b""):
-    import json
-
     status, content = requested(backend, method, path, body)
     return status, json.loads(content)
 
@@ -91,7 +79,35 @@ def test_predictions_have_the_order_and_guesses_but_not_on_audit_items(backend, 
     assert all(each["result"] == [] for each in found["results"])
 
 
-@pytest.mark.parametrize("body", [b"", b"{", {"tasks": 3}, {"tasks": [3]}, [1]])
+@pytest.mark.parametrize("path", ["/health", "/setup", "/predict", "/webhook"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"authorization": None}, 401),
+        ({"authorization": "Bearer other"}, 401),
+        ({"host": "evil.example"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://[::1"}, 400),
+        ({"sec_fetch_site": "cross-site"}, 403),
+        ({"content_type": "text/plain"}, 403),
+        ({"content_length": "600000000"}, 413),
+    ],
+)
+def test_what_the_guard_refuses_does_no_work(backend, monkeypatch, path, headers, status):
+    monkeypatch.setattr(Backend, "catch_up", lambda _: pytest.fail("work was done"))
+    monkeypatch.setattr(Backend, "predictions", lambda *_: pytest.fail("work was done"))
+    method = "GET" if path == "/health" else "POST"
+    only_for_changes = {"sec_fetch_site", "content_type", "content_length"} & set(headers)
+    expected = 200 if method == "GET" and only_for_changes else status
+    assert requested(backend, method, path, {"tasks": []}, **headers)[0] == expected
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000])
+def test_what_is_no_json_is_refused(backend, body):
+    assert requested(backend, "POST", "/predict", body)[0] == requested(backend, "POST", "/webhook", body)[0] == 400
+
+
+@pytest.mark.parametrize("body", [{"tasks": 3}, {"tasks": [3]}, [1]])
 def test_what_is_no_request_is_refused(backend, body):
     assert answer(backend, "POST", "/predict", body) == (400, {"error": "`tasks` must be a list of tasks"})
 
@@ -109,5 +125,5 @@ def test_a_webhook_pulls_and_pushes_the_next_batch(backend, fake, said):
     assert len(fake.tasks) == 2 * BATCH
     assert said == ["8 labelled, 0 corrected, 0 skipped; 0 open", "8 items are asked there, 8 of them new"]
     fake.failures[("GET", "/api/tasks")] = 400
-    requested(backend, "POST", "/webhook", b"")
+    requested(backend, "POST", "/webhook", {})
     assert said[-1].endswith("refused (400): no reason given")

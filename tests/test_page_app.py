@@ -5,13 +5,12 @@ from PIL import Image
 
 from batchbalance.page import images
 from batchbalance.page.app import IDLE_SECONDS, Page, make_app
-from batchbalance.page.guard import Guard
+from batchbalance.page.guard import Guard, Sessions
 from page_fakes import INSIGHT, Client, FakeChooser, FakeDesk
 
 
 def client_of(page, who):
-    app = Guard(make_app(page), tokens={"t": who}, hosts=["127.0.0.1"], cookie="c")
-    return Client(app).with_headers(cookie="c=t")
+    return Client(Guard(make_app(page), Sessions({"t": who}, "c"), ["127.0.0.1"])).in_tab_of("t", "c")
 
 
 @pytest.fixture
@@ -105,7 +104,7 @@ def test_what_is_not_there_and_what_makes_no_sense(first, desk):
         assert first.post("/api/label", body).status == 400
     for answers in (None, [], [3], [{"item": "a"}], {"a": "cat"}):
         assert first.post("/api/confirm", {"answers": answers}).status == 400
-    broken = first.send("POST", "/api/label", "", b"{", {"content-type": "application/json"})
+    broken = first.send("POST", "/api/label", {}, b"{", {"content-type": "application/json"})
     assert broken.status == 400
     assert first.get("/api/label").status == 405
     assert first.post("/api/situation", {}).status == 405
@@ -114,14 +113,36 @@ def test_what_is_not_there_and_what_makes_no_sense(first, desk):
     assert desk.log == []
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"), [(2.5, 2.5), (1e9, 600.0), (-1, None), ("3", None), (True, None), (None, None)]
-)
-def test_how_long_it_took_is_taken_if_it_can_be(first, desk, monkeypatch, given, kept):
+@pytest.mark.parametrize(("given", "kept"), [(2.5, 2.5), (1e9, 600.0), (10**300, 600.0), (0, 0.0), (None, None)])
+def test_how_long_it_took_is_taken_up_to_ten_minutes(first, desk, monkeypatch, given, kept):
     seen = []
     monkeypatch.setattr(desk, "label", lambda _answers, _who, seconds: seen.append(seconds))
     first.post("/api/label", {"item": "a", "label": "cat", "seconds": given})
     assert seen == [kept]
+
+
+@pytest.mark.parametrize("given", [10**400, -1, "3", True, [], {}, float("nan"), float("inf"), -float("inf"), 1e308])
+def test_a_time_that_is_none_is_refused(first, desk, given):
+    answer = first.post("/api/label", {"item": "a", "label": "cat", "seconds": given})
+    assert (answer.status, answer.text) == (400, "`seconds` must be a number of at least 0.")
+    assert desk.log == []
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 5000, b"\xff\xfe{", b"", b"{}{}", b'"\\ud800"']
+)
+def test_json_that_is_none_or_too_deep_is_refused(first, desk, body):
+    for path in ("/api/label", "/api/undo", "/api/confirm"):
+        assert first.send("POST", path, {}, body, {"content-type": "application/json"}).status == 400
+    assert desk.log == []
+
+
+def test_half_a_character_is_refused_where_it_enters(first, desk):
+    for body in (b'{"item": "a", "note": "\\ud800"}', b'{"item": "\\udfff", "note": ""}'):
+        assert first.send("POST", "/api/flag", {}, body, {"content-type": "application/json"}).status == 400
+    whole = b'{"item": "a", "note": "\\ud83d\\ude00"}'
+    assert first.send("POST", "/api/flag", {}, whole, {"content-type": "application/json"}).status == 200
+    assert [each[2] for each in desk.log] == ["\N{GRINNING FACE}"]
 
 
 def test_the_grid_has_guesses_and_no_item_that_measures_the_model(first, desk):

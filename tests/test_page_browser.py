@@ -206,6 +206,22 @@ def test_the_grid_on_a_real_project(mail_server, mails, new_context):
     assert {who for item in tiles for who in store.view(item).answers} == {"first"}
 
 
+def test_two_people_in_one_browser_keep_their_own_tabs(new_context):
+    desk = FakeDesk({"Ann": ["a", "b", "c", "d"], "Bob": ["x", "y", "z"]})
+    with served(desk, FakeChooser(), ["Ann", "Bob"]) as link:
+        shared = new_context()
+        ann = Person(shared, link)
+        ann.press("1")
+        bob = Person(shared, link.replace("Ann", "Bob"))
+        bob.press("2")
+        ann.press("1")
+        ann.page.reload()
+        ann.see("Ann · 3 today")
+        ann.press("2")
+        bob.press("1")
+    assert [each[1::2] for each in desk.log] == [("a", "Ann"), ("x", "Bob"), ("b", "Ann"), ("c", "Ann"), ("y", "Bob")]
+
+
 def test_nobody_gets_in_without_a_token(mail_server, new_context):
     page = new_context().new_page()
     answer = page.goto(mail_server.links[0].partition("?")[0])
@@ -361,14 +377,14 @@ def test_the_grid_tells_of_trouble_and_waits_for_the_next_batch(desk, new_contex
         person.item()
         page.click("[data-view=grid]")
         page.wait_for_selector(".tile")
-        page.route("**/api/confirm", lambda route: route.abort())
+        page.route("**/api/confirm*", lambda route: route.abort())
         page.keyboard.press("ArrowRight")
         page.keyboard.press("3")  # changed by hand, and kept while the server is away
         page.keyboard.press("Enter")
         person.see("The server does not answer.")
         assert desk.log == []
         assert page.locator(".tile.changed").count() == 1
-        page.unroute("**/api/confirm")
+        page.unroute("**/api/confirm*")
         person.wait("document.querySelector('#trouble').hidden")
 
         desk.open[None].remove("row")  # taken back meanwhile

@@ -83,6 +83,7 @@ def test_mistakes_on_the_command_line(tmp_path):
 def test_without_the_extra_its_name_is_told(tmp_path, monkeypatch):
     make(tmp_path / "x", num=10)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "batchbalance.page.connections", raising=False)
     assert "pip install 'batchbalance[label]'" in told(tmp_path / "x" / "p")
 
 

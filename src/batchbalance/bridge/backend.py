@@ -1,10 +1,9 @@
-"""An ML backend for Label Studio: its four routes.
+"""An ML backend for Label Studio: its four routes, behind the guard of the page.
 
-Requests are not trusted: `/predict` only reads, and `/webhook` only makes us pull, with our token, what the server
-itself says.
+Requests need a token, and are not trusted even so: `/predict` only reads, and `/webhook` only makes us pull, with our
+token, what the server itself says.
 """
 
-import json
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +23,8 @@ try:
     from starlette.requests import Request
     from starlette.responses import JSONResponse
     from starlette.routing import Route
+
+    from batchbalance.page.guard import Credentials, Guard, json_content
 except ImportError as error:
     raise MissingExtraError("an ML backend for Label Studio", "label") from error
 
@@ -95,8 +96,14 @@ class Backend:
             self.say(str(error))
 
 
-def backend_app(backend: Backend) -> Starlette:
-    """The application: `/health`, `/setup`, `/predict` and `/webhook`."""
+def backend_app(backend: Backend, token: str, hosts: Sequence[str]) -> Guard:
+    """Return the application: `/health`, `/setup`, `/predict` and `/webhook`, for requests that have the token.
+
+    Args:
+        backend: what the routes do.
+        token: see `Credentials`.
+        hosts: names and addresses that this server goes by.
+    """
 
     async def health(request: Request) -> JSONResponse:  # noqa: ARG001
         return JSONResponse({"status": "UP", "model_class": "batchbalance"})
@@ -105,37 +112,23 @@ def backend_app(backend: Backend) -> Starlette:
         return JSONResponse({"model_version": backend.version()})
 
     async def predict(request: Request) -> JSONResponse:
-        content = await _content(request)
+        content = await json_content(request)
         tasks = content.get("tasks") if isinstance(content, dict) else None
         if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
             return JSONResponse({"error": "`tasks` must be a list of tasks"}, 400)
         return JSONResponse({"results": await run_in_threadpool(backend.predictions, tasks)})
 
     async def webhook(request: Request) -> JSONResponse:
-        await _content(request)
+        await json_content(request)
         return JSONResponse({"status": "ok"}, 201, background=BackgroundTask(backend.catch_up))
 
-    return Starlette(
-        routes=[
-            Route("/health", health, methods=["GET"]),
-            Route("/setup", setup, methods=["POST"]),
-            Route("/predict", predict, methods=["POST"]),
-            Route("/webhook", webhook, methods=["POST"]),
-        ]
-    )
-
-
-async def _content(request: Request) -> Any:
-    """What a request holds; None if it is no JSON, or too much."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            return None
-    try:
-        return json.loads(body)
-    except ValueError:
-        return None
+    routes = [
+        Route("/health", health, methods=["GET"]),
+        Route("/setup", setup, methods=["POST"]),
+        Route("/predict", predict, methods=["POST"]),
+        Route("/webhook", webhook, methods=["POST"]),
+    ]
+    return Guard(Starlette(routes=routes), Credentials(token), hosts, MOST_BYTES)
 
 
 def _item(task: dict[str, Any]) -> str:

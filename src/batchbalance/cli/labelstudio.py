@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,6 +114,9 @@ def serve_command(
     folder: Folder,
     host: Annotated[str, typer.Option(help="The address to listen on; default: this machine only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 9090,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Another name that Label Studio reaches this server by.")
+    ] = None,
     guesses: Guesses = False,
     allow_imports: Imports = False,
 ) -> None:
@@ -122,21 +124,31 @@ def serve_command(
     with reported_errors(serve_command):
         from batchbalance.bridge.backend import Backend, backend_app
         from batchbalance.errors import MissingExtraError
+        from batchbalance.page.serving import Serving, bound_socket, own_names
 
         try:
-            import uvicorn
+            from batchbalance.page.connections import run_server
+            from batchbalance.page.guard import backend_token, kept_secret
         except ImportError as error:
             raise MissingExtraError("an ML backend for Label Studio", "label") from error
         project, link, server = linked(folder, allow_imports=allow_imports)
         backend = Backend(project, link, server, guesses=guesses, say=say)
-        at_port = listening(host, port)
-        at = f"http://{host}:{port}"
-        say(f"an ML backend for {link.url}/projects/{link.project}/ at {at}; Ctrl-C ends it")
-        say(f"there, in Settings: Model, Connect Model, {at}; and Webhooks, Add Webhook, {at}/webhook")
-        say("on the same machine or network, start Label Studio with ML_BLOCK_LOCAL_IP=false")
-        say("and SSRF_PROTECTION_ENABLED=false: otherwise it refuses such addresses")
-        config = uvicorn.Config(backend_app(backend), log_level="warning", access_log=False)
-        uvicorn.Server(config).run(sockets=[at_port])
+        serving = Serving(host, port, allowed_hosts=tuple(allow_host or ()))
+        secret = backend_token(kept_secret(folder))
+        at = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+        def ready() -> None:
+            say(f"an ML backend for {link.url}/projects/{link.project}/ at {at}; Ctrl-C ends it")
+            say(f"token: {secret}")
+            say(
+                f"there, in Settings: Model, Connect Model, {at}, Basic Authentication, any user, the token as password"
+            )
+            say(f"and Webhooks, Add Webhook, {at}/webhook, with the header Authorization: Bearer TOKEN")
+            say("on the same machine or network, start Label Studio with ML_BLOCK_LOCAL_IP=false")
+            say("and SSRF_PROTECTION_ENABLED=false: otherwise it refuses such addresses")
+
+        with bound_socket(serving) as listening:
+            run_server(backend_app(backend, secret, own_names(serving)), serving, listening, ready)
 
 
 @contextmanager
@@ -147,16 +159,6 @@ def interruptible() -> Iterator[None]:
     except KeyboardInterrupt:
         complain("stopped", "what is done is kept; the same command continues from there")
         raise typer.Exit(130) from None
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """A socket at an address."""
-    try:
-        return socket.create_server((host, port))
-    except OSError as error:
-        raise OSError(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}; give another --port"
-        ) from error
 
 
 def token() -> str:

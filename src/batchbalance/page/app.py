@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from batchbalance.errors import FileFormatError, sentence
 from batchbalance.ids import mended
 from batchbalance.page.desk import Chooser, Desk, Past, Shown, Who
+from batchbalance.page.guard import json_content
 from batchbalance.page.images import Pictures, version
 from batchbalance.page.insight import guess_sentence, why
 
@@ -227,10 +228,7 @@ def make_app(page: Page) -> Starlette:
 
     def changing(action: Callable[[Who, "Body"], dict[str, Any]]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
-            try:
-                body = Body(await request.json())
-            except ValueError as error:
-                raise HTTPException(400, "The request must be a JSON object.") from error
+            body = Body(await json_content(request))
             return JSONResponse(await run_in_threadpool(action, request.state.who, body))
 
         return endpoint
@@ -275,7 +273,7 @@ class Body:
 
     def __init__(self, value: Any) -> None:
         if not isinstance(value, dict):
-            raise ValueError("the request must be a JSON object")
+            raise HTTPException(400, "The request must be a JSON object.")
         self._value = value
 
     def text(self, name: str) -> str:
@@ -301,11 +299,13 @@ class Body:
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None if that was not said."""
+        """How long it took, up to `MOST_SECONDS`; None if that was not said."""
         found = self._value.get("seconds")
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < float("inf"):
+        if found is None:
             return None
-        return min(float(found), MOST_SECONDS)
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= 1e300:
+            raise HTTPException(400, "`seconds` must be a number of at least 0.")
+        return float(min(found, MOST_SECONDS))
 
     @property
     def answers(self) -> dict[str, str]:
@@ -325,5 +325,5 @@ def whole(text: str) -> int:
 async def _told(_: Request, error: Exception) -> Response:
     """Trouble as one sentence, which the page shows."""
     if isinstance(error, HTTPException):
-        return PlainTextResponse(error.detail, error.status_code)
+        return PlainTextResponse(error.detail, error.status_code, error.headers)
     return PlainTextResponse(mended(sentence(error)), 500)

@@ -3,7 +3,6 @@
 import ipaddress
 import os
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ import psutil
 from batchbalance.errors import MissingExtraError
 from batchbalance.page.desk import Who
 
-SECONDS_TO_END = 3
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -122,10 +120,9 @@ def serve(
         MissingExtraError: if Starlette or uvicorn is not installed.
     """
     try:
-        import uvicorn
-
         from batchbalance.page.app import Page, make_app
-        from batchbalance.page.guard import Guard, cookie_name, kept_secret, token_of
+        from batchbalance.page.connections import run_server
+        from batchbalance.page.guard import Guard, Sessions, cookie_name, kept_secret, token_of
     except ImportError as error:
         raise MissingExtraError("labelling in the browser", "label") from error
     from batchbalance.page.chooser import ProcessChooser
@@ -142,27 +139,10 @@ def serve(
         desk = ProjectDesk(project)
         chooser = ProcessChooser(folder, allow_imports=allow_imports)
         stack.callback(chooser.close)
-        app = Guard(
-            make_app(Page(desk, chooser, serving.people)),
-            tokens=tokens,
-            hosts=own_names(serving),
-            cookie=cookie_name(desk.name, port),
-            is_secure=serving.certificate is not None,
-        )
-        config = uvicorn.Config(
-            app, log_level="error", access_log=False, server_header=False, lifespan="off", ws="none",
-            ssl_certfile=serving.certificate, ssl_keyfile=serving.key, timeout_graceful_shutdown=SECONDS_TO_END,
-        )  # fmt: skip
-        try:
-            config.load()
-        except ssl.SSLError as error:
-            raise ValueError(
-                f"`certfile` must be a certificate and its key, or a certificate whose key is in `keyfile`, both in "
-                f"PEM, got {' and '.join(str(each) for each in (serving.certificate, serving.key) if each)}"
-            ) from error
-        ready({who: address(serving, port, token) for token, who in tokens.items()})
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listening])
+        sessions = Sessions(tokens, cookie_name(desk.name, port), is_secure=serving.certificate is not None)
+        app = Guard(make_app(Page(desk, chooser, serving.people)), sessions, own_names(serving))
+        addresses = {who: address(serving, port, token) for token, who in tokens.items()}
+        run_server(app, serving, listening, lambda: ready(addresses))
 
 
 def checked_people(names: Sequence[str]) -> tuple[Who, ...]:

@@ -1,5 +1,17 @@
 // Requests to the server. Every one that changes something is JSON, and is answered once it is on disk.
 
+// The link that this tab was opened with says who sits here: its mark goes with every request, so that people who share a
+// browser are told apart by their tabs.
+const address = new URL(location.href);
+const mark = address.searchParams.get("token")?.split("-")[0] ?? address.searchParams.get("as");
+if (address.searchParams.has("token")) {
+  address.searchParams.delete("token");
+  address.searchParams.set("as", mark);
+  window.history.replaceState(null, "", address.pathname + address.search + address.hash);
+}
+
+const placed = (path, values = {}) => `${path}?${new URLSearchParams({ ...values, as: mark })}`;
+
 async function asked(path, options) {
   let response;
   try {
@@ -12,16 +24,12 @@ async function asked(path, options) {
   throw Object.assign(new Error(said || `The server says ${response.status}.`), { status: response.status });
 }
 
-export const fetched = (path, values = {}) => {
-  const query = new URLSearchParams(values).toString();
-  return asked(query ? `${path}?${query}` : path);
-};
+export const fetched = (path, values = {}) => asked(placed(path, values));
 
 export const sent = (path, body) =>
-  asked(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  asked(placed(path), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 
-export const imageAddress = (item, size = "full") =>
-  `/image?${new URLSearchParams({ item: item.id, size, version: item.version })}`;
+export const imageAddress = (item, size = "full") => placed("/image", { item: item.id, size, version: item.version });
 
 const PENDING_MS = 500;
 

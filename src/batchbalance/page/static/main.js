@@ -44,11 +44,6 @@ let progress = null;
 const current = () => (walked >= 0 ? history[walked]?.item : situation?.queue[0]) ?? null;
 
 async function start() {
-  const address = new URL(location.href);
-  if (address.searchParams.has("token")) {
-    address.searchParams.delete("token");
-    window.history.replaceState(null, "", address.pathname + address.search + address.hash);
-  }
   facts = await fetched("/api/facts");
   document.title = `${facts.project} · batchbalance`;
   byId("project").textContent = facts.project;
