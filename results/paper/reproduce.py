@@ -9,9 +9,13 @@ written down before the run. One process, one thread. Run all of it from the roo
 """
 
 import json
+import signal
+import sys
 import tarfile
 import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +36,7 @@ from batchbalance.lab.trial import Goal, LastPrepared
 OWN = Path(__file__).parent
 RUNS = Path("results/runs/paper")
 RECORDS = OWN / "records.tar.gz"
-SECONDS = "seconds.json"  # beside the numbers of an analysis: what it took
+SPENT = "spent.jsonl"  # in the folder of a row: processor time of each piece of work
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
 RunsDir = Annotated[Path, typer.Option(help="Where runs are made or resumed.")]
@@ -89,19 +93,16 @@ class Row:
         """Where the numbers of an analysis are written."""
         return runs_dir / self.name / str(seed) / f"{self.analysis}-{self.preset}.json"
 
-    def seconds(self, seed: int, runs_dir: Path) -> tuple[float, bool]:
-        """The seconds spent on one trial of all strategies so far, and whether it is complete."""
+    def is_complete(self, seed: int, runs_dir: Path) -> bool:
+        """Whether one trial of all strategies has been run to its end."""
         if self.analysis is not None:
-            path = self.numbers(seed, runs_dir)
-            found = path.parent / SECONDS
-            return (json.loads(found.read_text(encoding="utf-8")), True) if path.is_file() else (0.0, False)
-        total, complete = 0.0, True
+            return self.numbers(seed, runs_dir).is_file()
         for task in self.tasks(seed, runs_dir, None):
             path = trial_path(task.config.folder(task.runs_dir), seed)
             records = settled(read_journal(path), path, seed) if path.is_file() else []
-            total += sum(sum(record["seconds"].values()) for record in records)
-            complete &= bool(records) and not task.goal.goes_on(records[-1], task.config.batch_size)
-        return total, complete
+            if not records or task.goal.goes_on(records[-1], task.config.batch_size):
+                return False
+        return True
 
 
 def content() -> dict[str, Any]:
@@ -138,17 +139,18 @@ def run(
         if dry_run:
             show_hours(runs_dir)
             return
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         torch.set_num_threads(1)
         prepare = LastPrepared()
         for row, seed in schedule():
-            if (only and row.name not in only) or row.seconds(seed, runs_dir)[1]:
+            if (only and row.name not in only) or row.is_complete(seed, runs_dir):
                 continue
             if row.analysis is not None:
-                say(f"{row.name}, seed {seed}")
-                run_analysis(row, seed, runs_dir, data_dir)
+                with timed(row, seed, row.analysis, runs_dir):
+                    run_analysis(row, seed, runs_dir, data_dir)
             for index, task in enumerate(row.tasks(seed, runs_dir, data_dir)):
-                say(f"{row.name}: {task.label}")
-                run_task(index, task, tell, prepare)
+                with timed(row, seed, task.label, runs_dir):
+                    run_task(index, task, tell, prepare)
 
 
 @app.command()
@@ -159,43 +161,55 @@ def keep(runs_dir: RunsDir = RUNS) -> None:
             archive.add(path, path.relative_to(runs_dir))
 
 
-def run_analysis(row: Row, seed: int, runs_dir: Path, data_dir: Path | None) -> None:
-    """Run an analysis and note what it took."""
+@contextmanager
+def timed(row: Row, seed: int, label: str, runs_dir: Path) -> Iterator[None]:
+    """Note the seconds of processor time that a piece of work took, also if it is ended before its end."""
+    out.print(Text(f"{time.strftime('%H:%M:%S')} {row.name}, trial {seed}: {label}"), soft_wrap=True)
     started = time.process_time()
-    path = row.numbers(seed, runs_dir)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for figure in analyse(
-        row.analysis or "", row.preset, path.parent, changes=row.changes, seed=seed, data_dir=data_dir
-    ):
-        if figure.suffix != ".json":
-            figure.unlink()
-    (path.parent / SECONDS).write_text(json.dumps(round(time.process_time() - started, 1)), encoding="utf-8")
+    try:
+        yield
+    finally:
+        spent = {"row": row.name, "trial": seed, "what": label, "seconds": round(time.process_time() - started, 1)}
+        (runs_dir / row.name).mkdir(parents=True, exist_ok=True)
+        with (runs_dir / row.name / SPENT).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(spent) + "\n")
 
 
-def say(text: str) -> None:
-    """Print a line with the time."""
-    out.print(Text(f"{time.strftime('%H:%M:%S')} {text}"), soft_wrap=True)
+def run_analysis(row: Row, seed: int, runs_dir: Path, data_dir: Path | None) -> None:
+    """Run an analysis and keep its numbers."""
+    folder = row.numbers(seed, runs_dir).parent
+    for written in analyse(row.analysis or "", row.preset, folder, changes=row.changes, seed=seed, data_dir=data_dir):
+        if written.suffix != ".json":
+            written.unlink()
 
 
 def tell(news: News) -> None:
     """Print what matters of a trial."""
     if news.kind in ("failed", "warning"):
-        say(f"{news.kind}: {news.text}")
+        out.print(Text(f"{news.kind}: {news.text}"), soft_wrap=True)
+
+
+def spent_hours(row: Row, runs_dir: Path) -> dict[int, float]:
+    """The core-hours that each trial of a row took so far."""
+    path, found = runs_dir / row.name / SPENT, dict.fromkeys(range(row.trials), 0.0)
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        each = json.loads(line)
+        found[each["trial"]] += each["seconds"] / 3600
+    return found
 
 
 def show_hours(runs_dir: Path) -> None:
     """Print the core-hours of each row: those spent, and those left by what complete trials took."""
-    left_of_all = 0.0
+    known, total = rows(), 0.0
     for name in [name for group in content()["order"] for name in group]:
-        row = rows()[name]
-        found = [row.seconds(seed, runs_dir) for seed in range(row.trials)]
-        whole = [seconds for seconds, complete in found if complete]
-        each = sum(whole) / len(whole) if whole else 60 * row.minutes
-        left = max(0.0, each * (row.trials - len(whole)) - sum(s for s, complete in found if not complete)) / 3600
-        spent = sum(seconds for seconds, _ in found) / 3600
-        left_of_all += left
-        out.print(Text(f"{name}: {len(whole)} of {row.trials} trials, {spent:.2f} h spent, {left:.2f} h left"))
-    out.print(Text(f"{left_of_all:.1f} core-hours left"))
+        row, spent = known[name], spent_hours(known[name], runs_dir)
+        whole = [hours for seed, hours in spent.items() if row.is_complete(seed, runs_dir)]
+        each = sum(whole) / len(whole) if whole else row.minutes / 60
+        left = max(0.0, each * row.trials - sum(spent.values())) if len(whole) < row.trials else 0.0
+        total += left
+        counted = f"{len(whole)} of {row.trials} trials"
+        out.print(Text(f"{name}: {counted}, {sum(spent.values()):.2f} h spent, {left:.2f} h left"))
+    out.print(Text(f"{total:.1f} core-hours left"))
 
 
 if __name__ == "__main__":
