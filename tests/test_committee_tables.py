@@ -213,6 +213,18 @@ def test_embeddings_that_do_not_fit_in_memory_are_refused(monkeypatch):
     assert committee.embed(COUNTS, batch_size=10).shape == (60, 4)
 
 
+def test_members_with_labels_of_two_types_are_refused():
+    x = np.arange(20.0).reshape(10, 2)
+    members = [LogisticRegression().fit(x, labels) for labels in (np.arange(10) % 2, np.array(["0", "1"] * 5))]
+    for classes in (None, [0, 1, "0", "1"]):
+        with pytest.raises(
+            ValueError, match=r"labels of one type, got text \('1'\) and numbers \(1\); fit them on the same"
+        ):
+            Committee.from_sklearn(members, classes)
+    members[1].classes_ = np.array([False, True])
+    assert Committee.from_sklearn(members).classes == [0, 1]
+
+
 def test_what_is_no_committee_in_a_pipeline():
     single = make_pipeline(columns(), LogisticRegression()).fit(FRAME, Y)
     message = r"got LogisticRegression at the end of the Pipeline; .*`Committee.bootstrap\(estimator, X, y\)`"

@@ -8,7 +8,7 @@ import torch
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
 from batchbalance.errors import DrawMismatchError, FileFormatError
 from batchbalance.networks import mnist_cnn, tabular_mlp
@@ -157,9 +157,28 @@ def test_datasets_and_loaders_give_what_tensors_give(case, tmp_path):
     same(posterior.predict(Items(x, y), batch_size=4), whole)
     same(posterior.predict(DataLoader(Items(x, y), batch_size=5)), whole)
     same(posterior.predict(Stream(x), batch_size=4), whole)
-    dropped = DataLoader(Items(x, y), batch_size=5, drop_last=True)
-    same(posterior.predict(dropped), whole.subset(slice(0, 10)))
-    same(posterior.predict(dropped, path=tmp_path / "p.npy"), whole.subset(slice(0, 10)))
+    made = DataLoader([(x[:6], y[:6]), (x[6:7], y[6:7]), (x[7:], y[7:])], batch_size=None)
+    same(posterior.predict(made), whole)
+    with pytest.raises(ValueError, match="must have a length to be streamed into a file"):
+        posterior.predict(made, path=tmp_path / "p.npy")
+    for dropping in (
+        DataLoader(Items(x, y), batch_size=5, drop_last=True),
+        DataLoader(Stream(x), batch_size=5, drop_last=True),
+        DataLoader(Items(x, y), batch_sampler=BatchSampler(SequentialSampler(x), 5, True)),
+    ):
+        with pytest.raises(ValueError, match=r"must hold every example, got a DataLoader with drop_last=True"):
+            posterior.predict(dropping)
+    same(posterior.predict(DataLoader(Items(x[:10], y[:10]), batch_size=5, drop_last=True)), whole.subset(slice(10)))
+
+
+def test_masked_entries_are_refused(case):
+    _, posterior, _ = case
+    x = data(6, seed=1)[0].numpy()
+    same(posterior.predict(np.ma.masked_array(x)), posterior.predict(x))
+    masked = np.ma.masked_array(x, mask=np.arange(x.size).reshape(x.shape) == 3)
+    for given in (masked, Items(masked, np.arange(6))):
+        with pytest.raises(ValueError, match=r"`inputs` must have no masked entries, got 1; fill or drop them"):
+            posterior.predict(given)
 
 
 def test_streaming_into_a_file(case, tmp_path):

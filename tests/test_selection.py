@@ -35,6 +35,31 @@ def test_the_error_is_estimated_from_the_pool_and_said_so(pool):
     assert "estimated error" in chosen.threshold_source
 
 
+def test_an_accuracy_in_place_of_an_error_is_said(pool):
+    warned = select(pool, 3, validation_error=0.95).warnings
+    assert (
+        "a validation error of 0.95 is worse than guessing among 4 classes; if it is an accuracy, give 1 − 0.95"
+        in warned[0]
+    )
+    for fine in (0.75, 0.05):
+        assert select(pool, 3, validation_error=fine).warnings == ()
+    sure = np.full((30, 4, 40), 0.01 / 39)
+    sure[np.arange(30)[:, None], np.arange(4)[None, :], np.arange(30)[:, None]] = 0.99
+    sure = Predictions.from_probs(
+        np.where(np.arange(4)[None, :, None] == np.arange(30)[:, None, None] % 4, sure[::-1], sure)
+    )
+    assert "far above what the predictions themselves expect" in select(sure, 3, validation_error=0.95).warnings[0]
+
+
+@pytest.mark.parametrize("name", ["exclude", "labelled", "embeddings"])
+def test_masked_entries_are_refused(pool, name):
+    given = np.ma.masked_array(np.arange(400).reshape(200, 2) if name == "embeddings" else np.arange(3))
+    select(pool, 3, strategy="coreset", **{"embeddings": np.eye(200), name: given})
+    given[0] = np.ma.masked
+    with pytest.raises(ValueError, match=f"`{name}` must have no masked entries, got .; fill or drop them"):
+        select(pool, 3, strategy="coreset", **{"embeddings": np.eye(200), name: given})
+
+
 def test_a_reference_set_decides_the_edges(pool):
     reference = Predictions.from_probs(random_probs(50, 12, 4, seed=9))
     chosen = select(pool, 3, reference=reference, threshold=0.5)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from batchbalance.checks import as_tensor, check_dense
+from batchbalance.checks import as_tensor, check_dense, unmasked
 
 Batch = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 Rows = Tensor | slice
@@ -140,7 +140,7 @@ def collated(items: Sequence[Any], padding: int = 0) -> Batch:
     if isinstance(first, list | tuple):
         return as_batch([_stacked(str(i), values, 0, False) for i, values in enumerate(zip(*entries, strict=True))])
     try:
-        return as_batch(default_collate(entries))
+        return as_batch(default_collate([unmasked("`inputs`", entry) for entry in entries]))
     except RuntimeError as error:
         raise ValueError(f"`inputs` must hold items of one shape, got {error}; {PAD_YOURSELF}") from error
 
@@ -149,6 +149,7 @@ PAD_YOURSELF = "use a DataLoader with a `collate_fn` that pads, as transformers.
 
 
 def _stacked(name: str, values: Sequence[Any], padding: int, is_padded: bool) -> Tensor:
+    values = [unmasked(f"`inputs[{name!r}]`", value) for value in values]
     try:
         tensors = [torch.as_tensor(value) for value in values]
     except (TypeError, ValueError, RuntimeError) as error:
@@ -177,6 +178,11 @@ class Examples:
         self._held: Batch | None = None
         self._collate: Callable[[Any], Any] = lambda items: collated(items, padding)
         if isinstance(inputs, DataLoader):
+            if inputs.batch_sampler is None:
+                raise ValueError(
+                    "`inputs` must be read by example here, got a DataLoader with batch_size=None, whose items are "
+                    "batches; give the data set of single examples"
+                )
             if inputs.collate_fn is not default_collate:
                 self._collate = inputs.collate_fn
             inputs = inputs.dataset
@@ -224,7 +230,7 @@ def channels_last(inputs: Tensor) -> Tensor:
 
 def _as_dense(name: str, value: Any) -> Tensor:
     if isinstance(value, np.ndarray):
-        value = as_tensor(np.ascontiguousarray(value), name)
+        value = as_tensor(np.ascontiguousarray(unmasked(name, value)), name)
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
     check_dense(name, value)

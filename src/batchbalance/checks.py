@@ -95,13 +95,22 @@ def check_dense(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} must be dense, got a tensor of layout {tensor.layout}; use its to_dense()")
 
 
+def unmasked(name: str, x: Any) -> Any:
+    """Return what is given, but raise ValueError for a NumPy array with masked entries: all else ignores the mask."""
+    if isinstance(x, np.ma.MaskedArray):
+        if np.ma.is_masked(x):
+            raise ValueError(f"{name} must have no masked entries, got {int(np.ma.getmaskarray(x).sum())}; fill or drop them")
+        return x.data
+    return x
+
+
 def as_tensor(x: Any, name: str = "predictions") -> Tensor:
     """An array of real numbers as a tensor that shares its memory where it can."""
     if isinstance(x, Tensor):
         check_dense(name, x)
         tensor = x.detach()
     elif isinstance(x, np.ndarray) or not hasattr(x, "__dlpack__"):
-        array = np.asarray(x)
+        array = np.asarray(unmasked(name, x))
         if array.dtype.kind not in "fbiu" or array.dtype.itemsize > 8:
             raise ValueError(f"{name} must be real numbers of at most 64 bits, got dtype {array.dtype}")
         if not array.dtype.isnative:
@@ -124,6 +133,7 @@ def compute_dtype(stored: torch.dtype) -> torch.dtype:
 
 def check_indices(name: str, indices: Indices, num_points: int) -> Tensor:
     """Distinct point indices in [0, N), as an int64 tensor in the given order."""
+    indices = unmasked(f"`{name}`", indices)
     try:
         given = torch.as_tensor(sorted(indices) if isinstance(indices, set | frozenset) else indices)
     except (TypeError, ValueError, RuntimeError) as error:

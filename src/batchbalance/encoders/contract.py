@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from batchbalance.checks import unmasked
+
 Vectors = NDArray[np.float32]  # (n, D)
 Kind = Literal["images", "texts", "rows"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -117,7 +119,7 @@ def encoded(encoder: Encoder, batch: Sequence[Any]) -> Vectors:
     given = encoder.encode(batch)
     if isinstance(given, torch.Tensor):
         given = given.detach().cpu().numpy()
-    array = np.asarray(given)
+    array = np.asarray(unmasked(f"what encoder {encoder.name!r} gives", given))
     expected = f"an array of {len(batch)} rows and {encoder.dim or 'D'} columns"
     wrong_dim = encoder.dim is not None and array.shape[1:] != (encoder.dim,)
     if array.ndim != 2 or len(array) != len(batch) or not array.shape[1] or wrong_dim or array.dtype.kind not in "fiub":

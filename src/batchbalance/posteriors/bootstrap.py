@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from batchbalance.checks import check_whole
+from batchbalance.checks import check_whole, unmasked
 from batchbalance.errors import sentence
 from batchbalance.posteriors.rows import as_rows, height, take
 from batchbalance.progress import progress as shown_progress
@@ -145,7 +145,7 @@ def as_labels(labels: Any, num: int) -> Array:
     """(n,) labels, all text or all numbers, none missing."""
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu().numpy()
-    given = np.array(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
+    given = np.array(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(unmasked("`y`", labels))
     if given.ndim != 1:
         raise ValueError(f"`y` must be one label for each row, got shape {given.shape}; pass one column")
     if len(given) != num:

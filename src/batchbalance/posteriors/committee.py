@@ -75,6 +75,12 @@ class Committee(Posterior):
         """
         found = ensemble_of(fitted)
         own = found.classes
+        kinds = {isinstance(label, str): label for labels in own for label in labels.tolist()}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"members must have labels of one type, got text ({kinds[True]!r}) and numbers ({kinds[False]!r}); fit "
+                "them on the same labels"
+            )
         union = np.unique(np.concatenate(own)).tolist() if found.labels is None else found.labels.tolist()
         listed = _listed(classes, union)
         members = [

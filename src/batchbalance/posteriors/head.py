@@ -21,7 +21,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from batchbalance.checks import as_tensor, check_real, check_whole, compute_dtype
+from batchbalance.checks import as_tensor, check_real, check_whole, compute_dtype, unmasked
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors.contract import Posterior
@@ -392,7 +392,7 @@ def _encoded(
     labels: Any, num_classes: int | None, classes: Sequence[Any] | None
 ) -> tuple[Tensor, list[Any] | None, int]:
     """Class numbers of labels, the names of the classes if they have any, and C."""
-    array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(unmasked("`labels`", labels))
     if array.ndim != 1 or array.dtype.kind not in "iuUO":
         raise ValueError(f"`labels` must be (N,) whole numbers or texts, got shape {array.shape}, {array.dtype}")
     if classes is None and array.dtype.kind in "iu":

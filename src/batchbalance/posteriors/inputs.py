@@ -21,11 +21,10 @@ Inputs = Any
 def num_points(inputs: Inputs) -> int | None:
     """How many examples there are; None if only reading them tells."""
     if isinstance(inputs, DataLoader):
-        if isinstance(inputs.dataset, IterableDataset):
+        # Without a batch sampler (batch_size=None) an item is a batch made beforehand, of any number of examples.
+        if isinstance(inputs.dataset, IterableDataset) or inputs.batch_sampler is None:
             return None
-        whole = len(inputs.sampler)  # type: ignore[arg-type]
-        size = inputs.batch_size
-        return whole - whole % size if inputs.drop_last and size else whole
+        return len(inputs.sampler)  # type: ignore[arg-type]
     if isinstance(inputs, Mapping | tuple):
         return num_rows(as_batch(inputs))
     try:
@@ -75,9 +74,16 @@ def batches_of(inputs: Inputs, batch_size: int, *, structured: bool = False, pad
 
 def _check_order(loader: DataLoader[Any]) -> None:
     """Raise ValueError unless a DataLoader is known to read its data set from the first item to the last."""
+    batches = loader.batch_sampler
+    if getattr(batches, "drop_last", False):
+        is_whole = not isinstance(loader.dataset, IterableDataset) and not len(loader.sampler) % batches.batch_size  # type: ignore[arg-type, union-attr]
+        if not is_whole:
+            raise ValueError(
+                "`inputs` must hold every example, got a DataLoader with drop_last=True, which omits the last ones; "
+                "use drop_last=False"
+            )
     if isinstance(loader.dataset, IterableDataset):
         return
-    batches = loader.batch_sampler
     sampler = loader.sampler if type(batches) in (BatchSampler, type(None)) else batches
     inner = batches.sampler if type(batches) is BatchSampler else sampler
     if type(inner) is not SequentialSampler:

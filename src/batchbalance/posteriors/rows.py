@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from batchbalance.checks import check_dense, check_whole
+from batchbalance.checks import check_dense, check_whole, unmasked
 from batchbalance.predictions import spans_of
 
 Rows = slice | np.ndarray
@@ -54,6 +54,7 @@ def as_rows(inputs: Any, name: str = "`inputs`") -> Any:
     if isinstance(inputs, Tensor):
         check_dense(name, inputs)
         inputs = inputs.detach().cpu().numpy()
+    inputs = unmasked(name, inputs)
     if sparse.issparse(inputs):
         inputs = inputs.tocsr()  # the only kind whose rows are cheap
     if not is_rows(inputs):

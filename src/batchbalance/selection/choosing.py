@@ -141,7 +141,8 @@ def _selected(strategy: Strategy, problem: Problem, given: dict[str, Any], budge
             seed=problem.seed,
             upper_bound=choice.upper_bound,
         )
-    warnings = choice.notes + _cover_notes(choice.cover) + _reference_notes(problem.edges)
+    said = _error_notes(problem, given["validation_error"])
+    warnings = choice.notes + said + _cover_notes(choice.cover) + _reference_notes(problem.edges)
     return Selection(strategy, problem.seed, choice, value, problem.edges, source, warnings)
 
 
@@ -167,6 +168,20 @@ def _threshold(
         f"{float(ratio):g} × estimated error {estimate:.4g}, the mean of 1 − (largest mean probability) over the pool"
     )
     return annealed_threshold(estimate, ratio), source
+
+
+def _error_notes(problem: Problem, validation_error: SupportsFloat | None) -> tuple[str, ...]:
+    """Say that an error looks like an accuracy: it is worse than guessing, or far above what the pool expects."""
+    if validation_error is None:
+        return ()
+    error, predictions = float(validation_error), problem.predictions
+    if error > 1 - 1 / predictions.num_classes + 1e-9:
+        found = f"is worse than guessing among {predictions.num_classes} classes"
+    elif error > 0.5 and problem.executor is None and error > 0.5 + unsureness(predictions) / predictions.num_points:
+        found = "is far above what the predictions themselves expect"
+    else:
+        return ()
+    return (f"a validation error of {error:.4g} {found}; if it is an accuracy, give 1 − {error:.4g} instead",)
 
 
 def _choose(strategy: Strategy, problem: Problem) -> Choice:
