@@ -277,3 +277,39 @@ def test_a_mapped_pool_is_read_in_blocks(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     for line in result.stdout.splitlines():
         assert int(line) < 70 * 2**20, result.stdout
+
+
+@pytest.mark.parametrize("gap", [50, 110, 400, 740, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("score", ["margin", "entropy", "least-confidence", "variation-ratio"])
+def test_sure_predictions_keep_their_weights(gap, dtype, score):
+    """However sure all predictions are, a point that is less sure by 4 logits weighs e⁴ times as much."""
+    rng = np.random.default_rng(gap)
+    points, logits = rng.normal(size=(40, 3)), np.zeros((40, 2, 3))
+    logits[:, :, 0] = gap + rng.integers(4, size=(40, 1))
+    pool = Predictions.from_logits(torch.from_numpy(logits).to(dtype))
+    chosen = select(pool, 8, strategy=UHerding(score=score), embeddings=points)
+    gaps = logits[:, 0, 0]
+    weights = np.exp(gap - gaps)
+    if score == "entropy":  # e⁻ᵍ (1 + g) for each of the other classes, as g grows
+        weights *= 1 + gaps
+    value = value_of(points, weights.tolist(), oracles.squared_length(points.tolist(), 8))
+    assert chosen.indices.tolist() == oracles.greedy(value, range(40), 8)
+    assert float(chosen.cover.coverage[-1]) == pytest.approx(value(chosen.indices.tolist()) / weights.sum(), abs=1e-4)
+
+
+@pytest.mark.parametrize("gap", [45, 110, 600])
+@pytest.mark.parametrize("strategy", ["cover-balance", "margin", "entropy", "least-confidence", "cluster-margin"])
+def test_sure_predictions_in_float32_are_still_ranked(gap, strategy):
+    if strategy == "cluster-margin" and gap > 100:
+        pytest.skip("works on mean probabilities in the precision of the predictions")
+    logits = torch.zeros(60, 4, 2)
+    logits[:, :, 0] = gap + 10.0
+    logits[40] -= torch.tensor([10.0, 0.0])
+    needs = {"embeddings": np.eye(60)} if strategy.startswith("c") else {}
+    if strategy == "cover-balance":
+        split = torch.tensor([[9.0, 0], [9, 0], [0, 9], [0, 9]]).expand(5, 4, 2)  # draws that differ elsewhere
+        needs |= {"threshold": 0.1, "reference": Predictions.from_logits(split)}
+    chosen = select(Predictions.from_logits(logits), 1, strategy=strategy, **needs)
+    assert chosen.indices.tolist() == [40]
+    assert not chosen.warnings

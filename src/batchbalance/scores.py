@@ -1,7 +1,8 @@
 """Scores of single points, f(predictions) -> (N,): the classic baselines (section 4, compared methods).
 
 Every score is float64, not negative, and larger for a point that is more worth a label. ``entropy``, ``margin`` and
-``least_confidence`` read only the mean prediction p̄(y) = Σ_s w_s p(y | ω_s); the others tell draws apart.
+``least_confidence`` read only the mean prediction p̄(y) = Σ_s w_s p(y | ω_s); the others tell draws apart. These three
+are computed in logs, and their ``log_`` forms rank points so sure that the score itself is below the smallest float.
 """
 
 from collections.abc import Callable
@@ -20,17 +21,41 @@ ROUNDING = 1e-13  # a difference below this share of what was subtracted is roun
 
 def entropy(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """Entropy of the mean prediction in nats, from 0 to log C."""
-    return _of_means(predictions, bar, lambda means: torch.special.entr(means).sum(dim=-1))
+    return log_entropy(predictions, bar=bar).exp()
+
+
+def log_entropy(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
+    """Logarithm of ``entropy``."""
+
+    def score(ranked: Float[Tensor, "n C"]) -> Float[Tensor, " n"]:
+        others = ranked[:, 1:]
+        rest = others.logsumexp(dim=-1)
+        # −p log p of the most probable class: p is one minus the rest, and −log(1 − r) is r where r is below rounding.
+        surprise = torch.where(rest < -40, rest, (-torch.log1p(-rest.exp())).log())
+        terms = torch.cat([(ranked[:, 0] + surprise).unsqueeze(1), others + (-others).log()], dim=1)
+        return terms.nan_to_num(nan=-torch.inf, neginf=-torch.inf).logsumexp(dim=-1)
+
+    return _log_of_means(predictions, bar, score)
 
 
 def least_confidence(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """One minus the highest mean probability, from 0 to 1 − 1/C."""
-    return _of_means(predictions, bar, lambda means: _others(means).sum(dim=-1))
+    return log_least_confidence(predictions, bar=bar).exp()
+
+
+def log_least_confidence(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
+    """Logarithm of ``least_confidence``."""
+    return _log_of_means(predictions, bar, lambda ranked: ranked[:, 1:].logsumexp(dim=-1))
 
 
 def margin(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """One minus the lead of the most probable class over the second, from 0 to 1; 0 with a single class."""
-    return _of_means(predictions, bar, lambda means: _others(means).sum(dim=-1) + _others(means)[:, :1].sum(dim=-1))
+    return log_margin(predictions, bar=bar).exp()
+
+
+def log_margin(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
+    """Logarithm of ``margin``."""
+    return _log_of_means(predictions, bar, lambda ranked: torch.cat([ranked[:, 1:], ranked[:, 1:2]], 1).logsumexp(1))
 
 
 def variation_ratio(predictions: Predictions, *, votes: bool = False, bar: Bar | None = None) -> Float[Tensor, " N"]:
@@ -51,7 +76,7 @@ def variation_ratio(predictions: Predictions, *, votes: bool = False, bar: Bar |
         labels = chunk.argmax(dim=-1)  # (n, S)
         tally = torch.zeros(len(labels), num_classes, dtype=torch.float64, device=labels.device)
         tally.scatter_add_(1, labels, weights.to(labels.device).expand(labels.shape))
-        scores[rows] = _others(tally).sum(dim=-1)
+        scores[rows] = tally.sort(dim=-1, descending=True).values[:, 1:].sum(dim=-1)
     return scores
 
 
@@ -151,26 +176,24 @@ def above_rounding(difference: Float[Tensor, "..."], scale: Float[Tensor, "..."]
     return torch.where(difference > ROUNDING * scale, difference, 0)
 
 
-def _of_means(
+def _log_of_means(
     predictions: Predictions, bar: Bar | None, score: Callable[[Float[Tensor, "n C"]], Float[Tensor, " n"]]
 ) -> Float[Tensor, " N"]:
-    """A score of the mean probabilities, float64, chunk by chunk; a row that is all on one class is exactly 1 there."""
+    """The log of a score, float64, chunk by chunk, from log mean probabilities with the largest first.
+
+    One minus the largest probability is summed from the others: 1 − max rounds to 0 for every confident point.
+    """
     scores = _empty(predictions)
     for rows, chunk in predictions.chunks(bar=bar):
         # Nothing is subtracted from a mean, so that the precision of the predictions is enough for its sum.
-        mean = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), chunk.exp()).double()
-        scores[rows] = score(mean / mean.sum(dim=-1, keepdim=True))
+        largest = chunk.amax(dim=1).clamp_min(torch.finfo(chunk.dtype).min)  # (n, C); no draw below it underflows alone
+        summed = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), (chunk - largest.unsqueeze(1)).exp())
+        means = summed.double().log() + largest.double()
+        ranked = (means - means.logsumexp(dim=-1, keepdim=True)).sort(dim=-1, descending=True).values
+        scores[rows] = score(ranked)
     return scores
 
 
 def _empty(predictions: Predictions) -> Float[Tensor, " N"]:
     """Room for the scores; pieces of them between large temporary arrays would keep freed memory from going back."""
     return torch.empty(predictions.num_points, dtype=torch.float64, device=predictions.device)
-
-
-def _others(means: Float[Tensor, "n C"]) -> Float[Tensor, "n c"]:
-    """Mean probabilities but the highest, the highest first.
-
-    The rest is summed from small numbers, because 1 − max rounds to 0 for every confident point of a float32 pool.
-    """
-    return means.sort(dim=-1, descending=True).values[:, 1:]

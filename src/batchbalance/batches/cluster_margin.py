@@ -49,8 +49,9 @@ def cluster_margin(
             f"`margin_factor` must leave at most {MAX_CLUSTERED:,} points to cluster, got {margin_factor:g} × "
             f"{batch_size} = {num_kept:,}; lower it or the batch size"
         )
-    top = torch.nn.functional.pad(probs[candidates].double(), (0, 1)).topk(2, dim=1).values
-    scores = (1 - (top[:, 0] - top[:, 1])).cpu()
+    # Summed from small numbers: 1 − (first − second) rounds to 0 for every confident point.
+    others = probs[candidates].double().sort(dim=1, descending=True).values[:, 1:]
+    scores = (others.sum(dim=1) + others[:, :1].sum(dim=1)).cpu()
     kept = scores.sort(descending=True, stable=True).indices[:num_kept]
     clusters = _average_linkage(embeddings[candidates[kept]], num_clusters or batch_size)
     sizes = torch.bincount(clusters)

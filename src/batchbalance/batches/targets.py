@@ -185,6 +185,7 @@ class Targets:
     ) -> None:
         self.cloud = points if isinstance(points, Cloud) else Cloud(points)
         self.weights = weights.to(self.points.device, torch.float64)
+        self._largest_weight = max(float(self.weights.amax()), torch.finfo(torch.float64).tiny)
         self.kernel, self.squared_length = kernel, squared_length
         self.total = float(self.weights.sum())
         self.covered = torch.zeros_like(self.weights)
@@ -253,8 +254,9 @@ class Targets:
         """Upper bounds on gains from upper bounds on κ, float64."""
         so_far = covered.to(self.dtype)
         so_far = torch.where(so_far.double() > covered, so_far.nextafter(torch.zeros_like(so_far)), so_far)
-        gains = (bounds - so_far).clamp_min_(0) @ self.weights.to(self.dtype)
-        return gains.double().cpu() * (1 + self.cloud.rounding(len(self)))
+        shares = (self.weights / self._largest_weight).to(self.dtype)  # weights may be too small for float32
+        gains = (bounds - so_far).clamp_min_(0) @ shares
+        return gains.double().cpu() * self._largest_weight * (1 + self.cloud.rounding(len(self)))
 
     def gains(self, similarities: Float[Tensor, "p T"], covered: Float[Tensor, " T"]) -> Float[Tensor, " p"]:
         """What points of these κ add to F, float64."""

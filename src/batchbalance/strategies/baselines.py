@@ -36,6 +36,12 @@ SCORES = {
     "mean-std": scores.mean_std,
     "variation-ratio": scores.variation_ratio,
 }
+LOG_SCORES = {
+    "entropy": scores.log_entropy,
+    "least-confidence": scores.log_least_confidence,
+    "margin": scores.log_margin,
+    "variation-ratio": scores.log_least_confidence,
+}  # those whose logarithm is known where the score itself is 0 in float64
 ScoreName = Literal["bald", "entropy", "least-confidence", "margin", "mean-std", "variation-ratio"]
 
 

@@ -1,7 +1,6 @@
 """Strategies that cover the pool in the space of embeddings. What they share is ``batches.cover``."""
 
 from abc import abstractmethod
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -21,8 +20,8 @@ from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite
 from batchbalance.batches.targets import Cloud, Kernel, Targets, squared_length
 from batchbalance.batches.typiclust import MAX_CLUSTERS, typiclust
 from batchbalance.seeds import generator
-from batchbalance.strategies.baselines import SCORES, ScoreName, embedding_bytes
-from batchbalance.strategies.connected import BalanceStrategy, single_scores
+from batchbalance.strategies.baselines import LOG_SCORES, SCORES, ScoreName, embedding_bytes
+from batchbalance.strategies.connected import BalanceStrategy
 from batchbalance.strategies.contract import Choice, Problem, Strategy
 
 EMBEDDINGS = frozenset({"embeddings", "labelled_embeddings"})
@@ -166,8 +165,12 @@ class UHerding(CoverStrategy):
     score: ScoreName = "margin"
 
     def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """The score of each."""
-        return SCORES[self.score](problem.predictions.subset(rows))
+        """The score of each, as a share of the largest: scores of sure predictions are below the smallest float."""
+        predictions = problem.predictions.subset(rows)
+        if self.score not in LOG_SCORES:
+            return SCORES[self.score](predictions)
+        logs = LOG_SCORES[self.score](predictions)
+        return (logs - logs.amax().clamp_min(torch.finfo(logs.dtype).min)).exp()  # all 0 where every score is 0
 
 
 class CoverBalance(CoverStrategy, BalanceStrategy):
@@ -179,8 +182,10 @@ class CoverBalance(CoverStrategy, BalanceStrategy):
     needs_predictions: ClassVar[bool] = True
 
     def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """Δ of each on its own."""
-        return single_scores(self.model(problem), replace(problem, candidates=rows, progress=False))
+        """Δ of each on its own, in float64: that of sure predictions is below the smallest float32."""
+        model = self.model(problem)
+        found = [model.scores(rows[span], torch.float64).cpu() for span in model.spans(len(rows))]
+        return torch.cat(found)
 
 
 class TypiClust(Strategy):
