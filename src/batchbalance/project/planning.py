@@ -117,6 +117,18 @@ def next_in_order(
     return questions, drawn if questions else []
 
 
+def spread(questions: Sequence[Question], others: Sequence[Question], seed: int, batch: int) -> list[Question]:
+    """Put `others` among `questions`, at places that a hash of seed and batch decides; both keep their own order.
+
+    People who stop early answer their share of them, and the place of an item does not tell why it was asked.
+    """
+    num_places = len(questions) + len(others)
+    digests = [hashlib.sha256(f"{seed}/place/{batch}/{place}".encode()).digest() for place in range(num_places)]
+    taken = set(sorted(range(num_places), key=digests.__getitem__)[: len(others)])
+    left, right = iter(questions), iter(others)
+    return [next(right if place in taken else left) for place in range(num_places)]
+
+
 def arm_order(ids: Sequence[str], seed: int) -> np.ndarray:
     """(N,) numbers by a hash of seed and id; the random arm goes through the items in their order."""
     digests = (hashlib.sha256(f"{seed}/arm/{name}".encode()).digest()[:8] for name in ids)
@@ -198,7 +210,8 @@ class Planner:
             )
             chosen = [Question(int(row), selection.strategy.name) for row in selection.indices]
         notes = () if selection is None else (*([selection.note] if selection.note else []), *selection.warnings)
-        return Plan((*chosen, *uniform, *audit), tuple(drawn), selection, tuple(notes))
+        questions = spread(spread(chosen, uniform, rules.seed, state.num_batches), audit, rules.seed, state.num_batches)
+        return Plan(tuple(questions), tuple(drawn), selection, tuple(notes))
 
     def _selected(
         self,
