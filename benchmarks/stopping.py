@@ -20,7 +20,8 @@ from batchbalance.cli.app import out, reported_errors
 from batchbalance.files import replacing
 from batchbalance.progress import progress
 from batchbalance.project import stopping
-from batchbalance.project.audit import audit_order, looks
+from batchbalance.project.accuracy import looks_of
+from batchbalance.project.audit import audit_order
 from batchbalance.project.project import Project
 from batchbalance.project.rounds import read_rounds
 from batchbalance.project.stopping import Round
@@ -161,9 +162,7 @@ def rules(target: float, last: int) -> dict[str, Rule]:
 
     def look(record: Record, end: int) -> stopping.Advice:
         seen = record.rounds[: end + 1]
-        totals = [each.audit_total for each in seen]
-        found = looks(totals, [each.audit_correct for each in seen], totals, [each.num_labels for each in seen])
-        return stopping.target_reached(target, found)
+        return stopping.target_reached(target, looks_of(seen, has_test=False))
 
     def agrees(least: float) -> Rule:
         return lambda record, end: stopping.agreement(record.rounds[: end + 1], least)

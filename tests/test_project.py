@@ -350,6 +350,21 @@ def test_kappa_is_that_of_scikit_learn(tmp_path):
     (found,) = project.agreements()
     assert (found.first, found.second, found.num_items) == ("Ann", "Bob", 25)
     assert found.kappa == pytest.approx(cohen_kappa_score(ours[:25], theirs[:25]), abs=1e-12)
+    # Asked again about what they disagreed on, Bob agrees with Ann. That says nothing about how well people agree.
+    project.tell({i: CLASSES[each] for i, each in enumerate(ours[:25])}, "Bob")
+    assert project.agreements() == [found]
+
+
+def test_audit_items_that_people_dispute_are_counted_beside_skipped_ones(tmp_path):
+    project = make(tmp_path, 100, audit=0.5, annotators_per_item=2)
+    names = list(project.ask(30, "Ann"))
+    project.ask(30, "Bob")
+    aside = [name for name, is_aside in zip(names, project.is_audit(names), strict=True) if is_aside]
+    project.tell(dict.fromkeys(names, "ant"), "Ann")
+    project.tell(dict.fromkeys(aside[:4], "bee"), "Bob")
+    counts = project.status().facts.counts
+    assert (counts.audit_disputed, counts.audit_skipped) == (4, 0)
+    assert "0 skipped, 4 disputed; if these are the hard ones, the accuracy looks better" in str(project.status())
 
 
 def test_two_people_ask_at_once_and_never_get_the_same(tmp_path):

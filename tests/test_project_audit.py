@@ -12,9 +12,9 @@ from batchbalance.project.audit import (
     Interval,
     audit_due,
     audit_order,
+    audit_sample,
     calibration,
     clopper_pearson,
-    fixed_set,
     is_audit,
     look_number,
     look_size,
@@ -61,12 +61,56 @@ def test_a_tenth_is_a_tenth():
     assert np.mean(found) == pytest.approx(400, abs=4 * math.sqrt(4000 * 0.09 / 20))
 
 
-def test_the_fixed_set_is_the_audit_set_in_its_order():
-    rows, order = fixed_set(IDS, 1, 0.1), audit_order(IDS, 1)
-    assert set(rows) == set(np.flatnonzero(is_audit(IDS, 1, 0.1)))
-    assert (np.diff(order[rows]) > 0).all()
-    without = fixed_set([str(i) for i in range(6000)], 1, 0.0)
-    assert len(without) == len(set(without)) == 5000
+def plain_sample(order, labelled, settled, sampled, sizes):
+    """The audit labels that count, and of how many items they are a sample, by plain loops."""
+    for size in sorted(sizes, reverse=True):
+        known, counted, is_whole = [], [], True
+        for row in order:
+            if row >= size:
+                continue
+            if row >= min(sizes) and row not in settled:
+                is_whole = False
+            if row in labelled:
+                known.append(row)
+                if is_whole or sampled.get(row, 0) >= size:
+                    counted.append(row)
+        if size == min(sizes) or len(counted) >= 10 or len(counted) == len(known):
+            return counted, size
+    raise AssertionError
+
+
+@given(st.data())
+def test_the_sample_is_uniform_up_to_the_first_added_item_without_its_turn(data):
+    sizes = sorted(data.draw(st.sets(st.integers(1, 60), min_size=1, max_size=3)))
+    rows = data.draw(st.permutations(range(sizes[-1])))
+    order = np.array(rows[: data.draw(st.integers(0, len(rows)))], dtype=np.int64)
+    settled = {int(row) for row in order if data.draw(st.integers(0, 9))}
+    labelled = {row for row in settled if data.draw(st.integers(0, 4))}
+    sampled = {row: data.draw(st.sampled_from(sizes)) for row in settled if data.draw(st.booleans())}
+    sampled = {row: size for row, size in sampled.items() if size > row}
+    found = audit_sample(order, labelled, settled, sampled, sizes)
+    assert (found.rows.tolist(), found.num_first) == plain_sample(order.tolist(), labelled, settled, sampled, sizes)
+
+
+def test_added_items_count_as_soon_as_ten_labels_are_a_sample_of_all():
+    old, new = np.arange(0, 30), np.arange(100, 130)
+    order = np.stack([old, new], axis=1).ravel()  # in turn, as hashes would have it
+    before = audit_sample(order, old, old, {}, [100, 200])
+    assert (before.num_first, before.rows.tolist(), before.num_missing) == (100, old.tolist(), 29)
+    some = [*old, *new[:4]]
+    assert audit_sample(order, some, some, {}, [100, 200]).num_first == 100
+    some = [*old, *new[:5]]
+    found = audit_sample(order, some, some, {}, [100, 200])
+    assert (found.num_first, found.rows.tolist(), found.num_missing) == (200, order[:11].tolist(), 24)
+    skipped = audit_sample(order, some, [*some, 105], {}, [100, 200])
+    assert skipped.rows.tolist() == [*order[:11].tolist(), 6]
+    everybody = audit_sample(order, order, order, {}, [100, 200])
+    assert (len(everybody.rows), everybody.num_first, everybody.num_missing) == (60, 200, 0)
+    brought = audit_sample(
+        order, [*old, *new[20:]], [*old, *new[20:]], dict.fromkeys(new[20:].tolist(), 200), [100, 200]
+    )
+    assert brought.num_first == 200
+    assert brought.rows.tolist() == [0, *new[20:]]
 
 
 @given(st.integers(1, 99), st.integers(0, 5000))
@@ -109,11 +153,18 @@ def test_looks_are_at_10_15_22_33_50():
 def test_only_the_first_round_at_each_size_is_a_look():
     sizes = [4, 9, 11, 12, 14, 16, 21, 34, 40]
     correct = [4, 8, 9, 12, 13, 15, 18, 30, 39]
-    found = looks(sizes, correct, sizes, [10 * size for size in sizes])
+    found = looks(sizes, correct, sizes, [10 * size for size in sizes], [100] * len(sizes))
     assert [(look.number, look.total, look.correct) for look in found] == [(1, 11, 9), (2, 16, 15), (4, 34, 30)]
     assert [look.num_labels for look in found] == [110, 160, 340]
     for look, level in zip(found, (Fraction(5, 200), Fraction(5, 600), Fraction(5, 2000)), strict=True):
         assert look.interval == clopper_pearson(look.correct, look.total, float(level))
+
+
+def test_looks_at_other_items_are_spent_and_not_returned():
+    sizes, about = [10, 16, 16, 4, 11, 23], [100, 100, 100, 200, 200, 200]
+    found = looks(sizes, sizes, sizes, sizes, about)
+    assert [(look.number, look.total) for look in found] == [(3, 11), (5, 23)]
+    assert found[1].interval == clopper_pearson(23, 23, 0.05 / 30)
 
 
 def test_levels_of_all_looks_add_up_to_alpha():

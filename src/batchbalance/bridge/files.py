@@ -97,6 +97,7 @@ def tell_file(
     *,
     id_column: str | None = None,
     label_column: str | None = None,
+    sample: str | None = None,
 ) -> Told:
     """Take in the answers in a file, all of them or, if one is not valid, none.
 
@@ -107,10 +108,11 @@ def tell_file(
         annotator: who answered; where it is omitted, what the file says.
         id_column: of a CSV file.
         label_column: of a CSV file; else the name of the choices or of the question.
+        sample: as ``Project.tell`` takes it.
     """
     path = Path(path)
     if path.suffix.lower() not in JSON_SUFFIXES:
-        return project.tell(path, annotator, id_column=id_column, label_column=label_column)
+        return project.tell(path, annotator, id_column=id_column, label_column=label_column, sample=sample)
     if id_column is not None:
         raise ValueError(f"`id_column` is for CSV files, got {path}; leave it out")
     found = list(_given(path, project, label_column))
@@ -119,7 +121,7 @@ def tell_file(
     if annotator is not None:
         answers = [replace(each, annotator=annotator) for each in answers]
         skips = [(item, annotator) for item, _ in skips]
-    return project.record(answers, with_askers(project, skips))
+    return project.record(answers, with_askers(project, skips), sample=sample)
 
 
 def with_askers(project: Project, skips: Iterable[Skip]) -> list[Skip]:

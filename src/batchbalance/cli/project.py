@@ -237,6 +237,13 @@ def tell_command(
         str | None,
         typer.Option("--label", help="The column of the labels, or the name of the choices in Label Studio."),
     ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            help="For labels that you bring: 'random' if the items are a random sample of all (some measure the model "
+            "at once), 'chosen' if not (all of them train)."
+        ),
+    ] = None,
     allow_imports: Imports = False,
 ) -> None:
     """Take in labels: batch.csv, filled in wholly or in part, or a file of another tool."""
@@ -244,9 +251,10 @@ def tell_command(
         from batchbalance.bridge import tell_file
 
         project = opened(folder, allow_imports=allow_imports)
-        told = tell_file(project, answers, annotator, id_column=id_column, label_column=label_column)
+        told = tell_file(project, answers, annotator, id_column=id_column, label_column=label_column, sample=sample)
         skipped = f", {told.skipped:,} skipped" if told.skipped else ""
         say(f"{told.labelled:,} labelled, {told.corrected:,} corrected, {told.unchanged:,} known already{skipped}")
+        tell_notes([told.sentence()] if told.sentence() else [])
         left = len(project.open_questions(annotator))
         say(f"{len(project.labels):,} labels in all, {left:,} open questions{f' for {annotator}' if annotator else ''}")
         try:

@@ -1,4 +1,4 @@
-"""How well two people agree: Cohen's κ (1960)."""
+"""How well two people agree: Cohen's κ (1960) of their first answers."""
 
 import math
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from batchbalance.project.state import State, Who
+from batchbalance.project.state import ANSWERS, State, Who
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,17 @@ def cohen_kappa(first: Sequence[int], second: Sequence[int]) -> float:
 
 
 def agreements(state: State) -> list[Agreement]:
-    """Of every two people who answered an item both."""
+    """Of every two people who answered an item both, by the first answer of each.
+
+    Disputed items are asked again until people agree, so that later answers agree by design.
+    """
+    firsts: dict[int, dict[Who, int]] = {}
+    for event in state.history():
+        if event.kind in ANSWERS and event.item is not None:
+            firsts.setdefault(event.item, {}).setdefault(event.who, event.value)
     found = []
     for first, second in combinations(state.annotators(), 2):
-        both = [view.answers for view in state.items.values() if first in view.answers and second in view.answers]
+        both = [answers for answers in firsts.values() if first in answers and second in answers]
         if both:
             ours, theirs = [each[first] for each in both], [each[second] for each in both]
             share = sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(both)

@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from batchbalance.checks import check_real
 from batchbalance.errors import UnknownNameError
 from batchbalance.labels import NewEvent, plain
 from batchbalance.project.sheets import Answer, meanings, read_answers
-from batchbalance.project.state import State, Who
+from batchbalance.project.state import AUDIT, ItemView, State, Who
+
+SAMPLES = ("random", "chosen")  # how labels that people bring may have been chosen
 
 MOST_LETTERS = 100  # of a person's name
 
@@ -24,12 +29,27 @@ class Told:
         corrected: answers that took the place of others by the same person.
         unchanged: answers that were there already.
         skipped: items that a person passed over, and had not before.
+        set_aside: audit items among them that nobody was asked: not trained on, and measured by only in their turn.
+        measured: audit items of a random sample, which measure the model from now on.
     """
 
     labelled: int = 0
     corrected: int = 0
     unchanged: int = 0
     skipped: int = 0
+    set_aside: int = 0
+    measured: int = 0
+
+    def sentence(self) -> str:
+        """What became of audit items among the labels; "" if there is nothing to say."""
+        if self.set_aside:
+            return (
+                f"{self.set_aside:,} of these labels are of audit items, which the model never trains on. They measure "
+                "it only once their turn comes. If the labels are a random sample of all items, tell them again with "
+                '`--sample random` (`sample="random"`), and they measure at once; if the items were chosen in some '
+                "other way, with `--sample chosen`, and all of them train."
+            )
+        return f"{self.measured:,} of these labels measure the model; the others train it." if self.measured else ""
 
 
 @dataclass(frozen=True)
@@ -93,8 +113,20 @@ def as_answers(
     return found
 
 
-def answer_events(state: State, rows: Sequence[int], given: Sequence[Answer]) -> tuple[list[NewEvent], Told]:
-    """The events that answers become, given all that came before."""
+def answer_events(
+    state: State, rows: Sequence[int], given: Sequence[Answer], is_audit: NDArray[np.bool_], sample: str | None = None
+) -> tuple[list[NewEvent], Told]:
+    """The events that answers become, given all that came before.
+
+    Args:
+        state: all that came before.
+        rows: of the items.
+        given: their answers.
+        is_audit: (N,) which items are set aside.
+        sample: "random" if the items are a random sample of all items: those of the audit set measure at once.
+            "chosen" if they were chosen in another way: all of them train, and the audit is about the other items. None
+            if nobody says: those of the audit set measure once their turn comes.
+    """
     events, counts = [], {"labelled": 0, "corrected": 0, "unchanged": 0}
     latest: dict[tuple[int, Who], int] = {}
     for row, answer in zip(rows, given, strict=True):
@@ -110,7 +142,25 @@ def answer_events(state: State, rows: Sequence[int], given: Sequence[Answer]) ->
             stored = "labelled" if kind == "unchanged" else kind
             events.append(NewEvent(stored, row, label, answer.annotator, answer.seconds))
         latest[row, answer.annotator] = label
-    return events, Told(**counts)
+    more, counts["set_aside"], counts["measured"] = _sample_events(state, rows, is_audit, sample)
+    return [*events, *more], Told(**counts)
+
+
+def _sample_events(
+    state: State, rows: Sequence[int], is_audit: NDArray[np.bool_], sample: str | None
+) -> tuple[list[NewEvent], int, int]:
+    """What answers are for by how their items were chosen; how many of them are set aside, and how many measure."""
+    if sample not in (None, *SAMPLES):
+        raise UnknownNameError("sample", str(sample), SAMPLES)
+    views = {row: state.items.get(row, ItemView()) for row in dict.fromkeys(rows)}
+    aside = [row for row in views if is_audit[row] and not views[row].is_chosen]
+    if sample is None:
+        return [], sum(not (AUDIT in views[row].reasons or views[row].sampled_of) for row in aside), 0
+    if all(view.reasons for view in views.values()):
+        raise ValueError(f"`sample` must not be given for items that the project asked, got {sample!r}; leave it out")
+    if sample == "chosen":
+        return [NewEvent("chosen", row) for row in views], 0, 0
+    return [NewEvent("sampled", row, {"of": state.sizes[-1]}) for row in aside], 0, len(aside)
 
 
 def class_number(classes: Sequence[str], label: str, where: str = "") -> int:

@@ -2,7 +2,8 @@
 
 An item belongs to it by a hash of the seed and its id, so on every system, and for items that are added later, it is
 decided before any model has seen them. They are asked in the order of the same hash, so those that have labels are
-uniform among all items. Models never train on them.
+uniform among all items. Models never train on them. After items were added, their audit items come first, until the
+sample is uniform among all items again.
 
 Intervals are Clopper and Pearson's (1934). Somebody who looks after every batch and stops at the first good interval
 takes the luckiest of many, each of another model; what advises to stop looks at a few sizes only, the t-th at level
@@ -11,7 +12,7 @@ takes the luckiest of many, each of another model; what advises to stop looks at
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -88,14 +89,55 @@ def is_audit(ids: Sequence[str], seed: int, share: float) -> NDArray[np.bool_]:
     return audit_order(ids, seed) < check_unit("share", share)
 
 
-def fixed_set(ids: Sequence[str], seed: int, share: float) -> NDArray[np.int64]:
-    """Rows on which successive models are compared: the audit items in the order they are asked, at most 5,000.
+@dataclass(frozen=True, eq=False)
+class AuditSample:
+    """Audit items with a label that are a uniform sample of some items.
 
-    Without an audit set, the 5,000 items that would come first.
+    Attributes:
+        rows: (n,) those items, in the order of the audit.
+        num_first: what they are a sample of: so many items, in the order they were added.
+        num_missing: audit items of later additions that must be answered before all audit labels count.
     """
-    order = audit_order(ids, seed)
-    rows = np.flatnonzero(order < share) if share else np.arange(len(order))
-    return rows[np.argsort(order[rows], kind="stable")][:FIXED_SET]
+
+    rows: NDArray[np.int64]
+    num_first: int
+    num_missing: int
+
+
+def audit_sample(
+    order: NDArray[np.int64],
+    labelled: Iterable[int],
+    settled: Iterable[int],
+    sampled: Mapping[int, int],
+    sizes: Sequence[int],
+) -> AuditSample:
+    """Return the audit labels that are a uniform sample of all items; while these are too few, of the earlier ones.
+
+    Audit items are asked in the order of their hashes, those of added items too. So labels are a uniform sample of all
+    items up to the first added item of the audit that has not had its turn. From ten such labels on they count.
+
+    Args:
+        order: (A,) rows of the audit set, in the order of their hashes.
+        labelled: rows that have a label, and had their turn or came with a random sample.
+        settled: rows that had their turn and were answered or skipped.
+        sampled: for rows that came with a random sample, of how many items it was one.
+        sizes: how many items there were after each addition, rising.
+    """
+    has_label, is_settled = np.isin(order, list(labelled)), np.isin(order, list(settled))
+    sampled_of = np.array([sampled.get(row, 0) for row in order.tolist()], dtype=np.int64)
+    num_missing = None
+    for size in reversed(sizes):
+        inside = order < size
+        missing = np.flatnonzero(inside & (order >= sizes[0]) & ~is_settled)
+        has_turn = np.arange(len(order)) < (missing[0] if len(missing) else len(order))
+        known = has_label & inside
+        counted = known & (has_turn | (sampled_of >= size))
+        if num_missing is None:
+            last = np.flatnonzero(known & ~counted)
+            num_missing = int((missing < last[-1]).sum()) if len(last) else 0
+        if size == sizes[0] or counted.sum() >= FIRST_LOOK or counted.sum() == known.sum():
+            break
+    return AuditSample(order[counted], size, num_missing or 0)
 
 
 def audit_due(share: float, asked_so_far: int, audit_asked: int) -> int:
@@ -134,27 +176,38 @@ def look_size(number: int) -> int:
 
 
 def looks(
-    sizes: Sequence[int], correct: Sequence[int], totals: Sequence[int], num_labels: Sequence[int], alpha: float = ALPHA
+    sizes: Sequence[int],
+    correct: Sequence[int],
+    totals: Sequence[int],
+    num_labels: Sequence[int],
+    about: Sequence[int],
+    alpha: float = ALPHA,
 ) -> list[Look]:
     """The looks among the rounds of a project: the first round at or above each size that is due.
 
     What a round between two looks shows is never used: each has another model, and the luckiest would decide. A round
-    that passes several sizes at once is one look, at the level of the last.
+    that passes several sizes at once is one look, at the level of the last. Looks at other items, before some were
+    added, are not returned, but their levels are spent: the first look at all items has the number after theirs.
 
     Args:
-        sizes: for each round, what decides whether a look is due, never falling: audit labels at the time; for a
-            test set, which has all its labels from the beginning, training labels.
+        sizes: for each round, what decides whether a look is due: audit labels at the time; for a test set, which has
+            all its labels from the beginning, training labels.
         correct: right answers of the round's model at the time.
         totals: of so many.
         num_labels: what it was trained on.
+        about: how many items the labels were a sample of.
         alpha: the probability that the interval of any look misses.
     """
     found: list[Look] = []
-    for size, right, total, trained in zip(sizes, correct, totals, num_labels, strict=True):
-        number = look_number(size)
-        if total and number > (found[-1].number if found else 0):
+    spent = last = 0  # numbers of the last look at other items, and of the last look
+    for i, (size, right, total) in enumerate(zip(sizes, correct, totals, strict=True)):
+        if i and about[i] != about[i - 1]:
+            found, spent = [], last
+        number = spent + look_number(size)
+        if total and number > last:
+            last = number
             interval = clopper_pearson(right, total, alpha / (number * (number + 1)))
-            found.append(Look(number, total, right, interval, trained))
+            found.append(Look(number, total, right, interval, num_labels[i]))
     return found
 
 

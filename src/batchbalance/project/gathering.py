@@ -12,6 +12,7 @@ from batchbalance.project.exporting import DISPUTED, SKIPPED, state_of
 from batchbalance.project.label_errors import Duplicates, cross_validated_error, duplicates, likely_errors
 from batchbalance.project.learning import Learning
 from batchbalance.project.model import Trained, class_probs
+from batchbalance.project.planning import set_aside
 from batchbalance.project.rounds import read_rounds
 from batchbalance.project.settings import Settings
 from batchbalance.project.state import ANSWERS, AUDIT, RANDOM, State
@@ -46,7 +47,7 @@ class Gathering:
         """All of them; trains a model if there is none of these labels yet."""
         settings, learning = self._settings, self._learning
         model = learning.trained(state, vectors)
-        fixed = learning.fixed_rows()
+        fixed = learning.fixed_rows(state)
         audit, truth = learning.audit_labels(state)
         known = dict(zip(audit.tolist(), truth.tolist(), strict=True))
         answers = [event for event in state.history() if event.kind in ANSWERS]
@@ -66,6 +67,8 @@ class Gathering:
             target=settings.target_accuracy,
             budget=settings.budget,
             cost=None if settings.data.cost is None else self._cost(state),
+            num_first=state.tests_of if state.tests else learning.audit_sample(state).num_first,
+            num_missing=learning.audit_sample(state).num_missing,
             random_arm=settings.random_arm,
             arm=self._arm(state, vectors, model) if settings.random_arm and model is not None else None,
             hardest=() if model is None else self._hardest(state, vectors, model),
@@ -76,7 +79,7 @@ class Gathering:
         )
 
     def _counts(self, state: State) -> Counts:
-        aside, views = self._store.is_audit, state.items
+        aside, views = set_aside(state, self._store), state.items
         became = {row: state_of(view) for row, view in views.items()}
         labels = state.labels()
         is_open = [row for row, view in views.items() if view.open and row not in labels]
@@ -92,6 +95,8 @@ class Gathering:
             audit_asked=len(state.asked_for(AUDIT)),
             audit_labelled=len(self._learning.audit_labels(state)[0]),
             audit_skipped=sum(each == SKIPPED and bool(aside[row]) for row, each in became.items()),
+            audit_disputed=sum(each == DISPUTED and bool(aside[row]) for row, each in became.items()),
+            chosen=len(state.chosen()),
         )
 
     def _cost(self, state: State) -> float:
@@ -153,7 +158,7 @@ class Gathering:
     def _duplicates(self, state: State) -> Duplicates:
         labels = state.labels()
         told = [labels.get(row) for row in range(self._store.num_items)]
-        return duplicates(self._store.digests(), told, self._store.is_audit)
+        return duplicates(self._store.digests(), told, set_aside(state, self._store))
 
     def _shown(self, rows: list[int]) -> list[Shown]:
         kind = self._settings.data.kind

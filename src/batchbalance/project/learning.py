@@ -18,11 +18,11 @@ from batchbalance.files import archived_arrays, replacing
 from batchbalance.posteriors import BayesianHead, Fitted, Posterior, load_posterior
 from batchbalance.progress import progress
 from batchbalance.project import rounds
-from batchbalance.project.audit import FIXED_SET, audit_order
+from batchbalance.project.audit import FIXED_SET, AuditSample, audit_order, audit_sample
 from batchbalance.project.audit import validation_error as audited_error
 from batchbalance.project.label_errors import cross_validated, cross_validated_error
 from batchbalance.project.model import Trained, can_refit, class_probs, class_votes, model_fit, trained
-from batchbalance.project.planning import training_rows
+from batchbalance.project.planning import set_aside, training_rows
 from batchbalance.project.settings import Settings
 from batchbalance.project.state import AUDIT, State
 from batchbalance.project.stopping import Round
@@ -63,6 +63,7 @@ class Learning:
     def __init__(self, folder: Path, store: ProjectStore, settings: Settings, *, show: bool = False) -> None:
         self._folder, self._store, self._settings, self._progress = folder, store, settings, show
         self._last: tuple[str, Trained] | None = None
+        self._order: tuple[int, np.ndarray] | None = None
 
     def training_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """Rows and classes to train on: all labels but those of the audit set and of the test set."""
@@ -107,18 +108,49 @@ class Learning:
         random = np.random.default_rng(derived_seed(self._settings.seed, "unlabelled"))
         return np.sort(random.choice(rows, MAX_UNLABELLED, replace=False))
 
-    def fixed_rows(self) -> np.ndarray:
-        """Rows on which successive models are compared: the audit set in the order it is asked, or a part of all."""
-        is_audit = self._store.is_audit
-        rows = np.flatnonzero(is_audit) if is_audit.any() else np.arange(self._store.num_items)
-        order = audit_order(self._store.ids(rows.tolist()), self._settings.seed)
-        return rows[np.argsort(order, kind="stable")][:FIXED_SET]
+    def fixed_rows(self, state: State) -> np.ndarray:
+        """Rows on which successive models are compared: the audit set in the order it is asked, or a part of all.
+
+        Audit items of a random sample that somebody brought come first, because they have labels.
+        """
+        rows = self._audit_order(state) if self._store.is_audit.any() else self._ordered(range(self._store.num_items))
+        is_late = np.array([not state.items[x].sampled_of if x in state.items else True for x in rows.tolist()])
+        return rows[np.argsort(is_late, kind="stable")][:FIXED_SET]
+
+    def audit_sample(self, state: State) -> AuditSample:
+        """Audit items with a label that count by now, and what they are a sample of."""
+        labels, views = state.labels(), state.items
+        turns = [row for row in views if AUDIT in views[row].reasons]
+        sampled = {row: view.sampled_of for row, view in views.items() if view.sampled_of}
+        return audit_sample(
+            self._audit_order(state),
+            [row for row in {*turns, *sampled} if row in labels],
+            [*state.tests, *(row for row in {*turns, *sampled} if views[row].answers or views[row].skipped)],
+            sampled,
+            state.sizes,
+        )
+
+    def num_measured(self, state: State) -> int:
+        """How many items the audit labels that count are a sample of."""
+        num_first = self.audit_sample(state).num_first
+        return num_first - sum(row < num_first for row in state.chosen())
 
     def audit_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and classes of audit items that were asked in their turn and have a label."""
-        labels = state.labels()
-        rows = [row for row in state.asked_for(AUDIT) if row in labels]
-        return np.array(rows, dtype=np.int64), np.array([labels[row] for row in rows], dtype=np.int64)
+        """Rows and classes of the audit items that count by now."""
+        labels, rows = state.labels(), self.audit_sample(state).rows
+        return rows, np.array([labels[row] for row in rows.tolist()], dtype=np.int64)
+
+    def _audit_order(self, state: State) -> np.ndarray:
+        """Rows of the audit set in the order in which they are asked."""
+        num_items = self._store.num_items
+        if self._order is None or self._order[0] != num_items:
+            self._order = num_items, self._ordered(np.flatnonzero(self._store.is_audit).tolist())
+        rows = self._order[1]
+        return rows[set_aside(state, self._store)[rows]]
+
+    def _ordered(self, rows: Sequence[int]) -> np.ndarray:
+        order = np.argsort(audit_order(self._store.ids(rows), self._settings.seed), kind="stable")
+        return np.array(rows, dtype=np.int64)[order]
 
     def validation_error(self, state: State, vectors: np.ndarray, model: Trained) -> float | None:
         """ε: of the audit labels if there are 20, else cross-validated."""
@@ -158,9 +190,9 @@ class Learning:
 
     def _record(self, state: State, vectors: np.ndarray, model: Trained) -> None:
         """Keep what a new model says about the fixed set."""
-        if rounds.has_round(self._folder, state.last_answer):
+        if rounds.has_round(self._folder, state.last_change):
             return
-        rows = self.fixed_rows()
+        rows = self.fixed_rows(state)
         predicted = class_probs(model.posterior, vectors[rows]).argmax(axis=1)
         audit, truth = self.audit_labels(state)
         said = dict(zip(rows.tolist(), predicted.tolist(), strict=True))
@@ -172,8 +204,9 @@ class Learning:
         tests = list(state.tests)
         tested = class_probs(model.posterior, vectors[tests]).argmax(axis=1) if tests else np.zeros(0, dtype=np.int64)
         right = int((tested == np.array(list(state.tests.values()))).sum()) if tests else 0
-        found = Round(len(model.rows), rounds.now(), predicted, correct, len(audit), right, len(tests))
-        rounds.save_round(self._folder, state.last_answer, found, rows)
+        about = state.tests_of if tests else self.num_measured(state)
+        found = Round(len(model.rows), rounds.now(), predicted, correct, len(audit), right, len(tests), about)
+        rounds.save_round(self._folder, state.last_change, found, rows)
 
     def _key(self, rows: np.ndarray, labels: np.ndarray, num_classes: int) -> str:
         """Another text as soon as the model may be another one."""

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from batchbalance.errors import FileFormatError, MissingExtraError
 from batchbalance.markup import page, table
+from batchbalance.project.accuracy import ONE_LOOK, Accuracy
 from batchbalance.project.charts import curve_chart, steps_chart
-from batchbalance.project.status import ONE_LOOK, Accuracy, Shown, Status
+from batchbalance.project.status import Shown, Status
 
 THUMBNAIL, QUALITY = 240, 80  # pixels of the longer side; of a JPEG
 SHOWN_TEXT = 600  # characters of a text on a contact sheet
@@ -127,7 +128,7 @@ def _headline(status: Status) -> Iterator[str]:
         yield "<p>The accuracy is not known yet.</p>"
         return
     percent = [f"{100 * each:.0f} %" for each in (found.value, found.interval.low, found.interval.high)]
-    yield f'<p class="large">{percent[0]} accuracy</p>'
+    yield f'<p class="large">{percent[0]} accuracy{f" {found.about}" if found.about else ""}</p>'
     yield (
         f'<p class="text">between {percent[1]} and {percent[2]} with 95 % confidence, {ONE_LOOK}: '
         f"{found.correct} of {found.total} {found.source} labels are predicted right by the model of "

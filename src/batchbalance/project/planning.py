@@ -81,9 +81,17 @@ def is_free(state: State, row: int, who: Who) -> bool:
     return row not in state.tests and (view is None or not (view.answers or view.open or who in view.skipped))
 
 
+def set_aside(state: State, store: ProjectStore) -> np.ndarray:
+    """(N,) which items measure the model: the audit set, without labels that somebody brought as chosen."""
+    aside = store.is_audit.copy()
+    aside[state.chosen()] = False
+    return aside
+
+
 def training_rows(state: State, store: ProjectStore) -> np.ndarray:
     """(L,) rows to train on: all that have a label, but for the audit set and the test set."""
-    found = [row for row in state.labels() if not store.is_audit[row] and row not in state.tests]
+    aside = set_aside(state, store)
+    found = [row for row in state.labels() if not aside[row] and row not in state.tests]
     return np.array(found, dtype=np.int64)
 
 
@@ -191,7 +199,9 @@ class Planner:
         asked, audit_asked = state.num_asked(), len(state.asked_for(AUDIT))
         num_audit = min(audit_due(rules.audit, asked + count, audit_asked), count) if rules.audit else 0
         num_audit = max(num_audit, count - others)
-        audit, drawn = next_in_order(state, self._order(AUDIT), AUDIT, free, num_audit) if num_audit else ([], [])
+        aside = set_aside(state, store)
+        order = [row for row in self._order(AUDIT) if aside[row]]
+        audit, drawn = next_in_order(state, order, AUDIT, free, num_audit) if num_audit else ([], [])
         uniform: list[Question] = []
         left = count - len(audit)
         if rules.random_arm and left:

@@ -210,6 +210,7 @@ class Project(ReadableProject):
         *,
         id_column: str | None = None,
         label_column: str | None = None,
+        sample: str | None = None,
     ) -> Told:
         """Take in labels, all of them or, if one is not valid, none.
 
@@ -222,15 +223,19 @@ class Project(ReadableProject):
             seconds: how long an answer took, or that of each id.
             id_column: of the file; `id` if omitted.
             label_column: of the file; `label` if omitted.
+            sample: how items that the project did not ask were chosen. "random": they are a random sample of all
+                items, and those of the audit set measure the model at once. "chosen": they were chosen in another way;
+                all of them train, and the accuracy is about the other items. If omitted, labels of audit items wait
+                for their turn; `Told.set_aside` counts them.
 
         Raises:
-            ValueError: if an id is not there.
+            ValueError: if an id is not there, or `sample` is given for items that the project asked.
             UnknownNameError: if a label is none of the classes.
         """
         given = as_answers(answers, check_name(annotator), seconds, id_column, label_column)
         rows = [self._row_at(each.where, each.id) for each in given]
         with self._writing() as state:
-            events, told = answer_events(state, rows, given)
+            events, told = answer_events(state, rows, given, self._store.is_audit, sample)
             self._store.log.append(events)
         return told
 
@@ -250,7 +255,11 @@ class Project(ReadableProject):
         return self.tell({name: label}, who)
 
     def record(
-        self, answers: Sequence[sheets.Answer], skips: Sequence[tuple[Any, str | None]] = (), note: Any = None
+        self,
+        answers: Sequence[sheets.Answer],
+        skips: Sequence[tuple[Any, str | None]] = (),
+        note: Any = None,
+        sample: str | None = None,
     ) -> Told:
         """Take in what another tool collected, all of it or, if something is not valid, nothing.
 
@@ -259,11 +268,13 @@ class Project(ReadableProject):
             skips: ids, and who passed each over; one that was passed over or answered by that person already counts
                 as known.
             note: what to remember with it, in the same transaction: an event of the kind "recorded".
+            sample: as `tell` takes it.
         """
         rows = [self._row_at(each.where, each.id) for each in answers]
         passed = [(self.row_of(name), check_name(who)) for name, who in dict.fromkeys(skips)]
         with self._writing() as state:
-            events, told = answer_events(state, rows, [replace(x, annotator=check_name(x.annotator)) for x in answers])
+            named = [replace(x, annotator=check_name(x.annotator)) for x in answers]
+            events, told = answer_events(state, rows, named, self._store.is_audit, sample)
             views = {row: state.items.get(row, ItemView()) for row, _ in passed}
             new = [(row, who) for row, who in passed if who not in {*views[row].skipped, *views[row].answers}]
             events += [NewEvent("skipped", row, who=who) for row, who in new]

@@ -128,7 +128,8 @@ class ReadableProject(OpenProject):
 
     def is_audit(self, ids: Iterable[Any]) -> list[bool]:
         """Which items are set aside to measure by: to be asked without a guess."""
-        return [bool(self._store.is_audit[self.row_of(name)]) for name in ids]
+        views = ((self.row_of(name), self.view(name)) for name in ids)
+        return [bool(self._store.is_audit[row]) and not (view.is_chosen and view.answers) for row, view in views]
 
     def is_told(self, name: Any, label: Any, annotator: str | None = None) -> bool:
         """Whether this is a person's latest answer."""

@@ -24,7 +24,7 @@ def save_round(folder: Path, key: int, found: Round, rows: np.ndarray) -> None:
     content = {
         "num_labels": found.num_labels, "when": found.when, "rows": rows.tolist(),
         "predicted": found.predicted.tolist(), "audit": [found.audit_correct, found.audit_total],
-        "test": [found.test_correct, found.test_total],
+        "test": [found.test_correct, found.test_total], "about": found.about,
     }  # fmt: skip
     with replacing(folder / FOLDER / f"{key:09d}.json") as temporary:
         temporary.write_text(json.dumps(content), encoding="ascii")
@@ -48,7 +48,8 @@ def _round(path: Path, place: dict[int, int]) -> Round:
         for row, said in zip(content["rows"], content["predicted"], strict=True):
             if row in place:
                 predicted[place[row]] = said
-        return Round(int(content["num_labels"]), float(content["when"]), predicted, *content["audit"], *content["test"])
+        counts = (*content["audit"], *content["test"], content["about"])
+        return Round(int(content["num_labels"]), float(content["when"]), predicted, *counts)
     except (ValueError, KeyError, TypeError) as error:
         raise FileFormatError(f"{path} is damaged; delete it: the model of that time is then not counted") from error
 

@@ -39,6 +39,8 @@ class ItemView:
         flags: notes of those who flagged it.
         comments: other notes.
         seconds: how long answers took, all together.
+        sampled_of: of how many items it came in a random sample that somebody brought; 0 if it did not.
+        is_chosen: whether somebody brought its label as one of items that they chose.
     """
 
     answers: dict[Who, int] = field(default_factory=dict)
@@ -52,6 +54,8 @@ class ItemView:
     flags: list[Note] = field(default_factory=list)
     comments: list[Note] = field(default_factory=list)
     seconds: float = 0.0
+    sampled_of: int = 0
+    is_chosen: bool = False
 
     @property
     def label(self) -> int | None:
@@ -101,6 +105,10 @@ class ItemView:
             self.flags.append(Note(who, event.time, str(event.value)))
         elif event.kind == "commented":
             self.comments.append(Note(who, event.time, str(event.value)))
+        elif event.kind == "sampled":
+            self.sampled_of = event.value["of"]
+        elif event.kind == "chosen":
+            self.is_chosen = True
 
 
 class State:
@@ -113,14 +121,17 @@ class State:
         num_events: how many events were taken in.
         num_batches: how often new questions were chosen.
         label_batches: how often they had been when the last answer came.
-        last_answer: the number of the last event that changed an answer.
+        last_change: the number of the last event that changed an answer, the items, or what an answer is for.
+        sizes: how many items there were after each addition.
+        tests_of: how many there were when the test set was last changed.
     """
 
     def __init__(self) -> None:
         self.classes: list[str] = []
         self.tests: dict[int, int] = {}
         self.items: dict[int, ItemView] = {}
-        self.num_events = self.num_batches = self.label_batches = self.last_answer = 0
+        self.sizes: list[int] = []
+        self.num_events = self.num_batches = self.label_batches = self.last_change = self.tests_of = 0
         self._events: list[Event] = []
         self._by_item: dict[int, list[Event]] = {}
         self._undone: set[int] = set()
@@ -137,7 +148,9 @@ class State:
             elif event.kind == "class renamed":
                 self.classes[event.value["class"]] = event.value["name"]
             elif event.kind == "tested" and event.item is not None:
-                self.tests[event.item] = event.value
+                self.tests[event.item], self.tests_of = event.value, self.sizes[-1]
+            elif event.kind == "items added":
+                self.sizes.append(event.value["first"] + event.value["count"])
             elif event.kind == "undone":
                 self._undo(events[event.value - 1])
             elif event.item is not None:
@@ -146,7 +159,9 @@ class State:
             if event.batch is not None:
                 self.num_batches = max(self.num_batches, event.batch + 1)
             if event.kind in (*ANSWERS, "undone"):
-                self.label_batches, self.last_answer = self.num_batches, event.number
+                self.label_batches = self.num_batches
+            if event.kind in (*ANSWERS, "undone", "items added", "sampled", "chosen"):
+                self.last_change = event.number
 
     def _undo(self, event: Event) -> None:
         self._undone.add(event.number)
@@ -162,6 +177,10 @@ class State:
         """The class of each labelled row, in the order of rows."""
         found = {row: view.label for row, view in self.items.items()}
         return {row: found[row] for row in sorted(found) if found[row] is not None}  # type: ignore[misc]
+
+    def chosen(self) -> list[int]:
+        """Rows whose labels somebody brought as those of items that they chose: they train and never measure."""
+        return [row for row, view in self.items.items() if view.is_chosen and view.answers]
 
     def open_questions(self, who: Who, wanted: int) -> list[int]:
         """Rows that a person was asked and that still want an answer, oldest question first."""

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchbalance.project import stopping
+from batchbalance.project.accuracy import ONE_LOOK, Accuracy, curve_on_audit, curve_on_test, looks_of, told_accuracy
 from batchbalance.project.arm import ArmComparison
-from batchbalance.project.audit import ALPHA, Calibration, Interval, Look, calibration, clopper_pearson, looks
+from batchbalance.project.audit import Calibration, Look, calibration
 from batchbalance.project.label_errors import Duplicates
 from batchbalance.project.stopping import UNKNOWN, Advice, Forecast, Round
 
-ONE_LOOK = "for one look"
 NUM_ON_CURVE = 6  # models of the curve that the table shows
 NO_AUDIT = (
     "No audit set (--audit 0): the accuracy cannot be known, since the labels were chosen by the model itself; nor can "
@@ -98,6 +98,8 @@ class Counts:
         audit_asked: audit items asked.
         audit_labelled: audit items with a label.
         audit_skipped: audit items skipped: if they are the hard ones, the accuracy looks better than it is.
+        audit_disputed: audit items whose annotators tie; likewise.
+        chosen: with labels that somebody brought as chosen; they train and never measure.
     """
 
     items: int = 0
@@ -111,6 +113,8 @@ class Counts:
     audit_asked: int = 0
     audit_labelled: int = 0
     audit_skipped: int = 0
+    audit_disputed: int = 0
+    chosen: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +136,9 @@ class Facts:
         target: the accuracy that is wanted, or None.
         budget: the labels, or the cost, that may be spent, or None.
         cost: of the labels so far; None without a column of cost.
+        num_first: how many items, in the order they were added, the audit labels or the test set are a sample of; all
+            if None.
+        num_missing: audit items of added ones that must be answered before all audit labels count.
         random_arm: share of uniform labels; 0 for none.
         arm: the comparison of the two heads, or None if there are too few labels.
         hardest: items that the model is least sure about.
@@ -154,6 +161,8 @@ class Facts:
     target: float | None = None
     budget: float | None = None
     cost: float | None = None
+    num_first: int | None = None
+    num_missing: int = 0
     random_arm: float = 0.0
     arm: ArmComparison | None = None
     hardest: tuple[Hard, ...] = ()
@@ -161,30 +170,6 @@ class Facts:
     duplicates: Duplicates = field(default_factory=Duplicates)
     annotators: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """The accuracy of one model.
-
-    Attributes:
-        num_labels: what it was trained on.
-        correct: right answers.
-        total: of so many.
-        interval: Clopper and Pearson's 95 %, for one look.
-        source: "audit" or "test".
-    """
-
-    num_labels: int
-    correct: int
-    total: int
-    interval: Interval
-    source: str
-
-    @property
-    def value(self) -> float:
-        """The share of right answers."""
-        return self.correct / self.total
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,22 +239,28 @@ def status_of(facts: Facts) -> Status:
     truth = np.asarray(facts.audit_labels) if facts.audit_share else np.zeros(0, dtype=np.int64)
     audited = np.flatnonzero(truth != UNKNOWN)
     predicted = np.array([each.predicted[audited] for each in rounds]).reshape(len(rounds), len(audited))
-    throughout = (predicted != UNKNOWN).all(axis=0)  # items that were there from the first model on
     is_right = predicted == truth[audited]
     has_test = any(each.test_total for each in rounds)
-    found = stopping.forecast([each.num_labels for each in rounds], is_right[:, throughout])
-    counted = _looks(rounds, has_test)
+    is_about_all = facts.num_first in (None, facts.counts.items)
+    # Models from before items were added are compared with none that speaks of all items.
+    current = [i for i, each in enumerate(rounds) if (each.predicted != UNKNOWN).all()]
+    found = stopping.forecast([rounds[i].num_labels for i in current], is_right[current]) if is_about_all else None
+    about = _about(facts, has_test)
+    counted = looks_of(rounds, has_test)
     spent = facts.counts.asked if facts.cost is None else facts.cost
+    target = stopping.target_reached(facts.target, counted, "training labels" if has_test else "audit labels")
+    if facts.target is not None and not is_about_all:
+        target = Advice("target", "cannot tell", f"The target is {facts.target:.2f}. {_not_about_all(facts, has_test)}")
     advice = (
-        stopping.agreement(rounds),
-        stopping.label_change(rounds),
-        stopping.target_reached(facts.target, counted, "training labels" if has_test else "audit labels"),
+        stopping.agreement([rounds[i] for i in current]),
+        stopping.label_change([rounds[i] for i in current]),
+        target,
         stopping.budget_spent(facts.budget, spent, "labels" if facts.cost is None else "units of cost"),
         stopping.worth_it(found),
     )
     return Status(
         facts,
-        _test_curve(rounds) if has_test else _audit_curve(rounds, predicted, is_right),
+        curve_on_test(rounds, about) if has_test else curve_on_audit(rounds, predicted, is_right, about),
         tuple(counted),
         calibration(np.asarray(facts.confidence)[audited], is_right[-1]) if rounds else None,
         found,
@@ -278,49 +269,40 @@ def status_of(facts: Facts) -> Status:
     )
 
 
-def _audit_curve(rounds: tuple[Round, ...], predicted: NDArray[Any], is_right: NDArray[Any]) -> tuple[Accuracy, ...]:
-    """Every model on the audit labels of today, as far as the items were there."""
-    totals = (predicted != UNKNOWN).sum(axis=1)
-    found = zip(rounds, is_right.sum(axis=1), totals, strict=True)
-    return tuple(_accuracy(each.num_labels, int(right), int(total), "audit") for each, right, total in found if total)
+def _about(facts: Facts, has_test: bool) -> str:
+    """What the audit labels, or the test set, are a sample of; "" for all items."""
+    counts = facts.counts
+    if facts.num_first is not None and facts.num_first < counts.items:
+        return f"of the first {facts.num_first:,} items only, not of the {counts.items - facts.num_first:,} added since"
+    is_part = counts.chosen and not has_test
+    return f"of all items but the {counts.chosen:,} whose labels were brought as chosen" if is_part else ""
 
 
-def _test_curve(rounds: tuple[Round, ...]) -> tuple[Accuracy, ...]:
-    found = [each for each in rounds if each.test_total]
-    return tuple(_accuracy(each.num_labels, each.test_correct, each.test_total, "test") for each in found)
-
-
-def _accuracy(num_labels: int, correct: int, total: int, source: str) -> Accuracy:
-    return Accuracy(num_labels, correct, total, clopper_pearson(correct, total), source)
-
-
-def _looks(rounds: tuple[Round, ...], has_test: bool) -> list[Look]:
-    trained = [each.num_labels for each in rounds]
+def _not_about_all(facts: Facts, has_test: bool) -> str:
+    """Why the accuracy on all items is not known yet, and what to do."""
+    added = facts.counts.items - (facts.num_first or 0)
+    what = f"The accuracy on all {facts.counts.items:,} items is not known since {added:,} were added"
     if has_test:
-        correct, totals = [each.test_correct for each in rounds], [each.test_total for each in rounds]
-        return looks(trained, correct, totals, trained, ALPHA)
-    totals = [each.audit_total for each in rounds]
-    return looks(totals, [each.audit_correct for each in rounds], totals, trained, ALPHA)
+        return f"{what}: the test set is from before; set one with items of both (`Project.set_test`)."
+    if not facts.audit_share:
+        return f"{what}, and there is no audit set."
+    return (
+        f"{what}: `ask` brings their audit items first; once ten audit labels are a sample of all items, "
+        f"{facts.num_missing:,} answers at the most from now, they count."
+    )
 
 
 def _unknown(facts: Facts, has_test: bool) -> Iterator[str]:
     if not facts.audit_share and not has_test:
         yield NO_AUDIT
+    elif facts.num_first not in (None, facts.counts.items):
+        yield _not_about_all(facts, has_test)
     if not facts.random_arm:
         yield NO_ARM
     elif not facts.audit_share:
         yield NO_AUDIT_FOR_ARM
     elif facts.arm is None:
         yield "Whether the strategy is better than random cannot be known yet: there are too few labels of either kind."
-
-
-def told_accuracy(found: Accuracy | None) -> str:
-    """An accuracy with its interval, in words."""
-    if found is None:
-        return "not known"
-    low, high = found.interval.low, found.interval.high
-    of = f"{found.correct} of {found.total} {found.source} labels"
-    return f"{found.value:.3f} [{low:.3f}, {high:.3f}] (95 %, {ONE_LOOK}; {of})"
 
 
 def told_share(share: float) -> str:
@@ -354,9 +336,10 @@ def _quality(status: Status) -> Iterator[tuple[str, str]]:
     if len(status.curve) > 1:
         told = [f"{each.value:.3f} with {each.num_labels:,}" for each in status.curve[-NUM_ON_CURVE:]]
         yield "curve", f"{', '.join(told)} labels"
-    if facts.counts.audit_skipped:
-        text = f"{facts.counts.audit_skipped:,}; if these are the hard ones, the accuracy looks better than it is"
-        yield "audit items skipped", text
+    skipped, disputed = facts.counts.audit_skipped, facts.counts.audit_disputed
+    if skipped or disputed:
+        text = f"{skipped:,} skipped, {disputed:,} disputed"
+        yield "audit without label", f"{text}; if these are the hard ones, the accuracy looks better than it is"
     if facts.duplicates.num_audit_copies:
         text = f"{facts.duplicates.num_audit_copies:,} equal an item trained on: the accuracy looks better than it is"
         yield "audit items copied", text
@@ -372,7 +355,11 @@ def _quality(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _told_kappa(kappa: float) -> str:
-    return "κ is undefined, because both gave the same answer throughout" if math.isnan(kappa) else f"κ = {kappa:.2f}"
+    return (
+        "κ is undefined, because both gave the same answer throughout"
+        if math.isnan(kappa)
+        else f"κ = {kappa:.2f} by first answers"
+    )
 
 
 def _balance(facts: Facts) -> str:

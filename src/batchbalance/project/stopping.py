@@ -37,6 +37,7 @@ class Round:
         audit_total: of so many.
         test_correct: the same on the user's own test set, if there is one.
         test_total: of so many.
+        about: how many items these labels were a sample of.
     """
 
     num_labels: int
@@ -46,6 +47,7 @@ class Round:
     audit_total: int = 0
     test_correct: int = 0
     test_total: int = 0
+    about: int = 0
 
 
 @dataclass(frozen=True)

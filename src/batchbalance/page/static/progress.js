@@ -73,7 +73,7 @@ function accuracyCard({ status }) {
     const why = status?.unknown?.[0] ?? "It is not known yet: it comes with the first audit labels.";
     return card("Accuracy", "accuracy", el("p", { textContent: why }));
   }
-  const between = `between ${percent(now.interval.low)} and ${percent(now.interval.high)}, 95 % sure (${now.valid}); ${now.correct} of ${plural(now.total, `${now.source} label`)} right`;
+  const between = `between ${percent(now.interval.low)} and ${percent(now.interval.high)}, 95 % sure (${now.valid}); ${now.correct} of ${plural(now.total, `${now.source} label`)} right${now.about && `; ${now.about}`}`;
   return card(
     "Accuracy",
     "accuracy",
