@@ -146,7 +146,8 @@ class Learning:
         if self._order is None or self._order[0] != num_items:
             self._order = num_items, self._ordered(np.flatnonzero(self._store.is_audit).tolist())
         rows = self._order[1]
-        return rows[set_aside(state, self._store)[rows]]
+        kept: np.ndarray = rows[set_aside(state, self._store)[rows]]
+        return kept
 
     def _ordered(self, rows: Sequence[int]) -> np.ndarray:
         order = np.argsort(audit_order(self._store.ids(rows), self._settings.seed), kind="stable")
