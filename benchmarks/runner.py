@@ -17,11 +17,12 @@ from benchmarks.cases import CASES, Case, Size
 from benchmarks.cover_cases import COVER_CASES
 from benchmarks.growth import FULL, QUICK, Growth, measure_growth
 from benchmarks.measure import ChildError, Side, call_child, peak_above, take_turns
+from benchmarks.page_cases import PAGE_CASES
 from benchmarks.peers import DEFAULT_FOLDER, PEER_CASES, PeerCase, PeerResult, run_peer
 from benchmarks.posterior_cases import POSTERIOR_CASES
 from benchmarks.report import Line, Measured, Report, environment
 
-OWN_CASES = {case.name: case for case in [*CASES, *COVER_CASES, *POSTERIOR_CASES]}
+OWN_CASES = {case.name: case for case in [*CASES, *COVER_CASES, *POSTERIOR_CASES, *PAGE_CASES]}
 WITH_PEERS = {case.name: case for case in PEER_CASES}
 NAMES = (*OWN_CASES, *WITH_PEERS, "growth")
 MEMORY_WORKERS = 2  # peak memory does not mind company, times do

@@ -1,10 +1,7 @@
 """A project as the page sees it."""
 
 import json
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 from batchbalance.ids import mended
@@ -55,7 +52,7 @@ class ProjectDesk(Desk):
     @property
     def revision(self) -> int:
         """The number of events so far."""
-        return len(self._project.events())
+        return self._project.num_events()
 
     def item(self, name: str) -> Shown:
         """What the page shows of an item."""
@@ -79,7 +76,7 @@ class ProjectDesk(Desk):
 
     def num_skipped(self, who: Who) -> int:
         """Items that a person skipped and that still want an answer."""
-        return len(self._project.skipped(who))
+        return self._project.num_skipped(who)
 
     def ask_skipped(self, who: Who) -> None:
         """Ask a person again what they skipped; nothing new is chosen."""
@@ -120,25 +117,19 @@ class ProjectDesk(Desk):
 
     def undo(self, who: Who) -> str | None:
         """Undo what a person did last."""
-        return self._project.undo(who)[0].id if self._project.history(who) else None
+        return self._project.undo(who)[0].id if self._project.latest(who, 0, 1) else None
 
     def history(self, who: Who, skip: int, count: int) -> list[Past]:
         """What a person did, the latest first; each item once."""
-        events = [each for each in self._project.history(who) if each.kind != "commented" and each.item is not None]
-        latest: dict[int, Event] = {}
-        for event in events:
-            latest.setdefault(event.item or 0, event)
-        part = list(islice(latest.values(), skip, skip + count))
+        part = self._project.latest(who, skip, count)
         names = self._project.ids([event.item or 0 for event in part])
         return [self._past(name, event) for name, event in zip(names, part, strict=True)]
 
     def counts(self) -> Counts:
         """How many labels there are."""
-        classes = self._project.class_counts()
-        answers = [each for each in self._project.history(anyone=True) if each.kind == "labelled"]
-        midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
-        today = sum(each.time >= midnight for each in answers)
-        return Counts(today, sum(classes.values()), Counter(each.who for each in answers), classes)
+        project = self._project
+        classes = project.class_counts()
+        return Counts(project.num_today(), sum(classes.values()), project.answer_counts(), classes)
 
     def give_back(self, who: Who) -> None:
         """Take all open questions from a person."""

@@ -66,7 +66,7 @@ class OpenProject:
         root = self.root
         if root is None:
             return ()
-        added = [event.value["from"] for event in self._store.events() if event.kind == "items added"][1:]
+        added = self._now().sources[1:]
         return tuple(dict.fromkeys([root, *(folder_of((self.folder / path).resolve()) for path in added)]))
 
     def row_of(self, name: Any) -> int:

@@ -1,8 +1,8 @@
 """What a project can be asked without changing it: labels, questions, the model's guesses, exports, its status."""
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,17 @@ class ReadableProject(OpenProject):
         """How many items have each label."""
         with self._lock:
             state = self._now()
-            counted = Counter(state.labels().values())
-            return {name: counted[number] for number, name in enumerate(state.classes)}
+            return {name: state.tallies.labels[number] for number, name in enumerate(state.classes)}
+
+    def answer_counts(self) -> dict[str | None, int]:
+        """How many labels each person gave; corrections are not counted again."""
+        with self._lock:
+            return {who: count for who, count in self._now().tallies.answers.items() if count}
+
+    def num_today(self) -> int:
+        """How many labels were given since midnight."""
+        with self._lock:
+            return self._now().tallies.num_today()
 
     def open_questions(self, annotator: str | None = None) -> list[str]:
         """What was asked of a person and has no answer yet, oldest first."""
@@ -80,6 +89,11 @@ class ReadableProject(OpenProject):
         """What a person skipped and that still wants an answer; ``ask(again=True)`` brings it back."""
         with self._lock:
             return self._store.ids(self._now().skipped(check_name(annotator), self._rules.wanted))
+
+    def num_skipped(self, annotator: str | None = None) -> int:
+        """How many items a person skipped that still want an answer."""
+        with self._lock:
+            return self._now().num_skipped(check_name(annotator), self._rules.wanted)
 
     def num_open(self) -> int:
         """How many questions are open, of all people together."""
@@ -102,10 +116,20 @@ class ReadableProject(OpenProject):
         with self._lock:
             return list(self._store.events())
 
+    def num_events(self) -> int:
+        """How many events there are by now."""
+        with self._lock:
+            return self._now().num_events
+
     def history(self, annotator: str | None = None, *, anyone: bool = False) -> list[Event]:
         """What a person did and did not undo, the latest first."""
         with self._lock:
             return list(self._now().undoable(check_name(annotator), anyone=anyone))
+
+    def latest(self, annotator: str | None, skip: int, count: int) -> list[Event]:
+        """The last answer, skip or flag of a person on each item, the latest first; some of them."""
+        with self._lock:
+            return list(islice(self._now().latest(check_name(annotator)), skip, skip + count))
 
     def agreements(self) -> list[Agreement]:
         """Cohen's κ of every two people who answered the same items."""

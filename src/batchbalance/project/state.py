@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from batchbalance.labels import Event
-
-Who = str | None
+from batchbalance.project.tallies import Tallies
+from batchbalance.project.tallies import Who as Who
 
 ANSWERS = ("labelled", "corrected")
 UNDOABLE = (*ANSWERS, "skipped", "flagged", "commented")
@@ -116,6 +116,7 @@ class State:
 
     Attributes:
         classes: the names of the classes; the number of a class is its place here, and stays.
+        sources: where items came from, as the events tell.
         tests: the class of each row of the test set.
         items: what is known of each row that anything happened to.
         num_events: how many events were taken in.
@@ -124,14 +125,17 @@ class State:
         last_change: the number of the last event that changed an answer, the items, or what an answer is for.
         sizes: how many items there were after each addition.
         tests_of: how many there were when the test set was last changed.
+        tallies: counts of labels and of what people did.
     """
 
     def __init__(self) -> None:
         self.classes: list[str] = []
+        self.sources: list[str] = []
         self.tests: dict[int, int] = {}
         self.items: dict[int, ItemView] = {}
         self.sizes: list[int] = []
         self.num_events = self.num_batches = self.label_batches = self.last_change = self.tests_of = 0
+        self.tallies = Tallies()
         self._events: list[Event] = []
         self._by_item: dict[int, list[Event]] = {}
         self._undone: set[int] = set()
@@ -151,11 +155,11 @@ class State:
                 self.tests[event.item], self.tests_of = event.value, self.sizes[-1]
             elif event.kind == "items added":
                 self.sizes.append(event.value["first"] + event.value["count"])
+                self.sources.append(event.value["from"])
             elif event.kind == "undone":
                 self._undo(events[event.value - 1])
             elif event.item is not None:
-                self._by_item.setdefault(event.item, []).append(event)
-                self.items.setdefault(event.item, ItemView()).take(event)
+                self._take(event.item, event)
             if event.batch is not None:
                 self.num_batches = max(self.num_batches, event.batch + 1)
             if event.kind in (*ANSWERS, "undone"):
@@ -163,15 +167,27 @@ class State:
             if event.kind in (*ANSWERS, "undone", "items added", "sampled", "chosen"):
                 self.last_change = event.number
 
+    def _take(self, row: int, event: Event) -> None:
+        self._by_item.setdefault(row, []).append(event)
+        view = self.items.setdefault(row, ItemView())
+        self.tallies.remove(row, view)
+        view.take(event)
+        self.tallies.add(row, view)
+        if event.kind in UNDOABLE:
+            self.tallies.do(event)
+
     def _undo(self, event: Event) -> None:
         self._undone.add(event.number)
         if event.item is None:
             return
+        self.tallies.undo(event)
+        self.tallies.remove(event.item, self.items[event.item])
         kept = [each for each in self._by_item[event.item] if each.number != event.number]
         view = ItemView()
         for each in kept:
             view.take(each)
         self._by_item[event.item], self.items[event.item] = kept, view
+        self.tallies.add(event.item, view)
 
     def labels(self) -> dict[int, int]:
         """The class of each labelled row, in the order of rows."""
@@ -184,16 +200,21 @@ class State:
 
     def open_questions(self, who: Who, wanted: int) -> list[int]:
         """Rows that a person was asked and that still want an answer, oldest question first."""
-        mine = [(view.open[who], row) for row, view in self.items.items() if who in view.open]
+        mine = [(self.items[row].open[who], row) for row in self.tallies.open.get(who, ())]
         return [row for _, row in sorted(mine) if not self.items[row].is_complete(wanted)]
 
     def num_open(self, wanted: int) -> int:
         """How many answers people still owe, all together."""
-        return sum(len(view.open) for view in self.items.values() if not view.is_complete(wanted))
+        rows = self.tallies.open.values()
+        return sum(not self.items[row].is_complete(wanted) for each in rows for row in each)
+
+    def num_skipped(self, who: Who, wanted: int) -> int:
+        """How many items a person skipped that still want an answer."""
+        return sum(not self.items[row].is_complete(wanted) for row in self.tallies.skipped.get(who, ()))
 
     def skipped(self, who: Who, wanted: int) -> list[int]:
         """Rows that a person skipped and that still want an answer, in the order they were skipped."""
-        mine = [(view.skipped[who], row) for row, view in self.items.items() if who in view.skipped]
+        mine = [(self.items[row].skipped[who], row) for row in self.tallies.skipped.get(who, ())]
         return [row for _, row in sorted(mine) if not self.items[row].is_complete(wanted)]
 
     def asked_for(self, reason: str) -> list[int]:
@@ -203,8 +224,19 @@ class State:
 
     def undoable(self, who: Who, *, anyone: bool = False) -> Iterator[Event]:
         """Events that can be undone, the latest first."""
+        if not anyone:
+            yield from self.tallies.done(who)
+            return
         for event in reversed(self._events):
-            if event.kind in UNDOABLE and event.number not in self._undone and (anyone or event.who == who):
+            if event.kind in UNDOABLE and event.number not in self._undone:
+                yield event
+
+    def latest(self, who: Who) -> Iterator[Event]:
+        """The last answer, skip or flag of a person on each item, the latest first."""
+        seen = set()
+        for event in self.tallies.done(who):
+            if event.kind != "commented" and event.item not in seen:
+                seen.add(event.item)
                 yield event
 
     def history(self) -> list[Event]:
