@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from page import page as written
 from rich.text import Text
 
 from batchbalance.cli.app import out, reported_errors
@@ -35,6 +36,7 @@ from batchbalance.lab.trial import Goal, LastPrepared
 
 OWN = Path(__file__).parent
 RUNS = Path("results/runs/paper")
+PAGE = Path("docs/reproduction.md")
 RECORDS = OWN / "records.tar.gz"
 SPENT = "spent.jsonl"  # in the folder of a row: processor time of each piece of work
 
@@ -115,6 +117,11 @@ def rows() -> dict[str, Row]:
     return {name: Row(name, **table) for name, table in content()["rows"].items()}
 
 
+def names_in_order() -> list[str]:
+    """The names of the rows in the order in which they are run."""
+    return [name for group in content()["order"] for name in group]
+
+
 def schedule() -> list[tuple[Row, int]]:
     """Rows and seeds in the order in which they are run: in a group, the first trial of each row, then the second."""
     known = rows()
@@ -149,7 +156,7 @@ def run(
                 with timed(row, seed, row.analysis, runs_dir):
                     run_analysis(row, seed, runs_dir, data_dir)
             for index, task in enumerate(row.tasks(seed, runs_dir, data_dir)):
-                with timed(row, seed, task.label, runs_dir):
+                with timed(row, seed, task.config.label, runs_dir):
                     run_task(index, task, tell, prepare)
 
 
@@ -159,6 +166,23 @@ def keep(runs_dir: RunsDir = RUNS) -> None:
     with reported_errors(), tarfile.open(RECORDS, "w:gz") as archive:
         for path in sorted(path for name in rows() for path in (runs_dir / name).rglob("[!.]*.json*")):  # no locks
             archive.add(path, path.relative_to(runs_dir))
+
+
+@app.command()
+def page(runs_dir: RunsDir = RUNS) -> None:
+    """Write docs/reproduction.md; unpacks the kept records if there are no others."""
+    with reported_errors():
+        if not runs_dir.is_dir() and RECORDS.is_file():
+            runs_dir.mkdir(parents=True)
+            with tarfile.open(RECORDS) as archive:
+                archive.extractall(runs_dir, filter="data")
+        known = rows()
+        spent = {}
+        for name in names_in_order():
+            complete = sum(known[name].is_complete(seed, runs_dir) for seed in range(known[name].trials))
+            spent[name] = complete, sum(spent_hours(known[name], runs_dir).values())
+        PAGE.write_text(written(content()["claims"], known, runs_dir, spent), encoding="utf-8")
+        out.print(Text(f"written: {PAGE}"))
 
 
 @contextmanager
@@ -178,9 +202,9 @@ def timed(row: Row, seed: int, label: str, runs_dir: Path) -> Iterator[None]:
 def run_analysis(row: Row, seed: int, runs_dir: Path, data_dir: Path | None) -> None:
     """Run an analysis and keep its numbers."""
     folder = row.numbers(seed, runs_dir).parent
-    for written in analyse(row.analysis or "", row.preset, folder, changes=row.changes, seed=seed, data_dir=data_dir):
-        if written.suffix != ".json":
-            written.unlink()
+    for path in analyse(row.analysis or "", row.preset, folder, changes=row.changes, seed=seed, data_dir=data_dir):
+        if path.suffix != ".json":
+            path.unlink()
 
 
 def tell(news: News) -> None:
@@ -201,7 +225,7 @@ def spent_hours(row: Row, runs_dir: Path) -> dict[int, float]:
 def show_hours(runs_dir: Path) -> None:
     """Print the core-hours of each row: those spent, and those left by what complete trials took."""
     known, total = rows(), 0.0
-    for name in [name for group in content()["order"] for name in group]:
+    for name in names_in_order():
         row, spent = known[name], spent_hours(known[name], runs_dir)
         whole = [hours for seed, hours in spent.items() if row.is_complete(seed, runs_dir)]
         each = sum(whole) / len(whole) if whole else row.minutes / 60
