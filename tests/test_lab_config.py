@@ -134,7 +134,12 @@ def test_the_runs_of_results_are_still_found(name):
 @pytest.mark.parametrize(
     ("archive", "name", "preset", "changes"),
     [
-        ("repeated-mnist-paper", "repeated-mnist", "paper", ['strategies=["random", "batch-balance", "auto"]']),
+        (
+            "repeated-mnist-paper",
+            "repeated-mnist",
+            "paper",
+            ['strategies=["random", "batch-balance", "auto"]', "training.max_epochs=100"],
+        ),
         ("cifar-10-csgmcmc", "cifar-10-csgmcmc", "laptop", ["data.partial=true"]),
     ],
 )

@@ -20,7 +20,8 @@ ROOMS = [
     "errors", "ids", "markup", "registry", "checks", "sections", "seeds", "machine", "files", "progress", "threads",
     "journal", "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection",
     "calling", "networks", "augmentation", "optimizers", "training", "encoders", "posteriors", "labels", "learner",
-    "project", "page", "bridge", "lab.data", "lab.metrics", "lab.strategies", "lab.records", "lab.config", "lab.trial", "lab.processes",
+    "project", "page", "bridge", "lab.data", "lab.metrics", "lab.strategies", "lab.records", "lab.config", "lab.trial",
+    "lab.processes",
     "lab.report", "lab.paper", "cluster", "cli",
 ]  # fmt: skip
 LIBRARY = ROOMS[: ROOMS.index("lab.data")]

@@ -18,7 +18,8 @@ NOT_RUN = "not run"
 
 HEAD = """# Do the paper's claims hold?
 
-Every figure, table and numbered claim of the paper, what was run here, and what came out. **{verdicts}.**
+Every figure, table and numbered claim of the paper, what was run here, and what came out:
+**{verdicts}.**
 
 Differences are in accuracy, between trials of the same seed, with Student's 95 % interval. A claim is *confirmed* if
 the whole interval lies where the claim puts it, *contradicted* if the interval lies on the other side, and *not

@@ -24,6 +24,8 @@ def experiments_command(
             verb = "run" if found.analysis is None else "analyse"
             out.print(Text.assemble((each, "bold"), f": {found.title} ({found.shows})"), soft_wrap=True)
             out.print(Text(f"    batchbalance {verb} {each} --preset {'|'.join(PRESETS)}"), soft_wrap=True)
+            if name is not None and found.script is not None:
+                out.print(Text(f"    released code: {found.script}"), soft_wrap=True)
             if name is not None:
                 out.print(Text(f"    laptop: {found.reduced}"), soft_wrap=True)
                 out.print(Text(f"    cost of laptop: {found.cost}"), soft_wrap=True)

@@ -26,14 +26,18 @@ def run_command(
         str, typer.Argument(help="A TOML file that describes a comparison, or a name from 'batchbalance experiments'.")
     ],
     preset: Annotated[
-        str | None, typer.Option(help="For a name: paper, laptop (the default) or smoke.", show_default=False)
+        str | None,
+        typer.Option(
+            help="For a name: paper, released (the paper's released code), laptop (the default) or smoke.",
+            show_default=False,
+        ),
     ] = None,
     equal_draws: Annotated[
         bool | None,
         typer.Option(
             "--equal-draws/--paper-draws",
             help="For a name: the same 2K draws for all strategies, or K for those without edges, as in the paper. "
-            "Default: as in the paper with --preset paper, else equal.",
+            "Default: as in the paper with --preset paper and released, else equal.",
             show_default=False,
         ),
     ] = None,

@@ -119,9 +119,7 @@ class ReleasedBalance(BalanceStrategy):
     """
 
     name: ClassVar[str] = "released-balance"
-    summary: ClassVar[str] = (
-        "greedy as the released scripts of the paper estimate Δ: labels drawn independently"
-    )
+    summary: ClassVar[str] = "greedy as the released scripts of the paper estimate Δ: labels drawn independently"
 
     exact: PositiveInt = 2
     num_samples: PositiveInt = 10_000

@@ -334,14 +334,16 @@ class EnumeratedBalance(BalanceStrategy):
 
 
 class SampledBalance(BalanceStrategy):
-    """Greedy as the paper computes it: enumeration for b < 4, importance sampling from there on (eq. 6).
+    """Greedy as the paper's text computes it: enumeration for b < 4, importance sampling from there on (eq. 6).
 
     Attributes:
         num_samples: M, the number of sampled label configurations.
     """
 
     name: ClassVar[str] = "sampled-balance"
-    summary: ClassVar[str] = "greedy with the paper's estimator: enumeration for b < 4, then M sampled configurations"
+    summary: ClassVar[str] = (
+        "greedy with the estimator of the paper's text: enumeration for b < 4, then M sampled labels"
+    )
 
     num_samples: PositiveInt = 10_000
 

@@ -2,7 +2,8 @@
 
 A file holds a title, what it shows, and one table for each preset:
 
-    [paper]    the paper's settings, complete
+    [paper]    the paper's settings, complete; where it is silent, those of its released code
+    [released] what that code has where the two differ; `script` names the file of it that values are read from
     [laptop]   what differs so that two cores finish; `reduced` and `cost` say what was cut and what it takes
     [smoke]    what differs so that it ends in seconds, on generated data of the same shape
     [[parts]]  panels or rows that differ in some settings; each may have tables `laptop` and `smoke` of its own
@@ -26,8 +27,8 @@ from batchbalance.posteriors import MCDropoutOptions
 from batchbalance.sections import check_keys
 from batchbalance.strategies import AUTO, ConnectedStrategy
 
-PRESETS = ("paper", "laptop", "smoke")
-KEYS = ("title", "shows", "reduced", "cost", "analysis", "parts", *PRESETS)
+PRESETS = ("paper", "released", "laptop", "smoke")
+KEYS = ("title", "shows", "reduced", "cost", "script", "analysis", "parts", *PRESETS)
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Experiment:
         shows: the figure or table of the paper.
         reduced: what the laptop preset cuts.
         cost: what the laptop preset takes, and how that is known.
+        script: the file of the paper's released code that values are read from, or None.
         analysis: the name of the analysis that it sets, or None for learning curves.
         presets: the table of each preset.
         parts: the tables of the parts, by name; one without changes, named "", if the file has none.
@@ -50,6 +52,7 @@ class Experiment:
     shows: str
     reduced: str
     cost: str
+    script: str | None = None
     analysis: str | None = None
     presets: dict[str, dict[str, Any]] = field(default_factory=dict)
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -58,6 +61,10 @@ class Experiment:
         """The settings of one part under a preset: the paper's, then the preset's, then the part's own."""
         if preset not in PRESETS:
             raise UnknownNameError("preset", preset, PRESETS)
+        if preset == "released" and not self.presets[preset]:
+            raise ValueError(
+                f"`preset` must not be 'released' for {self.name!r}: no released script of it is known; use 'paper'"
+            )
         own = self.parts[part]
         shared = {key: value for key, value in own.items() if key not in PRESETS}
         layers = [self.presets["paper"], *([] if preset == "paper" else [self.presets[preset]])]
@@ -72,10 +79,11 @@ class Experiment:
         """One comparison for each part, by the part's name.
 
         Args:
-            preset: "paper", "laptop" or "smoke".
+            preset: one of `PRESETS`.
             changes: settings that go before the file's, as in `config.read_comparison`.
             equal_draws: give all strategies the same S = 2K draws of MC dropout. If not, strategies that do not join
-                draws by edges have K of them, as in the paper (section 4.3, table 1). Left out: not for "paper".
+                draws by edges have K of them, as in the paper (section 4.3, table 1). Left out: not for "paper" and
+                "released".
         """
         if self.analysis is not None:
             raise ValueError(
@@ -84,7 +92,7 @@ class Experiment:
         changes = list(changes)
         found = {part: comparison_of(self.settings(preset, part), changes) for part in self.parts}
         if equal_draws is None:
-            equal_draws = preset != "paper"
+            equal_draws = preset not in ("paper", "released")
         return found if equal_draws else {part: halved_draws(comparison) for part, comparison in found.items()}
 
 
@@ -138,6 +146,7 @@ def experiment(name: str) -> Experiment:
         shows=content["shows"],
         reduced=content["reduced"],
         cost=content["cost"],
+        script=content.get("script"),
         analysis=content.get("analysis"),
         presets={preset: content.get(preset, {}) for preset in PRESETS},
         parts=parts or {"": {}},

@@ -27,7 +27,7 @@ class Options(Section):
         batch: picks.
         repeats: sets of draws.
         max_pool: candidates, sampled from the pool.
-        num_samples: M, the sampled label configurations of the paper's estimator.
+        num_samples: M, the sampled label configurations of the estimator of the paper's text.
         num_random: random batches behind the random baseline.
     """
 
@@ -90,7 +90,7 @@ def exact_picks(model: BalanceModel, batch: int) -> tuple[Tensor, Tensor]:
 
 
 def sampled_picks(model: BalanceModel, batch: int, num_samples: int, seed: int) -> Tensor:
-    """Whether each greedy pick by the paper's estimator in float32 had the largest score alone."""
+    """Whether each greedy pick by the estimator of the paper's text in float32 had the largest score alone."""
     stream = generator(seed, "configurations")
     estimator = ConfigurationEstimator(model, num_samples=num_samples, generator=stream, dtype=torch.float32)
     every = torch.arange(model.predictions.num_points)
