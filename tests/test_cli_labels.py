@@ -10,6 +10,7 @@ from batchbalance import select
 from batchbalance.cli import app
 from batchbalance.cli import labels as labels_module
 from batchbalance.posteriors import BayesianHead
+from batchbalance.spreadsheets import csv_text
 
 NUM = 90
 ODD_IDS = {0: "=1+2", 1: "-3", 2: "@sum", 3: "a;b", 4: "a,b", 5: ' two "words" '}
@@ -52,6 +53,17 @@ def batch(path):
 
 
 @pytest.mark.slow
+def test_a_batch_that_select_wrote_can_be_filled_in_and_read(folder):
+    """Ids that begin like formulas, or would behind a semicolon, are escaped on the way out and found on the way in."""
+    names = ["=1+2", "a;=b", "-3", "'quoted"]
+    columns = {"id": names, "label": ["cat", "=dog", "cat", "=dog"]}
+    text = csv_text(list(columns), zip(*columns.values(), strict=True))
+    (folder / "filled.csv").write_text(text, encoding="utf-8", newline="")
+    assert "a;'=b,'=dog" in text
+    found = labels_module.read_labels(folder / "filled.csv", names, 4)
+    assert found.of_rows == {0: "cat", 1: "=dog", 2: "cat", 3: "=dog"}
+
+
 def test_a_head_is_fitted_and_chooses(folder):
     code, out, err = run(folder, "--output", folder / "batch.csv")
     assert (code, err) == (0, "")

@@ -115,3 +115,9 @@ def test_the_sdist_leaves_records_of_runs_out():
         *(f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("results/**/*.tar.gz")),
     ]
     assert [path for path in records if not any(fnmatch(path, pattern) for pattern in patterns)] == []
+
+
+def test_csv_files_are_written_in_one_place():
+    """Another writer would not escape formulas."""
+    sources = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")}
+    assert [name for name, text in sources.items() if re.search(r"csv\.\w*[wW]riter", text)] == ["spreadsheets.py"]

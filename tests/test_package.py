@@ -18,11 +18,10 @@ SOURCE = Path(batchbalance.__file__).parent
 # import from its own room and from those before it.
 ROOMS = [
     "errors", "ids", "markup", "registry", "checks", "sections", "seeds", "machine", "files", "progress", "threads",
-    "journal", "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches", "strategies", "selection",
-    "calling", "networks", "augmentation", "optimizers", "training", "encoders", "posteriors", "labels", "learner",
-    "project", "page", "bridge", "lab.data", "lab.metrics", "lab.strategies", "lab.records", "lab.config", "lab.trial",
-    "lab.processes",
-    "lab.report", "lab.paper", "cluster", "cli",
+    "journal", "spreadsheets", "predictions", "memory", "ranking", "bounds", "scores", "balance", "batches",
+    "strategies", "selection", "calling", "networks", "augmentation", "optimizers", "training", "encoders",
+    "posteriors", "labels", "learner", "project", "page", "bridge", "lab.data", "lab.metrics", "lab.strategies",
+    "lab.records", "lab.config", "lab.trial", "lab.processes", "lab.report", "lab.paper", "cluster", "cli",
 ]  # fmt: skip
 LIBRARY = ROOMS[: ROOMS.index("lab.data")]
 

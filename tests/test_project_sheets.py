@@ -1,6 +1,8 @@
 """CSV files that went through people's hands and spreadsheets."""
 
 import csv
+import io
+import re
 
 import pytest
 from hypothesis import given
@@ -8,22 +10,63 @@ from hypothesis import strategies as st
 
 from batchbalance import FileFormatError
 from batchbalance.project import Project
-from batchbalance.project.sheets import escaped, meanings, read_answers, write_sheet
+from batchbalance.project.sheets import read_answers, write_sheet
+from batchbalance.spreadsheets import csv_text, escaped, meanings
 from made_projects import ODD, write_texts
+
+FORMULAS = ("=", "+", "-", "@", "\uff1d")
+PIECES = st.sampled_from(["=", "+", "-", "@", "'", '"', ";", ",", "\t", "\r", "\n", " ", "1", "a", "\uff1d", "\ufeff"])
+
+
+def cells_of_any_spreadsheet(text):
+    """All that a spreadsheet may take for a cell, whatever separates, with and without an eye for quotes."""
+    for separator in (",", ";", "\t"):
+        yield from (cell for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) for cell in row)
+        for line in re.split("[\r\n]", text):
+            yield from line.split(separator) if separator != "," else ()
+
+
+@given(st.lists(st.lists(st.lists(PIECES).map("".join), min_size=2, max_size=2), min_size=1, max_size=3))
+def test_no_cell_is_a_formula_whatever_separates_and_every_one_is_taken_back(rows):
+    text = csv_text(rows[0], rows[1:])
+    found = [[meanings(cell)[0] for cell in row] for row in csv.reader(io.StringIO(text, newline=""))]
+    assert found == rows
+    for cell in cells_of_any_spreadsheet(text):
+        bare = cell.lstrip('" \ufeff')
+        assert not bare.startswith(("=", "+", "-", "@", "\uff1d")) or is_number(cell) or is_number(bare.rstrip('"')), (
+            cell
+        )
+
+
+def is_number(text):
+    first = text.partition(",")[0]  # a line of our own that a spreadsheet did not cut
+    try:
+        return float(first) is not None
+    except ValueError:
+        return False
 
 
 @given(st.text())
 def test_what_is_escaped_is_taken_back(cell):
-    written = escaped(cell)
-    assert meanings(written)[0] == cell
-    if not written.lstrip("+-").replace(".", "").isdigit():
-        assert not written.startswith(("=", "@", "\t", "\r")) or written == cell == ""
+    assert meanings(escaped(cell))[0] == cell
+    assert meanings(escaped(escaped(cell)))[0] == escaped(cell)
 
 
 def test_formulas_are_escaped_and_numbers_are_not():
-    assert [escaped(cell) for cell in ("=1+1", "+x", "-x", "@f", "\tx", "'x", "-5", "+1.5", "-1e3", "x=", "")] == [
-        "'=1+1", "'+x", "'-x", "'@f", "'\tx", "''x", "-5", "+1.5", "-1e3", "x=", "",
+    assert [escaped(cell) for cell in ("=1+1", "+x", "-x", "@f", " =1", "'=1")] == [
+        "'=1+1", "'+x", "'-x", "'@f", "' =1", "''=1",
     ]  # fmt: skip
+    for cell in ("\tx", "'x", "-5", "+1.5", "-1e3", "x=", ""):
+        assert escaped(cell) == cell
+    assert escaped("a;=1+1;-5;b\n@c\t\uff0bd") == "a;'=1+1;-5;b\n'@c\t'\uff0bd"
+    assert escaped('x;"=1"') == 'x;\'"=1"'
+
+
+def test_column_names_are_escaped_and_found_again(tmp_path):
+    write_sheet(tmp_path / "a.csv", ("=id", "+label", "a;=cmd()"), [("x", "y", "z")])
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()[0] == "'=id,'+label,a;'=cmd()"
+    for names in (("=id", "+label"), ("'=id", "'+label")):
+        assert [(each.id, each.label) for each in read_answers(tmp_path / "a.csv", *names)] == [("x", "y")]
 
 
 def test_odd_ids_survive_out_and_in(tmp_path):

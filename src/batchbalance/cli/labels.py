@@ -45,6 +45,7 @@ def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
     """
     from batchbalance.encoders.rows import open_rows
     from batchbalance.labels.names import is_blank
+    from batchbalance.spreadsheets import meanings
 
     rows = open_rows(path)
     missing = next((column for column in ("id", "label") if column not in rows.columns), None)
@@ -53,8 +54,9 @@ def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
     position = {name: row for row, name in enumerate(names or map(str, range(num_points)))}
     found: dict[int, str] = {}
     for cells in rows:
-        name, label = _text(cells.get("id")), _text(cells.get("label")).strip()
-        row = position.get(name, position.get(name.strip()))
+        name, label = _text(cells.get("id")), meanings(_text(cells.get("label")).strip())[0]
+        written = [each for meaning in meanings(name) for each in (meaning, meaning.strip())]
+        row = next((position[each] for each in written if each in position), None)
         if row is None:
             raise FileFormatError(f"{path} must name points of the pool, got {name!r}; {_advice(names, num_points)}")
         if label and is_blank(label):

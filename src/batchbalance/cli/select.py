@@ -1,7 +1,5 @@
 """`batchbalance select` and `batchbalance strategies`."""
 
-import csv
-import io
 import json
 import math
 import os
@@ -294,6 +292,7 @@ def check_output(path: Path) -> None:
 def write_batch(path: Path, selection: "Selection", names: list[str]) -> None:
     """Write the batch, whole or not at all."""
     from batchbalance.files import replacing
+    from batchbalance.spreadsheets import csv_text
 
     if path.suffix == ".json":
         text = json.dumps({"ids": names, **selection.as_dict()}, indent=2, allow_nan=False, default=str) + "\n"
@@ -308,13 +307,9 @@ def write_batch(path: Path, selection: "Selection", names: list[str]) -> None:
             columns[name] = [""] * len(names) if tensor is None else tensor.tolist()
         if selection.predicted is not None:
             columns["predicted"] = list(selection.predicted)
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-        text = buffer.getvalue()
+        text = csv_text(list(columns), zip(*columns.values(), strict=True))
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(text.encode())
 
 
 def show(selection: "Selection", names: list[str], num_points: int, seconds: float) -> None:

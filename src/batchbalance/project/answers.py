@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from batchbalance.checks import check_real
 from batchbalance.errors import UnknownNameError
 from batchbalance.labels import NewEvent, plain
-from batchbalance.project.sheets import Answer, meanings, read_answers
+from batchbalance.project.sheets import Answer, read_answers
 from batchbalance.project.state import AUDIT, ItemView, State, Who
+from batchbalance.spreadsheets import meanings
 
 SAMPLES = ("random", "chosen")  # how labels that people bring may have been chosen
 

@@ -9,7 +9,6 @@ from typing import Any
 from batchbalance.errors import FileFormatError
 from batchbalance.labels import Event, NewEvent
 from batchbalance.project import items as sources
-from batchbalance.project import sheets
 from batchbalance.project.answers import named_class
 from batchbalance.project.items import Vectors, folder_of, source_path, vectors_of
 from batchbalance.project.learning import Learning
@@ -20,6 +19,7 @@ from batchbalance.project.settings import Settings, read_settings, replace_class
 from batchbalance.project.state import State
 from batchbalance.project.store import ProjectStore
 from batchbalance.registry import check_paths
+from batchbalance.spreadsheets import meanings
 
 
 class OpenProject:
@@ -71,7 +71,7 @@ class OpenProject:
 
     def row_of(self, name: Any) -> int:
         """The row of an id. Whole numbers stand for their text."""
-        for meaning in sheets.meanings(str(name)):
+        for meaning in meanings(str(name)):
             row = self._store.row_of(sources.normal_id(meaning))
             if row is not None:
                 return row

@@ -1,7 +1,4 @@
-"""CSV files that people fill in with a spreadsheet.
-
-A cell that a spreadsheet would run as a formula is written with an apostrophe before it, and read without it again.
-"""
+"""CSV files that people fill in with a spreadsheet."""
 
 import csv
 import io
@@ -13,9 +10,9 @@ from pathlib import Path
 from batchbalance.errors import FileFormatError
 from batchbalance.files import check_is_file, replacing
 from batchbalance.ids import mended
+from batchbalance.spreadsheets import csv_text, meanings
 
 DELIMITERS = (",", ";", "\t")
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 ID, LABEL, ANNOTATOR, SECONDS = "id", "label", "annotator", "seconds"
 OURS = (ID, LABEL, ANNOTATOR, SECONDS)  # what `tell` reads; matched in any case
 
@@ -39,16 +36,6 @@ class Answer:
     seconds: float | None = None
 
 
-def escaped(cell: str) -> str:
-    """A cell that no spreadsheet runs; numbers stay as they are."""
-    return f"'{cell}" if cell.startswith(FORMULA) and not _is_number(cell) else cell
-
-
-def meanings(cell: str) -> list[str]:
-    """What a cell may stand for: first without the apostrophe that `escaped` put there, then as it is."""
-    return [cell[1:], cell] if cell[:1] == "'" and cell[1:].startswith(FORMULA) else [cell]
-
-
 def beside_ours(names: Iterable[str]) -> dict[str, str]:
     """Return what each column of a user's table is called in a sheet of ours: an underscore sets it apart from OURS."""
     found = dict.fromkeys(names, "")
@@ -60,14 +47,6 @@ def beside_ours(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return cell.strip() == cell
-
-
 def write_sheet(
     path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[str]], *, mark: bool = False
 ) -> None:
@@ -75,11 +54,7 @@ def write_sheet(
 
     With `mark`, one that is not plain ASCII begins with a byte order mark, by which spreadsheets know UTF-8.
     """
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer)
-    writer.writerow(columns)
-    writer.writerows([escaped(cell) for cell in row] for row in rows)
-    text = mended(buffer.getvalue())  # of a folder's name, which may be in any encoding
+    text = mended(csv_text(columns, rows))  # of a folder's name, which may be in any encoding
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8-sig" if mark and not text.isascii() else "utf-8"))
 
@@ -98,9 +73,10 @@ def read_answers(
         FileFormatError: if it is no such file.
     """
     path = Path(path)
-    rows = list(_rows(path, id_column or ID))
-    header = [name.strip() for name in rows[0][1]] if rows else []
-    places = _places(path, header, {ID: id_column or ID, LABEL: label_column or LABEL})
+    id_column, label_column = (meanings(name)[0] for name in (id_column or ID, label_column or LABEL))
+    rows = list(_rows(path, id_column))
+    header = [meanings(name.strip())[0] for name in rows[0][1]] if rows else []
+    places = _places(path, header, {ID: id_column, LABEL: label_column})
     answers = []
     for line, row in rows[1:]:
         cells = row + [""] * (len(header) - len(row))
@@ -156,7 +132,7 @@ def _delimiter(text: str, id_column: str) -> str:
     best, most = DELIMITERS[0], (False, 0)
     for delimiter in DELIMITERS:
         header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
-        found = (id_column.lower() in [name.strip().lower() for name in header], len(header))
+        found = (id_column.lower() in [meanings(name.strip())[0].lower() for name in header], len(header))
         if found > most:
             best, most = delimiter, found
     return best

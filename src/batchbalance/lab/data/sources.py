@@ -2,8 +2,8 @@
 
 A file at hand is always used as it is; only a missing one is downloaded. Hashes guard downloads alone, because a
 file may well be repacked. Published ones are those of TensorFlow Datasets, at github.com/tensorflow/datasets in
-tensorflow_datasets/url_checksums. Where none is published, the hash of the first download is written into the folder of
-the data set, and every later one must have it.
+tensorflow_datasets/url_checksums. Where none is published, a warning says so, the hash of the first download is
+written into the data directory, and every later download must have it, also after the data set's folder was deleted.
 """
 
 import json
@@ -11,6 +11,7 @@ import os
 import sys
 import tarfile
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -211,7 +212,8 @@ def fetch(source: Source, root: Path, names: Sequence[str]) -> None:
 def _retrieve(download: Download, folder: Path) -> Path:
     import pooch
 
-    expected = download.sha256 or _recorded(folder).get(download.file_name)
+    root = folder.parent
+    expected = download.sha256 or _recorded(root).get(download.url)
     known = None if expected is None else f"sha256:{expected}"
     bar = DownloadBar(download.file_name) if sys.stderr.isatty() else None
     downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK_BYTES, timeout=TIMEOUT_SECONDS)
@@ -221,13 +223,19 @@ def _retrieve(download: Download, folder: Path) -> Path:
         if bar is not None:
             bar.close()
     if expected is None:
-        _record(folder, {**_recorded(folder), download.file_name: pooch.file_hash(str(path))})
+        found = pooch.file_hash(str(path))
+        _record(root, {**_recorded(root), download.url: found})
+        warnings.warn(
+            f"nobody publishes a hash of {download.url}: it is trusted as it came, with SHA-256 {found}; "
+            f"{root / HASHES} keeps that, and a later download must have it",
+            stacklevel=2,
+        )
     return path
 
 
-def _recorded(folder: Path) -> dict[str, str]:
-    """SHA-256 of files that were downloaded before, by name."""
-    path = folder / HASHES
+def _recorded(root: Path) -> dict[str, str]:
+    """SHA-256 of files that were downloaded before, by address."""
+    path = root / HASHES
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (ValueError, RecursionError) as error:
@@ -237,8 +245,8 @@ def _recorded(folder: Path) -> dict[str, str]:
     return content
 
 
-def _record(folder: Path, hashes: dict[str, str]) -> None:
-    with replacing(folder / HASHES) as temporary:
+def _record(root: Path, hashes: dict[str, str]) -> None:
+    with replacing(root / HASHES) as temporary:
         temporary.write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,14 +1,11 @@
 """A report as files: figures (PNG and SVG), Markdown, CSV, and one HTML page that needs nothing else."""
 
 import base64
-import csv
 import html
-import io
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from batchbalance import markup
 from batchbalance.files import replacing
@@ -19,6 +16,7 @@ from batchbalance.lab.report.notes import notes
 from batchbalance.lab.report.opening import conclusion
 from batchbalance.lab.report.tables import Table, csv_tables, tables
 from batchbalance.progress import progress as shown_progress
+from batchbalance.spreadsheets import csv_text
 
 HTML_PAGE, MARKDOWN_PAGE = "report.html", "report.md"
 
@@ -68,7 +66,7 @@ def write_report(report: Report, folder: str | os.PathLike[str], *, progress: bo
             bar.advance(note=name)
     for name, rows in csv_tables(report).items():
         if rows:
-            _write(folder / f"{name}.csv", as_csv(rows).encode())
+            _write(folder / f"{name}.csv", csv_text(list(rows[0]), [list(row.values()) for row in rows]).encode())
     _write(folder / MARKDOWN_PAGE, as_markdown(report, list(drawn)).encode())
     _write(folder / HTML_PAGE, as_html(report, images).encode())
     return folder / HTML_PAGE
@@ -92,15 +90,6 @@ def _caption(report: Report, name: str) -> tuple[str, str]:
     if name == "differences":
         return "Differences to the control", DIFFERENCES
     return f"Learning curves, {metric_name(curve_figures(report)[name])}", f"{CURVES[report.curves]} {WHERE}"
-
-
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows of equal keys as a CSV file."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def as_markdown(report: Report, figure_names: Sequence[str]) -> str:
