@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from batchbalance.lab.records import open_trial
+from batchbalance.lab.records import open_trial, trial_path
 from made_runs import made_run, write_run
 
 ROOT = Path(__file__).parents[1]
@@ -135,6 +135,16 @@ def test_the_page_tells_what_is_there(tmp_path):
     text = page.page(CLAIMS, rows, tmp_path, dict.fromkeys(rows, (0, 0.25)))
     assert text.count("\n| Figure") + text.count("\n| Table") > 30
     assert "| `dry-bean` |" in text
+
+
+def test_trials_that_were_run_earlier_are_not_run_again(tmp_path):
+    row = reproduce.rows()["repeated-mnist-all-candidates"]
+    row.unpack_earlier(tmp_path)
+    missing = [
+        task.config.label for task in row.tasks(2, tmp_path, None)
+        if not trial_path(task.config.folder(task.runs_dir), 2).is_file()
+    ]  # fmt: skip
+    assert missing == ["batch-bald"]
 
 
 def test_hours_and_the_schedule(tmp_path, monkeypatch):

@@ -75,7 +75,9 @@ class Expectation:
         at = "over the curve" if self.at is None else f"at {spoken(self.at)}"
         between = "" if interval is None else f" [{signed(interval[0])}, {signed(interval[1])}]"
         names = " − ".join(f"`{label}`" for label in (self.first, self.second))
-        text = f"{names} {at}: {signed(math.fsum(found) / len(found))}{between}, {counted(len(found))}"
+        wanted = f" (expected above {signed(self.above)})" if self.above else ""
+        wanted = wanted if self.within is None else f" (expected within ±{self.within:g})"
+        text = f"{names} {at}: {signed(math.fsum(found) / len(found))}{between}, {counted(len(found))}{wanted}"
         return text, self.verdict(interval, len(found))
 
 

@@ -60,6 +60,7 @@ class Row:
         part: the only part of the experiment that is run; all if omitted.
         equal_draws: as in `Experiment.comparisons`.
         changes: settings that take precedence over the preset's.
+        earlier: an archive of results/ with trials of some of its strategies, which are not run again.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Row:
     part: str | None = None
     equal_draws: bool | None = None
     changes: list[str] = field(default_factory=list)
+    earlier: str | None = None
 
     def comparisons(self) -> dict[str, Comparison]:
         """The comparisons of this row, by the name of the part; none if it is an analysis."""
@@ -94,6 +96,17 @@ class Row:
     def numbers(self, seed: int, runs_dir: Path) -> Path:
         """Where the numbers of an analysis are written."""
         return runs_dir / self.name / str(seed) / f"{self.analysis}-{self.preset}.json"
+
+    def unpack_earlier(self, runs_dir: Path) -> None:
+        """Put the trials that were run earlier into the folder of this row, unless it is there."""
+        folder = runs_dir / self.name
+        if self.earlier is None or folder.is_dir():
+            return
+        with tarfile.open(OWN.parent / self.earlier) as archive:
+            for member in archive:
+                if member.isfile():
+                    member.name = "/".join(member.name.split("/")[-2:])  # the run directory and the file
+                    archive.extract(member, folder, filter="data")
 
     def is_complete(self, seed: int, runs_dir: Path) -> bool:
         """Whether one trial of all strategies has been run to its end."""
@@ -150,6 +163,7 @@ def run(
         torch.set_num_threads(1)
         prepare = LastPrepared()
         for row, seed in schedule():
+            row.unpack_earlier(runs_dir)
             if (only and row.name not in only) or row.is_complete(seed, runs_dir):
                 continue
             if row.analysis is not None:
