@@ -63,7 +63,7 @@ def startup_against_torch(size: Size, seed: int) -> list[Side]:
     _pool(size, seed).save(pool)
 
     def process(*arguments: str) -> None:
-        done = subprocess.run([sys.executable, "-c", *arguments], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-P", "-c", *arguments], capture_output=True, text=True)
         if done.returncode:
             raise ChildError(done.stderr)
 

@@ -67,7 +67,7 @@ def mapped_cover(size: Size, seed: int) -> list[Side]:
 @contextmanager
 def busy_neighbour() -> Iterator[None]:
     """Another process that uses a core, for as long as the block runs."""
-    with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as neighbour:
+    with subprocess.Popen([sys.executable, "-P", "-S", "-c", "while True: pass"]) as neighbour:
         try:
             yield
         finally:

@@ -114,7 +114,7 @@ def call_child(function: str, request: dict[str, Any], python: str = sys.executa
     )
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"  # not standard output: some packages print to it
-        command = [python, "-c", code, module, name, json.dumps(request), str(answer)]
+        command = [python, "-P", "-c", code, module, name, json.dumps(request), str(answer)]
         paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}  # this package is not installed
         try:

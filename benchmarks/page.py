@@ -65,7 +65,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         project = make_project(Path(name), options.labels + 10)
         size = (Path(name) / "files" / "000.png").stat().st_size
-        command = [sys.executable, "-m", "batchbalance.cli", "label", str(project), "--no-open", "--port", "0"]
+        command = [sys.executable, "-P", "-m", "batchbalance.cli", "label", str(project), "--no-open", "--port", "0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             found = waits(server.stdout.readline().strip(), options.labels, options.browser, options.pause)

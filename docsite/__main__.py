@@ -47,7 +47,7 @@ def serve() -> None:
 
 def zensical(*words: str) -> None:
     """Run Zensical in the root of the repository; if it fails, so does this."""
-    command = [sys.executable, "-m", "zensical", *words]
+    command = [sys.executable, "-P", "-m", "zensical", *words]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_COLOR": "1"})
     if done.returncode:
         raise SystemExit(done.returncode)

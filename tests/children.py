@@ -110,7 +110,7 @@ class Parent:
 
     def run_command(self, command, **_):
         """As `subprocess.run` of ``[python, "-c", code, …]`` that captures what it writes."""
-        return subprocess.CompletedProcess(command, *self.run(*command[2:]))
+        return subprocess.CompletedProcess(command, *self.run(*command[command.index("-c") + 1 :]))
 
     def close(self):
         if self._process is not None:

@@ -60,11 +60,14 @@ ray.get(ray.remote(lambda: 1).remote())
 mine = {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
 listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in mine]
 assert len(listening) > 2, listening
+assert os.getcwd() not in ray.get(ray.remote(lambda: __import__("sys").path).remote())
 print(sorted({c.laddr.ip for c in listening}))
 """
 
 
-def test_a_cluster_that_is_started_here_listens_on_this_machine_alone():
-    result = subprocess.run([sys.executable, "-c", LISTENING], capture_output=True, text=True, timeout=120)
+def test_a_cluster_that_is_started_here_listens_on_this_machine_alone(tmp_path):
+    (tmp_path / "torch.py").write_text("raise RuntimeError('this must not run')")
+    command = [sys.executable, "-P", "-c", LISTENING]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert {name.removeprefix("::ffff:") for name in ast.literal_eval(result.stdout.splitlines()[-1])} == {"127.0.0.1"}

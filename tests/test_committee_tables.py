@@ -1,7 +1,9 @@
 """Committees on DataFrames, sparse matrices and texts: what estimators get, what they say, and what is saved."""
 
+import io
 import json
 import sys
+import zipfile
 
 import numpy as np
 import pandas as pd
@@ -24,6 +26,7 @@ from torch.utils.data import TensorDataset
 from batchbalance import Learner, MissingExtraError, Predictions, select
 from batchbalance.errors import FileFormatError
 from batchbalance.posteriors import Committee, CommitteeOptions, EstimatorFit, load_posterior
+from batchbalance.posteriors.committee import _as_skops, _from_skops
 from batchbalance.posteriors.rows import Table, is_table, row_batches
 
 RNG = np.random.default_rng(0)
@@ -277,6 +280,20 @@ def test_trees_of_a_bootstrap_are_saved_as_arrays_and_still_take_frames(tmp_path
     assert torch.equal(loaded.predict(frame).log_probs(), committee.predict(frame).log_probs())
     with pytest.raises(ValueError, match="columns of the fit"):
         loaded.predict(frame[["weight", "size"]])
+
+
+@pytest.mark.parametrize("change", [("ObjectNode", "MethodNode"), ("ObjectNode", "Nothing"), ("schema", "skema")])
+def test_what_skops_did_not_write_is_one_sentence(change):
+    committee = Committee.bootstrap(make_pipeline(StandardScaler(), LogisticRegression()), NUMBERS, Y, 2)
+    written = _as_skops([member.classifier for member in committee._members], [])
+    changed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(written)) as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            is_schema = name == "schema.json"
+            new.writestr(name.replace(*change), content.decode().replace(*change) if is_schema else content)
+    with pytest.raises(FileFormatError, match="cannot read the committee in there: "):
+        _from_skops(changed.getvalue(), (), "there")
 
 
 def test_types_that_skops_knows_need_no_trust(tmp_path):

@@ -138,5 +138,5 @@ def test_closing_ends_the_processes(chooser):
 
 def test_it_is_this_python_that_chooses(tmp_path):
     command = ProcessChooser(tmp_path, allow_imports=True)._chooser._command
-    assert command[:3] == [sys.executable, "-m", "batchbalance.page.choosing"]
-    assert command[3:] == [str(tmp_path.resolve()), "--allow-imports"]
+    assert command[:4] == [sys.executable, "-P", "-m", "batchbalance.page.choosing"]
+    assert command[4:] == [str(tmp_path.resolve()), "--allow-imports"]

@@ -84,7 +84,7 @@ def _killed(command: list[str], folder: Path, seconds: float) -> tuple[bool, str
 def kill_run(folder: Path, random: Random) -> Finding:
     """Kill `batchbalance run` at random moments until it is done, and compare with an undisturbed run."""
     (folder / "run.toml").write_text(CONFIG)
-    command = [sys.executable, "-m", "batchbalance.cli", "run", "run.toml", "--runs-dir"]
+    command = [sys.executable, "-P", "-m", "batchbalance.cli", "run", "run.toml", "--runs-dir"]
     if not _killed([*command, "whole"], folder, 600)[0]:
         return Finding("lost", "an undisturbed run took more than ten minutes")
     kills = 0
@@ -105,7 +105,7 @@ def kill_run(folder: Path, random: Random) -> Finding:
 def kill_learner(folder: Path, random: Random) -> Finding:
     """Kill a process that asks and tells; all that it said was told must be there, and the end must be the same."""
     (folder / "script.py").write_text(LEARNER)
-    command = [sys.executable, "script.py"]
+    command = [sys.executable, "-P", "script.py"]
     done, whole = _killed([*command, "whole"], folder, 600)
     if not done:
         return Finding("lost", "an undisturbed learner took more than ten minutes")

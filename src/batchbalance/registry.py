@@ -1,19 +1,26 @@
 """Parts by name: our own, those of installed packages, and a user's own by the path "package.module:Name".
 
 A path imports code. On the command line and in Python that is the user's own act; files travel, so what a file names
-is imported only if the user allows it (``check_paths``).
+is imported only if the user allows it (``check_paths``). The working directory is searched for a path alone, behind
+installed packages and only while it is imported: a `torch.py` that lies there is never ours. Processes that we start
+do without it too (``safe_path``).
 """
 
 import importlib
 import importlib.metadata
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from batchbalance.errors import UnknownNameError
 
 Part = TypeVar("Part")
+
+INSTALLED = ("batchbalance", "sklearn")  # packages that are never searched for in the working directory
+_MODULES: dict[str, None] = {}  # those that were imported by path
 
 
 class Registry(Mapping[str, Part], Generic[Part]):
@@ -84,15 +91,12 @@ def is_path(name: str) -> bool:
 
 
 def imported(kind: str, path: str) -> Any:
-    """The object at a path "package.module:Name"; modules in the current folder are found too."""
+    """The object at a path "package.module:Name"; modules in the working directory are found too, after all others."""
     module_name, _, attribute = path.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")) or not attribute.isidentifier():
         raise ValueError(f"{kind} {path!r} must look like package.module:Name")
-    here = str(Path.cwd())
-    if here not in sys.path:  # the command's own folder is there, the user's is not
-        sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
+        module = _imported_module(module_name)
     except ModuleNotFoundError as error:
         raise ValueError(
             f"{kind} {path!r} must be in a module that can be imported, got: {error}; install it, or run from the "
@@ -101,6 +105,59 @@ def imported(kind: str, path: str) -> Any:
     if not hasattr(module, attribute):
         raise UnknownNameError(f"{kind} of {module_name}", attribute, (name for name in vars(module) if name[0] != "_"))
     return getattr(module, attribute)
+
+
+def _imported_module(name: str) -> Any:
+    if name.partition(".")[0] in INSTALLED:
+        return importlib.import_module(name)
+    before, here = list(sys.path), str(Path.cwd())
+    sys.path.append(here)
+    try:
+        module = importlib.import_module(name)
+    finally:
+        if sys.path == [*before, here]:
+            sys.path.pop()
+        elif here not in before:  # the module has changed the list itself
+            sys.path.remove(here)
+    _MODULES[name] = None
+    return module
+
+
+def imported_modules() -> tuple[str, ...]:
+    """The modules that were imported by path: another process that is sent their objects must import them first."""
+    return tuple(_MODULES)
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import in this process what `imported_modules` named in the one that started it."""
+    for name in names:
+        _imported_module(name)
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Let Python processes that start in this block search neither the working directory nor the folder of a script."""
+    had = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "PYTHONPATH")}
+    os.environ["PYTHONSAFEPATH"] = "1"
+    if had["PYTHONPATH"] is not None:  # an empty entry stands for the working directory
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, had["PYTHONPATH"].split(os.pathsep)))
+    try:
+        yield
+    finally:
+        for name, value in had.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """All texts in what a file says, at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_in(each)
 
 
 def check_paths(names: Mapping[str, str], where: str) -> None:

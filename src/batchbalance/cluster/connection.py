@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from batchbalance.errors import MissingExtraError
+from batchbalance.registry import safe_path
 
 CONNECT_SECONDS = 5.0
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -47,11 +48,15 @@ def connected_ray(address: str) -> Any:
 
 
 def _init(ray: Any, address: str) -> None:
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    from ray.job_config import JobConfig
+
+    # Ray would put the working directory first on the path of its workers, unless it takes the job for a client's.
+    job = JobConfig(_client_job=True)
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING, "job_config": job}
     if address != "local":
         ray.init(address=address, **options)
         return
-    with _loopback_only():
+    with _loopback_only(), safe_path():
         ray.init(address=address, include_dashboard=False, **options)
 
 

@@ -16,6 +16,7 @@ from typing import Any, no_type_check
 from batchbalance.cluster.connection import MAX_LOSSES, connected_ray
 from batchbalance.lab.data.sources import FOLDER_VARIABLE
 from batchbalance.lab.processes import News, Task, run_task
+from batchbalance.registry import import_modules, imported_modules
 
 
 def run_tasks_on_ray(tasks: Sequence[Task], address: str) -> Iterator[News]:
@@ -38,7 +39,9 @@ def run_tasks_on_ray(tasks: Sequence[Task], address: str) -> Iterator[News]:
     losses: Counter[int] = Counter()
 
     def started(index: int) -> Any:
-        return follow.options(num_cpus=tasks[index].config.threads).remote(index, placed[index], Path.cwd())
+        # Ray reads what is in a list only when it is asked to, after the modules of a user's own classes were imported.
+        given = index, [ray.put(placed[index])], Path.cwd(), imported_modules()
+        return follow.options(num_cpus=tasks[index].config.threads).remote(*given)
 
     streams = {started(index): index for index in range(len(tasks))}
     try:
@@ -61,10 +64,14 @@ def run_tasks_on_ray(tasks: Sequence[Task], address: str) -> Iterator[News]:
 
 
 @no_type_check  # Ray takes generator functions only, and checkers of types wrap them into others
-def told_by(index: int, task: Task, folder: Path) -> Iterator[News]:
+def told_by(index: int, task: list[Any], folder: Path, modules: Sequence[str]) -> Iterator[News]:
     """Run one task and give its news as they come; what a worker runs."""
+    import ray
+
     if folder.is_dir():
         os.chdir(folder)  # a data set may be named by a relative path
+    import_modules(modules)
+    (task,) = ray.get(task)
     told: queue.SimpleQueue[News] = queue.SimpleQueue()
     threading.Thread(target=run_task, args=(index, task, told.put), daemon=True).start()
     while not (news := told.get()).is_last:

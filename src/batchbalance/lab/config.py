@@ -28,7 +28,7 @@ from batchbalance.lab.records import changed_settings, settings_hash, strategy_l
 from batchbalance.lab.strategies import lab_strategy
 from batchbalance.networks import check_network, network_named, network_options
 from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
-from batchbalance.registry import check_paths
+from batchbalance.registry import check_paths, texts_in
 from batchbalance.sections import (
     Flag,
     NotNegative,
@@ -375,14 +375,9 @@ def read_comparison(path: Path, changes: Iterable[str] = (), *, allow_imports: b
 
 
 def _named_parts(content: dict[str, Any]) -> dict[str, str]:
-    """The names of strategies, posteriors and networks in a file, and what each is."""
-    listed = content.get("strategies")
-    entries = listed if isinstance(listed, list) else []
-    named = [(entry.get("name") if isinstance(entry, dict) else entry, "strategy") for entry in entries]
-    for table, key, kind in (("posterior", "kind", "kind of posterior"), ("model", "name", "network")):
-        if isinstance(content.get(table), dict):
-            named.append((content[table].get(key), kind))
-    return {name: kind for name, kind in named if isinstance(name, str)}
+    """All texts in a file that may name a strategy, a posterior or a network, and which of them."""
+    kinds = {"strategies": "strategy", "cold_start": "strategy", "posterior": "kind of posterior", "model": "network"}
+    return {text: kind for key, kind in kinds.items() for text in texts_in(content.get(key))}
 
 
 def comparison_of(content: dict[str, Any], changes: Iterable[str] = ()) -> Comparison:

@@ -24,6 +24,7 @@ import torch
 from batchbalance.errors import is_out_of_memory, sentence
 from batchbalance.lab.config import RunConfig
 from batchbalance.lab.trial import Goal, LastPrepared, Prepare, Stage, run_trial
+from batchbalance.registry import import_modules, imported_modules, safe_path
 
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError, OverflowError)
 
@@ -101,8 +102,9 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         self.is_dead = False
         self._task = -1
-        self._process = context.Process(target=_work, args=(theirs, dict(os.environ)), daemon=True)  # type: ignore[attr-defined]
-        with keeping_memory():
+        given = theirs, dict(os.environ), imported_modules()
+        self._process = context.Process(target=_work, args=given, daemon=True)  # type: ignore[attr-defined]
+        with keeping_memory(), safe_path():
             self._process.start()
         theirs.close()
 
@@ -168,8 +170,9 @@ def run_task(index: int, task: Task, tell: Callable[[News], None], prepare: Prep
         tell(News(index, "failed", text=sentence(error) if known else traceback.format_exc()))
 
 
-def _work(connection: Any, environment: dict[str, str]) -> None:
+def _work(connection: Any, environment: dict[str, str], modules: Sequence[str]) -> None:
     os.environ.update(environment)  # the server may have started under another one
+    import_modules(modules)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     prepare = LastPrepared()

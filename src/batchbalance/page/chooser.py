@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbalance.page.desk import Choosing, Who
+from batchbalance.registry import safe_path
 
 DOING = "Choosing what to ask next"
 LABELS = {"embedding": "Looking at the items for the first time"}
@@ -71,10 +72,11 @@ class Worker:
             self._ended(self._process)
 
     def _started(self) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
-            start_new_session=True,  # Ctrl-C is for the server, which ends this process
-        )  # fmt: skip
+        with safe_path():
+            process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+                start_new_session=True,  # Ctrl-C is for the server, which ends this process
+            )  # fmt: skip
         self._listener = threading.Thread(target=self._listen, args=(process,), daemon=True)
         self._listener.start()
         return process
@@ -115,7 +117,7 @@ class ProcessChooser:
     """
 
     def __init__(self, folder: Path, *, allow_imports: bool = False) -> None:
-        command = [sys.executable, "-m", "batchbalance.page.choosing", str(folder.resolve())]
+        command = [sys.executable, "-P", "-m", "batchbalance.page.choosing", str(folder.resolve())]
         command += ["--allow-imports"] if allow_imports else []
         self._lock = threading.RLock()
         self._chooser = Worker(command, self._lock, self._take)

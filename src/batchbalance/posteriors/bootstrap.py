@@ -23,6 +23,7 @@ from batchbalance.checks import check_whole, unmasked
 from batchbalance.errors import sentence
 from batchbalance.posteriors.rows import as_rows, height, take
 from batchbalance.progress import progress as shown_progress
+from batchbalance.registry import safe_path
 from batchbalance.sections import MAX_DRAWS
 from batchbalance.seeds import derived_seed
 from batchbalance.threads import one_thread
@@ -195,7 +196,8 @@ def _in_processes(task: Resampling, draws: list[int], workers: int) -> Iterator[
     """Members of some draws, several at a time; if they cannot be sent between processes, one after the other here."""
     from sklearn.utils.parallel import Parallel, delayed  # these hand scikit-learn's settings over
 
-    found = Parallel(workers, return_as="generator")(delayed(task.member)(draw) for draw in draws)
+    with safe_path():  # processes start here, each with its first task
+        found = Parallel(workers, return_as="generator")(delayed(task.member)(draw) for draw in draws)
     for number, draw in enumerate(draws):
         try:
             member = next(found)

@@ -302,15 +302,17 @@ def _from_skops(
         from skops.io import get_untrusted_types, loads
     except ImportError:
         raise MissingExtraError(f"loading the committee in {directory}", "skops") from None
-    unknown = [name for name in get_untrusted_types(data=written) if name not in trusted]
-    if unknown:
-        raise FileFormatError(
-            f"the committee in {directory} holds types that must be trusted first; if you know its origin, call "
-            f"Committee.load({str(directory)!r}, trusted={unknown})"
-        )
     try:
+        unknown = [name for name in get_untrusted_types(data=written) if name not in trusted]
+        if unknown:
+            raise FileFormatError(
+                f"the committee in {directory} holds types that must be trusted first; if you know its origin, call "
+                f"Committee.load({str(directory)!r}, trusted={unknown})"
+            )
         found = loads(written, trusted=list(trusted))
-    except Exception as error:  # a type that is not defined here, say
+    except FileFormatError:
+        raise
+    except Exception as error:  # a type that is not defined here, or a file that skops did not write
         raise FileFormatError(
             f"cannot read the committee in {directory}: {sentence(error)}; define or import what it is made of first"
         ) from error

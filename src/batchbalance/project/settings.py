@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from batchbalance.errors import FileFormatError
 from batchbalance.files import replacing
 from batchbalance.ids import check_unicode
-from batchbalance.registry import is_path
+from batchbalance.registry import is_path, texts_in
 from batchbalance.sections import Flag, Section, Whole, check_keys, parsed
 
 FILE = "project.toml"
@@ -100,14 +100,18 @@ class Settings(Section):
 
     def paths_named(self) -> dict[str, str]:
         """Names that are paths of code ("package.module:Name"), and what each is."""
-        named = {"encoder": self.encoder, "strategy": self.strategy.get("name")}
-        named |= {f"model's {key}": self.model.get(key) for key in ("kind", "network", "estimator")}
-        families = ("timm:", "sentence-transformers:", "sklearn.")  # what is installed with us, or no code
-        return {
-            str(name): kind
-            for kind, name in named.items()
-            if isinstance(name, str) and is_path(name) and not name.startswith(families)
-        }
+        named = [(text, f"model's {key}") for key, value in self.model.items() for text in texts_in(value)]
+        named += [(text, "strategy") for text in texts_in(self.strategy)] + [(self.encoder or "", "encoder")]
+        return {text: kind for text, kind in named if is_path(text) and not _is_installed(text, kind)}
+
+
+def _is_installed(name: str, kind: str) -> bool:
+    """Whether a path names what is installed with us, or a model that is nothing but weights."""
+    if kind == "encoder":
+        family, _, model = name.partition(":")
+        # A folder of sentence-transformers lists the classes to import.
+        return family == "timm" or (family == "sentence-transformers" and not Path(model).exists())
+    return kind == "model's estimator" and name.startswith("sklearn.")
 
 
 def as_settings(given: dict[str, Any]) -> Settings:
