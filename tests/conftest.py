@@ -66,6 +66,18 @@ def random_weights(num_draws, seed=0):
     return weights / weights.sum()
 
 
+@pytest.fixture(autouse=True)
+def quick_labels(request, monkeypatch):
+    """Do not wait for the disk at each label: that is for crashes of the machine, which no test can make."""
+    if "durable" not in request.fixturenames:
+        monkeypatch.setattr("batchbalance.labels.log.SYNCHRONOUS", "OFF")
+
+
+@pytest.fixture
+def durable():
+    """Wait for the disk at each label, as users do."""
+
+
 @pytest.fixture
 def pool():
     """200 points, 12 draws, 4 classes."""

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from batchbalance.files import write_sealed
 from batchbalance.lab.records import Run
 
 RATES = {"random": 0.010, "bald": 0.008, "batch-bald": 0.013, "batch-balance": 0.016, "power-balance": 0.014}
@@ -58,7 +59,7 @@ def made_run(folder, label="random", seeds=range(6), **options):
 def write_run(run):
     """Put a run on disk as `read_runs` expects it."""
     run.path.mkdir(parents=True)
-    (run.path / "config.json").write_text(json.dumps(run.config), encoding="utf-8")
+    write_sealed(run.path / "config.json", run.config)
     for seed, records in run.trials.items():
         lines = "".join(json.dumps(record) + "\n" for record in records)
         (run.path / f"trial-{seed}.jsonl").write_text(lines, encoding="utf-8")

@@ -373,7 +373,7 @@ def test_a_project_that_is_not_linked(project):
     with pytest.raises(FileNotFoundError, match="is not linked yet; link it with: batchbalance labelstudio link"):
         Link.of(project)
     (project.folder / "labelstudio.json").write_text('{"url": 3}')
-    with pytest.raises(ValueError, match="is damaged; link the project again"):
+    with pytest.raises(ValueError, match="it does not match its checksum; link the project again"):
         Link.of(project)
 
 

@@ -1,10 +1,13 @@
 """The commands of a project, as a newcomer types them."""
 
 import csv
+import errno
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -288,7 +291,7 @@ def test_a_damaged_project_is_one_sentence(tmp_path):
     for beside in tmp_path.glob("p/labels.sqlite-*"):
         beside.unlink()
     path.write_bytes(b"")
-    assert "it is empty, the project is not" in told("status", tmp_path / "p")
+    assert "must be a log of labels of version 1, got another" in told("status", tmp_path / "p")
     path.unlink()
     assert "it is empty, the project is not" in told("status", tmp_path / "p")
     path.write_bytes(b"no database")
@@ -310,8 +313,6 @@ def test_what_can_be_made_again_may_be_damaged(tmp_path, content):
 
 
 def test_an_index_that_leads_astray_is_found_by_check(tmp_path):
-    import sqlite3
-
     make(tmp_path).close()
     connection = sqlite3.connect(tmp_path / "p" / "labels.sqlite")
     connection.execute("PRAGMA writable_schema = ON")
@@ -366,6 +367,55 @@ def test_interrupted_init_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(ProjectStore, "add_items", real)
     run("ask", "p", "-n", "3")
     assert len(Project.open("p")) == 10
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """Make a folder one of a read-only file system, as far as we use it; root may write to any other."""
+
+    def begin(folder):
+        def refusing(real, is_writing):
+            def call(path, *rest, **more):
+                if is_writing(*rest) and Path(path).is_relative_to(folder):
+                    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+                return real(path, *rest, **more)
+
+            return call
+
+        connect = sqlite3.connect
+        monkeypatch.setattr(sqlite3, "connect", lambda at, **more: connect(f"file:{at}?mode=ro", uri=True, **more))
+        monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+        monkeypatch.setattr(os, "mkdir", refusing(os.mkdir, lambda *_: True))
+        monkeypatch.setattr(os, "open", refusing(os.open, lambda flags, *_: flags & (os.O_WRONLY | os.O_RDWR)))
+
+    return begin
+
+
+def test_a_project_on_a_read_only_file_system_can_be_read(tmp_path, read_only, monkeypatch):
+    project = make(tmp_path)
+    answered(project, 30)
+    project.close()
+    monkeypatch.chdir(tmp_path)
+    np.save("new.npy", points(80)[0][:5])
+    before = {path: path.read_bytes() for path in Path("p").rglob("*") if path.is_file()}
+    read_only(tmp_path / "p")
+    shown = run("status", tmp_path / "p").output
+    assert "cannot be written to: it can be read, and nothing can be" in " ".join(shown.split())
+    assert "without charts: cannot write" in " ".join(shown.split())
+    assert "30 items written" in run("export", tmp_path / "p", "--output", "labels.csv").output
+    shown = run("predict", tmp_path / "p", "new.npy", "--output", "said.csv").output
+    assert "5 predictions written" in shown
+    assert "the model cannot be kept, and every command trains it again: read-only file system" in shown
+    assert "cannot write to" in told("tell", tmp_path / "p", "labels.csv")
+    assert "copy it to such a place" in told("undo", tmp_path / "p")
+    assert {path: path.read_bytes() for path in Path("p").rglob("*") if path.is_file()} == before
+
+
+def test_a_mistake_in_the_options_of_a_model_is_one_sentence(tmp_path):
+    make(tmp_path, model=FOREST).close()
+    path = tmp_path / "p" / "project.toml"
+    path.write_text(path.read_text().replace("max_depth", "max_dexth"))
+    assert "unknown setting of [posterior] 'max_dexth'; did you mean 'max_depth'?" in told("status", tmp_path / "p")
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from batchbalance.cli import app
 from batchbalance.cli.run import follow
+from batchbalance.files import write_sealed
 from batchbalance.journal import read_journal
 from batchbalance.lab.config import read_comparison
 from batchbalance.lab.processes import News, Task, run_task
@@ -185,7 +186,7 @@ def test_the_guide_is_true(tmp_path, monkeypatch, capsys):
     reading, *asking = re.findall(r"```python\n(.*?)```", text, re.S)
     folder = tmp_path / "runs" / "random-1"
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text('{"strategy": {"name": "random"}}')
+    write_sealed(folder / "config.json", {"strategy": {"name": "random"}})
     record = {"round": 0, "trial": 0, "num_labelled": 10, "metrics": {"accuracy": 0.5}}
     (folder / "trial-0.jsonl").write_text(json.dumps(record) + "\n")
     names = {}

@@ -4,6 +4,7 @@ import json
 import pytest
 
 from batchbalance import FileFormatError
+from batchbalance.files import write_sealed
 from batchbalance.lab.records import open_trial, read_runs, settings_hash, strategy_label
 from small_runs import run_of
 
@@ -16,7 +17,7 @@ def record(index, trial, indices=(1, 2)):
 
 def write_run(folder, strategy, trials, **settings):
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"batch_size": 2, **settings, "strategy": strategy}))
+    write_sealed(folder / "config.json", {"batch_size": 2, **settings, "strategy": strategy})
     for seed, records in trials.items():
         text = "".join(json.dumps(each) + "\n" for each in records)
         (folder / f"trial-{seed}.jsonl").write_text(text)
@@ -67,7 +68,7 @@ def test_damaged_configs_and_names_are_errors(tmp_path):
     (tmp_path / "r" / "trial-x.jsonl").write_text("")
     with pytest.raises(FileFormatError, match="must be named trial-<seed>"):
         read_runs([tmp_path])
-    for text, message in (("{", "must be JSON"), ("[]", "no strategy"), ('{"strategy": "random"}', "no strategy")):
+    for text, message in (("{", "must be JSON"), ("[]", "a JSON object"), ('{"strategy": "random"}', "no strategy")):
         (tmp_path / "r" / "config.json").write_text(text)
         with pytest.raises(FileFormatError, match=message):
             read_runs([tmp_path])
@@ -107,9 +108,10 @@ def test_what_most_runs_share_is_not_named(tmp_path):
     assert labels == ["bald", "bald [ratio=0.5]", "random", "bald [data.name=mnist]"]
 
 
-def test_every_flip_of_one_bit_in_a_config_is_found(tmp_path):
+@pytest.mark.parametrize("is_named", [False, True])
+def test_every_flip_of_one_bit_in_a_config_is_found(tmp_path, is_named):
     config = {"batch_size": 5, "edges": {"ratio": 0.25}, "strategy": RANDOM}
-    folder = tmp_path / f"random-{settings_hash(config)}"
+    folder = tmp_path / (f"random-{settings_hash(config)}" if is_named else "mine")
     open_trial(folder, config, 0).close()
     path = folder / "config.json"
     whole = path.read_bytes()
@@ -117,8 +119,14 @@ def test_every_flip_of_one_bit_in_a_config_is_found(tmp_path):
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
-        with pytest.raises(FileFormatError):
-            read_runs([folder])
+        try:
+            found = read_runs([folder])
+        except FileFormatError:
+            continue
+        assert is_named, "the checksum alone has changed, and the name still fits"
+        assert found[0].config == config
+    if not is_named:
+        return
     path.write_bytes(whole.replace(b"5", b"6", 1))
     for read in (lambda: read_runs([folder]), lambda: open_trial(folder, config, 0)):
         with pytest.raises(FileFormatError, match=r"must hold the settings whose hash .* got others; restore the file"):
@@ -151,7 +159,7 @@ def test_a_directory_of_another_config_is_refused(tmp_path):
     config = {"strategy": RANDOM, "threads": 1}
     with open_trial(tmp_path / "r", config, 3) as journal:
         journal.append(record(0, 3))
-    assert json.loads((tmp_path / "r" / "config.json").read_text()) == config
+    assert json.loads((tmp_path / "r" / "config.json").read_text()) == {**config, "checksum": "0eab7859662262b6"}
     assert read_runs([tmp_path])[0].trials == {3: [record(0, 3)]}  # the lock beside it is no trial
     with pytest.raises(FileFormatError, match="must hold the settings of this run"):
         open_trial(tmp_path / "r", {**config, "threads": 2}, 3)

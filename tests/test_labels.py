@@ -36,7 +36,7 @@ def changed(path, *statements):
     connection.close()
 
 
-def test_what_was_written_is_read_by_this_and_by_other_processes(tmp_path):
+def test_what_was_written_is_read_by_this_and_by_other_processes(tmp_path, durable):
     first, second = EventLog(tmp_path / "a.sqlite"), EventLog(tmp_path / "a.sqlite")
     new = NewEvent("labelled", 3, {"note": "ö\n😀"}, "Ann", 2.25, 7)
     with first.writing():
@@ -46,8 +46,9 @@ def test_what_was_written_is_read_by_this_and_by_other_processes(tmp_path):
         assert [event.number for event in found] == [1, 2]
         assert (found[0].kind, found[0].item, found[0].value, found[0].who) == ("labelled", 3, {"note": "ö\n😀"}, "Ann")
         assert (found[0].seconds, found[0].batch, found[0].time) == (2.25, 7, found[1].time)
-    assert first.journal_mode == "wal"
-    assert first.query("PRAGMA synchronous") == [(2,)]  # FULL
+    assert first.query("PRAGMA journal_mode") == [("delete",)]
+    assert first.query("PRAGMA synchronous") == [(3,)]  # EXTRA: the folder is synced too
+    assert [path.name for path in tmp_path.iterdir()] == ["a.sqlite"]
     assert first.query("SELECT batch, questions FROM batches") == []
     assert first.check() == []
 
@@ -151,6 +152,105 @@ def test_threads_and_logs_write_at_once(tmp_path):
         assert [event.item for event in found if event.who == f"t{i}"] == list(range(20))
 
 
+def interrupted(path):
+    """A log whose process was killed in the middle of its 7th event: pages are half written, the journal is there."""
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        made = EventLog(path)
+        made.query("PRAGMA cache_size = 0")
+        made.query("PRAGMA cache_spill = 1")  # pages are written before the transaction ends
+        with made.writing() as connection:
+            made.append([NewEvent("labelled", 7, 1, "x" * 5000)])
+            connection.execute("UPDATE items SET content = content || 'y'")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    return path.with_name(f"{path.name}-journal")
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+@needs_fork
+def test_a_transaction_that_was_killed_is_undone(tmp_path, durable):
+    path = filled(tmp_path / "a.sqlite")
+    before = path.read_bytes()
+    assert interrupted(path).exists()
+    assert path.read_bytes() != before
+    assert len(EventLog(path).events()) == 6
+    assert [each.name for each in tmp_path.iterdir()] == ["a.sqlite"]
+
+
+@needs_fork
+def test_a_copy_of_the_one_file_is_whole_or_refused(tmp_path, durable):
+    """Whole at any time but in the middle of a transaction."""
+    made = EventLog(tmp_path / "a.sqlite")
+    for row in range(5):
+        with made.writing():
+            made.append([NewEvent("labelled", row, 1)])
+        (tmp_path / "b.sqlite").write_bytes((tmp_path / "a.sqlite").read_bytes())  # `made` is still open
+        assert EventLog(tmp_path / "b.sqlite").events() == made.events()
+    path = filled(tmp_path / "c.sqlite")
+    interrupted(path)
+    (tmp_path / "d.sqlite").write_bytes(path.read_bytes())
+    with pytest.raises(FileFormatError, match=r"d\.sqlite is damaged: .*; restore it from a copy"):
+        EventLog(tmp_path / "d.sqlite")
+
+
+@needs_fork
+@pytest.mark.slow
+def test_a_flipped_bit_in_the_journal_is_refused_or_changes_nothing(tmp_path, durable):
+    path = filled(tmp_path / "a.sqlite")
+    expected = EventLog(path).events()
+    journal = interrupted(path)
+    contents = path.read_bytes(), journal.read_bytes()
+    choose, outcomes = random.Random(0), []
+    places = [*range(28), *(choose.randrange(len(contents[1])) for _ in range(60))]  # its header has 28 bytes
+    for at in places:
+        flipped = bytearray(contents[1])
+        flipped[at] ^= 1 << choose.randrange(8)
+        path.write_bytes(contents[0])
+        journal.write_bytes(flipped)
+        try:
+            assert EventLog(path).events() == expected, at
+            outcomes.append("intact")
+        except FileFormatError:
+            outcomes.append("refused")
+    assert set(outcomes) == {"intact", "refused"}
+
+
+def test_an_empty_file_is_damage_and_not_a_new_log(tmp_path):
+    (tmp_path / "a.sqlite").touch()
+    with pytest.raises(FileFormatError, match="must be a log of labels of version 1, got another"):
+        EventLog(tmp_path / "a.sqlite")
+
+
+def test_a_log_that_another_process_makes_at_the_same_moment_stays(tmp_path, monkeypatch):
+    path = filled(tmp_path / "a.sqlite")
+    log._create(path)
+    assert len(EventLog(path).events()) == 6
+
+    def no_links(*_):
+        raise OSError("not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert EventLog(tmp_path / "b.sqlite").events() == []
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.sqlite", "b.sqlite"]
+
+
+def test_a_log_that_cannot_be_written_to_can_be_read(tmp_path, monkeypatch):
+    path = filled(tmp_path / "a.sqlite")
+    real = log._connected
+    monkeypatch.setattr(log, "_connected", lambda where: real(f"file:{where}?mode=ro"))
+    real_connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda where, **more: real_connect(where, uri=True, **more))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    made = EventLog(path)
+    assert len(made.events()) == 6
+    assert made.notes == (f"{tmp_path} cannot be written to: it can be read, and nothing can be added",)
+    with pytest.raises(PermissionError, match=r"cannot write to .*readonly.*: copy it to such"), made.writing():
+        made.append([NewEvent("labelled")])
+
+
 @pytest.mark.parametrize("content", [b"hello, this is no database", b"SQLite format 3\0" + bytes(100)])
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "a.sqlite").write_bytes(content)
@@ -209,7 +309,7 @@ def test_on_a_full_disk_nothing_acknowledged_is_lost(tmp_path, limit):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             while True:
                 with made.writing():
-                    made.append([NewEvent("commented", 1, "x" * 100)])
+                    made.append([NewEvent("commented", 1, "x" * 300)])
                 written += 1
         except OSError as error:
             os._exit(written if "all earlier events are intact" in str(error) else 255)
@@ -223,7 +323,6 @@ def test_on_a_full_disk_nothing_acknowledged_is_lost(tmp_path, limit):
 def test_on_a_network_one_machine_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(log, "is_on_network", lambda _: True)
     made = EventLog(tmp_path / "a.sqlite")
-    assert made.journal_mode == "delete"
     assert "one machine at a time" in made.notes[0]
     with made.writing():
         made.append([NewEvent("labelled")])

@@ -9,8 +9,8 @@ import safetensors.numpy
 import torch
 
 from batchbalance import DrawMismatchError, FileFormatError, Predictions
+from batchbalance.files import checksum
 from batchbalance.predictions.arrays import check_draw_ids
-from batchbalance.predictions.notes import checksum
 from conftest import random_probs, random_weights
 
 pytestmark = pytest.mark.typed

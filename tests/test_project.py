@@ -438,8 +438,10 @@ def test_guesses_are_the_models(tmp_path):
 
 
 def test_a_model_is_trained_once_for_the_same_labels_in_all_processes(tmp_path, monkeypatch):
+    from batchbalance import training
     from batchbalance.project import learning
 
+    monkeypatch.setattr(training, "STEPS", 20)
     calls = []
     real = learning.trained
     monkeypatch.setattr(learning, "trained", lambda *given: calls.append(1) or real(*given))
@@ -453,11 +455,35 @@ def test_a_model_is_trained_once_for_the_same_labels_in_all_processes(tmp_path, 
     project.guess(["1"])
     assert len(calls) == 2
     assert len(list((tmp_path / "p" / "model").iterdir())) == 1
+    net = make(tmp_path / "net", model={"network": "tabular-mlp", "num_draws": 2})
+    answered(net, 12)
+    net.guess(["1"])
+    Project.open(net.folder).guess(["1"])
+    assert len(calls) == 3
+    calls.pop()
     for file in (tmp_path / "p" / "model").rglob("*.safetensors"):
         file.write_bytes(b"damaged")
     again = Project.open(tmp_path / "p")
-    again.guess(["1"])
+    with pytest.warns(UserWarning, match="the model is trained again: cannot read the posterior in"):
+        again.guess(["1"])
     assert len(calls) == 3
+    Project.open(tmp_path / "p").guess(["1"])
+    assert len(calls) == 3  # it was saved again
+
+
+def test_a_model_that_cannot_be_saved_is_told_once(tmp_path, monkeypatch):
+    from batchbalance.posteriors import Committee
+
+    def full(*_):
+        raise OSError(28, "No space left on device", "weights")
+
+    monkeypatch.setattr(Committee, "save", full)
+    project = make(tmp_path)
+    answered(project, 20)
+    with pytest.warns(UserWarning, match="the model cannot be kept, and every command trains it again: no space left"):
+        project.guess(["1"])
+    answered(project, 5)
+    project.guess(["1"])  # no second warning: warnings are errors here
 
 
 def test_predictions_of_new_data_and_exports(tmp_path):

@@ -96,7 +96,7 @@ def damaged_records(folder: Path, random: Random) -> Finding:
     """Write a run directory, damage one of its files, read it as `report` does."""
     config = {"strategy": {"name": "random"}, "data": {"name": "digits"}, "batch_size": 3}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
-    run = folder / f"random-{digest}"  # as `run` names it: the hash is what config.json is checked by
+    run = folder / random.choice([f"random-{digest}", "mine"])  # as `run` names it, or as a person does
     expected = [
         {
             "round": i,

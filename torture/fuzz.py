@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from batchbalance.bridge import write_export
 from batchbalance.bridge.files import FORMATS
 from batchbalance.cli import app
+from batchbalance.files import write_sealed
 from batchbalance.project import Project
 from torture.campaign import Finding, campaign
 from torture.damage import pool
@@ -185,7 +186,7 @@ def fuzzed_records(folder: Path, random: Random) -> Finding:
     """Mutate old records, which have no seal, and report on them."""
     run = folder / "runs" / "random-1"
     run.mkdir(parents=True)
-    (run / "config.json").write_text('{"strategy": {"name": "random"}}')
+    write_sealed(run / "config.json", {"strategy": {"name": "random"}})
     record = {
         "trial": 0, "num_validation": 3, "metrics": {"accuracy": 0.5}, "validation_error": 0.2, "indices": [3],
         "seconds": {"train": 1.0}, "peak_memory": 1, "labels_per_class": [1, 2],

@@ -1,6 +1,5 @@
 """Linking a project to one on a Label Studio server."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,8 +9,7 @@ from batchbalance.bridge.client import NotThereError, Server
 from batchbalance.bridge.config import Fitting, fitting, proposed_config
 from batchbalance.bridge.items import shown_data
 from batchbalance.bridge.tasks import Names
-from batchbalance.errors import FileFormatError
-from batchbalance.files import replacing
+from batchbalance.files import read_sealed, write_sealed
 from batchbalance.project import Project
 
 FILE = "labelstudio.json"
@@ -63,10 +61,7 @@ class Link:
             raise FileNotFoundError(
                 f"{project.folder} is not linked yet; link it with: batchbalance labelstudio link {project.folder}"
             )
-        try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise FileFormatError(f"{path} is damaged; link the project again") from error
+        return cls(**read_sealed(path, "link the project again"))
 
 
 def link(project: Project, server: Server, number: int | None = None) -> tuple[Link, tuple[str, ...]]:
@@ -88,8 +83,7 @@ def link(project: Project, server: Server, number: int | None = None) -> tuple[L
             found = server.patch(f"/api/projects/{number}/", {"label_config": config})
     fits = _fitting(project, server, found)
     made = Link(server.url, found["id"], fits.names.control, fits.names.object, fits.key)
-    with replacing(project.folder / FILE) as temporary:
-        temporary.write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
+    write_sealed(project.folder / FILE, asdict(made), indent=2)
     return made, _about_unknown(fits.unknown)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batchbalance.cli.app import app, complain, imports_done, out, reported_errors
-from batchbalance.errors import FileFormatError
+from batchbalance.errors import FileFormatError, sentence
 
 if TYPE_CHECKING:
     from batchbalance.project import Batch, Project
@@ -285,8 +285,12 @@ def status_command(
 
         status = project.status()
         page = folder / "status.html"
-        with replacing(page) as temporary:
-            temporary.write_text(status_page(status), encoding="utf-8")
+        try:
+            with replacing(page) as temporary:
+                temporary.write_text(status_page(status), encoding="utf-8")
+            charts = f"with charts: {page}"
+        except OSError as error:  # a project that can only be read
+            charts = f"without charts: {sentence(error)}"
         if as_json:
             typer.echo(json.dumps(status.as_dict(), indent=2))
             return
@@ -296,7 +300,7 @@ def status_command(
         for name, text in status.rows():
             table.add_row(Text(name), Text(text))
         out.print(table)
-        say(f"with charts: {page}")
+        say(charts)
 
 
 @app.command("export")

@@ -1,6 +1,6 @@
 """The run directory: what was run, and one durable record for each round of each trial.
 
-    <runs>/<label>-<hash>/config.json        the settings, all of them, in a fixed order
+    <runs>/<label>-<hash>/config.json        the settings, all of them, in a fixed order, and a checksum of them
     <runs>/<label>-<hash>/trial-<seed>.jsonl  one record a line, round after round; a `batchbalance.journal`
 
 A record holds `round`, `trial`, `num_labelled`, `num_validation`, `metrics` and `validation_error` of the model trained
@@ -24,7 +24,7 @@ import torch
 
 from batchbalance import __version__
 from batchbalance.errors import FileFormatError, UnknownNameError
-from batchbalance.files import replacing
+from batchbalance.files import read_checked, write_sealed
 from batchbalance.journal import Journal, read_journal, sync_folder
 from batchbalance.lab.strategies import LAB_STRATEGIES
 
@@ -88,8 +88,7 @@ def open_trial(folder: Path, config: dict[str, Any], seed: int) -> Journal:
         if _read_config(folder) != config:
             raise FileFormatError(f"{folder / CONFIG} must hold the settings of this run, got others; move it away")
     else:
-        with replacing(folder / CONFIG) as temporary:
-            temporary.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_sealed(folder / CONFIG, config, indent=2)
         sync_folder(folder)
     return Journal(trial_path(folder, seed))
 
@@ -195,11 +194,8 @@ def _read_run(folder: Path) -> Run:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} must be JSON, got damage: {error}") from error
-    strategy = config.get("strategy") if isinstance(config, dict) else None
+    config, is_sealed = read_checked(path)
+    strategy = config.get("strategy")
     if not isinstance(strategy, dict) or not isinstance(strategy.get("name"), str):
         raise FileFormatError(f"{path} must hold the settings of a run, got no strategy in it")
     named = re.search(f"-([0-9a-f]{{{HASH_DIGITS}}})$", folder.name)
@@ -208,7 +204,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{path} must hold the settings whose hash {named[1]} ends its folder's name, got others; restore the "
             "file, or give the folder another name if you named it"
         )
-    return config  # type: ignore[no-any-return]
+    if named is None and not is_sealed:
+        raise FileFormatError(f"{path} must be as it was written, got other contents; restore it from a copy")
+    return config
 
 
 def _told_apart(runs: list[Run]) -> list[Run]:

@@ -118,15 +118,13 @@ class Store:
         """Write what a new log is about, and what is there from earlier; refuse a log about other data."""
         digest = hashlib.sha256(json.dumps(self.ids).encode()).hexdigest()[:16]
         header = {"num_points": len(self.ids), "ids": digest, "classes": self.classes}
-        with self._log.writing():
-            events = self._log.events()
-            if events:
-                self._check_header(events[0].value, header, str(self._log.path))
-                return
-            if earlier and earlier[0].get("event") == "begun":
-                self._check_header(earlier[0], header, where)
-            taken = self._taken_in(earlier, where)
-            self._log.append([NewEvent("begun", value=header), *taken])
+        if not self._log.events():
+            with self._log.writing():
+                if not self._log.events():
+                    if earlier and earlier[0].get("event") == "begun":
+                        self._check_header(earlier[0], header, where)
+                    self._log.append([NewEvent("begun", value=header), *self._taken_in(earlier, where)])
+        self._check_header(self._log.events()[0].value, header, str(self._log.path))
 
     def _check_header(self, found: Any, header: Entry, where: str) -> None:
         wrong = next((key for key in header if not isinstance(found, dict) or found.get(key) != header[key]), None)

@@ -5,7 +5,6 @@ about: a file that was written anew by something else is noticed.
 """
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +12,7 @@ from typing import Any, get_args
 from torch import Tensor
 
 from batchbalance.errors import FileFormatError
-from batchbalance.files import replacing
+from batchbalance.files import read_checked, write_sealed
 from batchbalance.predictions.arrays import Label, Values
 
 FORMAT, VERSION = "batchbalance predictions", 1
@@ -56,9 +55,7 @@ def write_note(
     }
     if classes is not None:
         content["classes"] = list(classes)
-    content["checksum"] = checksum(content)
-    with replacing(note_path(path)) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_sealed(note_path(path), content, indent=1)
 
 
 def read_note(path: Path, shape: tuple[int, ...], axes: str) -> Note | None:
@@ -71,14 +68,14 @@ def read_note(path: Path, shape: tuple[int, ...], axes: str) -> Note | None:
     if not beside.is_file():
         return None
     try:
-        content = json.loads(beside.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        content, is_sealed = read_checked(beside)
+    except FileFormatError as error:
+        raise FileFormatError(f"{beside} must say what {path.name} holds, got something else; {REMEDY}") from error
+    if content.get("format") != FORMAT:
         raise FileFormatError(f"{beside} must say what {path.name} holds, got something else; {REMEDY}")
     if content.get("version") != VERSION:
         raise FileFormatError(f"{beside} must be of version {VERSION}, got {content.get('version')!r}; {REMEDY}")
-    if content.pop("checksum", None) != checksum(content):
+    if not is_sealed:
         raise FileFormatError(f"{beside} must be as it was written, got other contents; {REMEDY}")
     if content.get("values") not in get_args(Values):
         raise FileFormatError(f"{beside} must say what {path.name} holds, got {content.get('values')!r}; {REMEDY}")
@@ -97,11 +94,6 @@ def _checked_list(path: Path, content: dict[str, Any], name: str) -> Any:
     if not isinstance(content.get(name), list | None):
         raise FileFormatError(f"{path} must hold a list as `{name}`, got {content.get(name)!r}; {REMEDY}")
     return content.get(name)
-
-
-def checksum(content: dict[str, Any]) -> str:
-    """A hash of what the note says, so that a bit flipped in the name of a draw is noticed."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _digest(path: Path) -> str:

@@ -15,7 +15,7 @@ from batchbalance.encoders.contract import Kind
 from batchbalance.encoders.items import Item
 from batchbalance.encoders.rows import open_rows
 from batchbalance.errors import FileFormatError
-from batchbalance.files import mapped_array, replacing
+from batchbalance.files import mapped_array, read_sealed, replacing, write_sealed
 from batchbalance.ids import check_unicode, ids_path, repeated_id
 from batchbalance.project.settings import Data, Settings, SourceKind
 from batchbalance.project.store import NewItem, digest_of
@@ -115,8 +115,7 @@ def install(folder: Path, num_before: int, using: Encoder | None, image_size: in
     """Put the vectors of NEW behind the first `num_before` of a project's, and say which encoder made them."""
     made, target = folder / NEW, folder / VECTORS
     record = {"encoder": using and using.name, "fingerprint": using and using.fingerprint, "image_size": image_size}
-    with replacing(folder / RECORD) as temporary:
-        temporary.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    write_sealed(folder / RECORD, record)
     if num_before:
         append_vectors(target, num_before, mapped_array(made))
     else:
@@ -186,11 +185,8 @@ def recorded_encoder(folder: Path) -> dict[str, Any] | None:
     path = folder / RECORD
     if not path.is_file() or not (folder / VECTORS).is_file():
         return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {"encoder": found["encoder"], "image_size": found["image_size"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(f"{path} is damaged; delete it to embed again") from error
+    found = read_sealed(path, "delete it to embed again")
+    return {"encoder": found["encoder"], "image_size": found["image_size"]}
 
 
 class Kept(Items):

@@ -4,17 +4,21 @@ import hashlib
 import json
 import shutil
 import tempfile
+import warnings
 import zlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from zipfile import BadZipFile
 
 import numpy as np
 
+from batchbalance.errors import sentence
 from batchbalance.files import archived_arrays, replacing
+from batchbalance.networks import built, network_named
 from batchbalance.posteriors import BayesianHead, Fitted, Posterior, load_posterior
 from batchbalance.progress import progress
 from batchbalance.project import rounds
@@ -64,6 +68,7 @@ class Learning:
         self._folder, self._store, self._settings, self._progress = folder, store, settings, show
         self._last: tuple[str, Trained] | None = None
         self._order: tuple[int, np.ndarray] | None = None
+        self._has_told = False
 
     def training_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """Rows and classes to train on: all labels but those of the audit set and of the test set."""
@@ -77,7 +82,7 @@ class Learning:
             return None
         key = self._key(rows, labels, len(state.classes))
         if self._last is None or self._last[0] != key:
-            found = self._loaded(key, rows, labels)
+            found = self._loaded(key, rows, labels, partial(self._network, len(state.classes), vectors.shape[1:]))
             if found is None:
                 with progress("training the model", None, self._progress):
                     found = self.train(state, vectors, rows, labels)
@@ -177,7 +182,7 @@ class Learning:
             return class_probs(part, vectors[model.rows[test]])
 
         probs, judged = cross_validated(model.labels, train_and_predict, seed=self._settings.seed)
-        with replacing(path) as temporary, temporary.open("wb") as file:
+        with self._keeping(), replacing(path) as temporary, temporary.open("wb") as file:
             np.savez(file, probs=probs, judged=judged)
         return probs, judged
 
@@ -207,7 +212,8 @@ class Learning:
         right = int((tested == np.array(list(state.tests.values()))).sum()) if tests else 0
         about = state.tests_of if tests else self.num_measured(state)
         found = Round(len(model.rows), rounds.now(), predicted, correct, len(audit), right, len(tests), about)
-        rounds.save_round(self._folder, state.last_change, found, rows)
+        with self._keeping():
+            rounds.save_round(self._folder, state.last_change, found, rows)
 
     def _key(self, rows: np.ndarray, labels: np.ndarray, num_classes: int) -> str:
         """Another text as soon as the model may be another one."""
@@ -217,27 +223,51 @@ class Learning:
         digest.update(json.dumps([num_classes, self._settings.model, self._settings.seed, made]).encode())
         return digest.hexdigest()[:20]
 
-    def _loaded(self, key: str, rows: np.ndarray, labels: np.ndarray) -> Trained | None:
+    def _network(self, num_classes: int, input_shape: tuple[int, ...]) -> Any:
+        """An untrained network of the kind that the settings name."""
+        return built(network_named(self._settings.model["network"]), num_classes, input_shape)
+
+    def _loaded(self, key: str, rows: np.ndarray, labels: np.ndarray, network: Callable[[], Any]) -> Trained | None:
         """The model that another process trained on the same labels."""
         folder = self._folder / FOLDER / key
         if not folder.is_dir():
             return None
-        with suppress(Exception):  # whatever is wrong with a copy, the model is trained anew
-            return Trained(Fitted(load_posterior(folder, self._settings.model.get("network"))), rows, labels)
+        try:
+            given = network if "network" in self._settings.model else None
+            return Trained(Fitted(load_posterior(folder, given)), rows, labels)
+        except Exception as error:  # whatever is wrong with a copy, the model is trained anew
+            if folder.is_dir():  # else another process has just removed it, for that of newer labels
+                self._tell_once("the model is trained again", error)
+                shutil.rmtree(folder, ignore_errors=True)
         return None
 
     def _save(self, key: str, found: Trained) -> None:
-        """Keep the model for other processes, and no earlier one. Some kinds cannot be saved, and are trained anew."""
+        """Keep the model for other processes, and no earlier one."""
         folder = self._folder / FOLDER
-        folder.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as part, suppress(Exception):
-            found.posterior.save(Path(part) / key)
-            if not (folder / key).exists():
-                (Path(part) / key).replace(folder / key)
-        for other in folder.iterdir():
-            if other.stem != key and not other.name.startswith("."):
+        with self._keeping():
+            folder.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".") as part:
+                found.posterior.save(Path(part) / key)
+                if not (folder / key).exists():
+                    (Path(part) / key).replace(folder / key)
+        for other in folder.glob("[!.]*"):
+            if other.stem != key:
                 shutil.rmtree(other, ignore_errors=True)
-                other.unlink(missing_ok=True)
+                with suppress(OSError):  # a folder that could not be removed
+                    other.unlink(missing_ok=True)
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """Go on if something cannot be kept: some kinds cannot be saved, and some folders cannot be written to."""
+        try:
+            yield
+        except Exception as error:
+            self._tell_once("the model cannot be kept, and every command trains it again", error)
+
+    def _tell_once(self, what: str, error: Exception) -> None:
+        if not self._has_told:
+            self._has_told = True
+            warnings.warn(f"{what}: {sentence(error)}", stacklevel=2)
 
 
 def guesses_of(model: Trained, vectors: np.ndarray, names: Sequence[str], classes: Sequence[str]) -> list[Guess]:

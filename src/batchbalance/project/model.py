@@ -23,7 +23,7 @@ from batchbalance.posteriors import (
 from batchbalance.predictions import OnDemand, Predictions, Rows
 from batchbalance.predictions.draws import Draws
 from batchbalance.registry import imported, is_path
-from batchbalance.sections import check_keys
+from batchbalance.sections import check_keys, parsed
 
 BLOCK = 4096  # embeddings predicted at a time
 
@@ -68,7 +68,8 @@ def model_fit(table: dict[str, Any], num_classes: int) -> PosteriorFit | Estimat
     kind, network, estimator = (given.pop(key, None) for key in ("kind", "network", "estimator"))
     if estimator is None:
         default = "bayesian-head" if network is None else "mc-dropout"
-        return PosteriorFit(posterior_options(kind or default, **given), num_classes, network)
+        options = parsed(lambda: posterior_options(kind or default, **given))
+        return PosteriorFit(options, num_classes, network)
     if kind is not None or network is not None:
         raise ValueError("`model` must name an estimator or a kind of posterior, got both; leave one out")
     check_keys("[model] with an estimator", given, ("size", "options"))

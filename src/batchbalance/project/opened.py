@@ -81,13 +81,15 @@ class OpenProject:
         """Write what a new project is about; notice what was edited; fetch what an interrupted start left undone."""
         settings = self.settings
         fixed = {"seed": settings.seed, "audit": settings.audit, "kind": settings.data.kind}
-        with self._store.log.writing():
-            if not self._store.events():
-                if (self.folder / sources.VECTORS).exists():  # made after the first event
-                    raise FileFormatError(
-                        f"{self._store.log.path} is damaged: it is empty, the project is not; restore it from a copy"
-                    )
-                self._store.log.append([NewEvent("begun", value={"classes": list(settings.classes), **fixed})])
+        if not self._store.events():  # else nothing need be written: the folder may be read-only
+            with self._store.log.writing():
+                if not self._store.events():
+                    if (self.folder / sources.VECTORS).exists():  # made after the first event
+                        raise FileFormatError(
+                            f"{self._store.log.path} is damaged: it is empty, the project is not; restore it from a "
+                            "copy"
+                        )
+                    self._store.log.append([NewEvent("begun", value={"classes": list(settings.classes), **fixed})])
         begun = self._store.events()[0].value
         for key, value in fixed.items():
             if begun.get(key) != value:

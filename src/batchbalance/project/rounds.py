@@ -4,15 +4,12 @@ Everything in them can be computed from the labels of the time; they are kept be
 look at another model.
 """
 
-import json
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from batchbalance.errors import FileFormatError
-from batchbalance.files import replacing
+from batchbalance.files import read_sealed, write_sealed
 from batchbalance.project.stopping import UNKNOWN, Round
 
 FOLDER = "rounds"
@@ -26,8 +23,7 @@ def save_round(folder: Path, key: int, found: Round, rows: np.ndarray) -> None:
         "predicted": found.predicted.tolist(), "audit": [found.audit_correct, found.audit_total],
         "test": [found.test_correct, found.test_total], "about": found.about,
     }  # fmt: skip
-    with replacing(folder / FOLDER / f"{key:09d}.json") as temporary:
-        temporary.write_text(json.dumps(content), encoding="ascii")
+    write_sealed(folder / FOLDER / f"{key:09d}.json", content)
 
 
 def has_round(folder: Path, key: int) -> bool:
@@ -42,16 +38,13 @@ def read_rounds(folder: Path, rows: np.ndarray) -> list[Round]:
 
 
 def _round(path: Path, place: dict[int, int]) -> Round:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="ascii"))
-        predicted = np.full(len(place), UNKNOWN, dtype=np.int64)
-        for row, said in zip(content["rows"], content["predicted"], strict=True):
-            if row in place:
-                predicted[place[row]] = said
-        counts = (*content["audit"], *content["test"], content["about"])
-        return Round(int(content["num_labels"]), float(content["when"]), predicted, *counts)
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(f"{path} is damaged; delete it: the model of that time is then not counted") from error
+    content = read_sealed(path, "delete it: the model of that time is then not counted")
+    predicted = np.full(len(place), UNKNOWN, dtype=np.int64)
+    for row, said in zip(content["rows"], content["predicted"], strict=True):
+        if row in place:
+            predicted[place[row]] = said
+    counts = (*content["audit"], *content["test"], content["about"])
+    return Round(int(content["num_labels"]), float(content["when"]), predicted, *counts)
 
 
 def now() -> float:

@@ -54,6 +54,10 @@ class ProjectStore:
         self._is_audit = np.zeros(0, dtype=bool)
         self._added = 0  # number of the last event that was looked at for new items
         self.events()
+        # A transaction that was cut short and could not be undone may leave items without their event.
+        ((num_rows, number),) = self.log.query("SELECT coalesce((SELECT max(row) FROM items) + 1, 0), number FROM head")
+        if number == self._added and num_rows != self._num_items:
+            raise self._damage("it has items that were never added")
 
     def events(self) -> list[Event]:
         """All events by now; items that came with new ones are checked."""
@@ -141,6 +145,9 @@ class ProjectStore:
             marks = ", ".join("?" * len(part))
             for row, *values in self.log.query(f"SELECT row, {column} FROM items WHERE row IN ({marks})", part):
                 found[row] = tuple(values)
+        missing = next((row for row in rows if int(row) not in found), None)
+        if missing is not None:
+            raise self._damage(f"its item {missing} is missing")
         return [found[int(row)] for row in rows]
 
     def _take_in(self, event: Event) -> None:
@@ -149,12 +156,13 @@ class ProjectStore:
         digest = hashlib.sha256()
         costs, is_audit = np.ones(count), np.zeros(count, dtype=bool)
         done = 0
-        for row, name, digest_of, cost, audit in self._lines(first, count):
-            if done >= count:
-                break
-            digest.update(_line(row, name, digest_of, cost, audit))
-            costs[done], is_audit[done] = float(cost), bool(audit)
-            done += 1
+        try:
+            for row, name, digest_of, cost, audit in islice(self._lines(first, count), count):
+                digest.update(_line(row, name, digest_of, cost, audit))
+                costs[done], is_audit[done] = float(cost), bool(audit)
+                done += 1
+        except (TypeError, ValueError) as error:  # a value of another type than was written
+            raise self._damage("its items do not match their hash") from error
         if done != count or digest.hexdigest() != wanted:
             raise self._damage("its items do not match their hash")
         self._costs = np.concatenate([self._costs, costs])
