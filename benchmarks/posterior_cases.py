@@ -70,6 +70,22 @@ def normalised_convolutions() -> nn.Module:
     )  # fmt: skip
 
 
+class Dropping(nn.Module):
+    """A small residual network with dropout throughout, of which little comes before the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(16, 32), nn.Linear(32, 10)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Dropout(0.1)) for _ in range(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits (n, 10)."""
+        hidden = self.first(inputs)
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        return self.head(hidden)  # type: ignore[no-any-return]
+
+
 class Tokens(nn.Module):
     """A classifier of sequences by their mean: attention or an LSTM with dropout inside."""
 
@@ -108,6 +124,7 @@ NETWORKS: list[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, float]]
     ("backbone", backbone_and_head, (3, 32, 32), 200, 8.0),
     ("tabular", small_table, (16,), 2_000, 1.0),
     ("convolutions", normalised_convolutions, (3, 16, 16), 200, 1.0),
+    ("throughout", Dropping, (16,), 2_000, 0.95),
     ("attention", lambda: Tokens(True), (32, 64), 200, 1.0),
     ("lstm", lambda: Tokens(False), (32, 64), 200, 1.0),
 ]

@@ -81,9 +81,12 @@ def test_k_center_tells_copies_of_labelled_points_far_from_the_origin(dtype, apa
     np.testing.assert_allclose(radii.numpy(), expected, rtol=1e-6, atol=1e-10)
 
 
-def test_embeddings_whose_squares_overflow_are_refused():
-    with pytest.raises(ValueError, match=r"must have squared distances in .*, got 1e"):
-        k_center(torch.tensor([[1e20, 0.0], [1.0, 2.0]]), 1)
+@pytest.mark.parametrize("size", [1e20, 1e-25, 1e38])
+def test_radii_of_tiny_and_huge_embeddings_are_in_their_own_unit(size):
+    points = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 2.0]]) * size
+    chosen, radii = k_center(points, 2)
+    assert chosen.tolist() == [1, 0]
+    np.testing.assert_allclose(radii.numpy() / size, [1, 1], rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

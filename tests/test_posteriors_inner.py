@@ -217,3 +217,103 @@ def test_masks_do_not_depend_on_the_size_nor_on_what_came_before(shapes):
         assert torch.equal(Keep("layer", 1)(RATE, 2, shape), cut)
         assert torch.equal(together(RATE, 2, shape), cut)
     assert not torch.equal(Keep("layer", 1)(RATE, 3, largest), whole)
+
+
+class DropPath(nn.Module):
+    """As timm has it."""
+
+    def __init__(self, drop_prob=0.0, scale_by_keep=True):
+        super().__init__()
+        self.drop_prob, self.scale_by_keep = drop_prob, scale_by_keep
+
+    def forward(self, x):
+        return x
+
+
+class StochasticDepth(nn.Module):
+    """As torchvision has it."""
+
+    def __init__(self, p, mode):
+        super().__init__()
+        self.p, self.mode = p, mode
+
+    def forward(self, x):
+        return x
+
+
+class Branches(nn.Module):
+    def __init__(self, *paths):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in paths)
+        self.paths, self.head = nn.ModuleList(paths), nn.Linear(4, 3)
+
+    def forward(self, x):
+        for block, path in zip(self.blocks, self.paths, strict=True):
+            x = x + path(torch.tanh(block(x)))
+        return self.head(x)
+
+
+def test_stochastic_depth_drops_branches_of_a_draw():
+    torch.manual_seed(0)
+    model = Branches(DropPath(0.5), StochasticDepth(0.3, "row"), DropPath(0.4, scale_by_keep=False), DropPath(0.0))
+    x = torch.randn(7, 4)
+    got = MCDropout(model, 30).predict(x, batch_size=3).log_probs()
+    seen = set()
+    for draw in range(30):
+        h, kept = x, []
+        for i, (rate, scale) in enumerate([(0.5, 2.0), (0.3, 1 / 0.7), (0.4, 1.0), (0.0, 1.0)]):
+            keeps = rate == 0 or float(torch.rand(1, generator=generator(0, f"mask/paths.{i}", draw))) >= rate
+            h = h + keeps * scale * torch.tanh(model.blocks[i](h))
+            kept.append(bool(keeps))
+        torch.testing.assert_close(got[:, draw], torch.log_softmax(model.head(h), dim=-1).detach())
+        seen.add(tuple(kept))
+    assert len(seen) > 3
+    chained = nn.Sequential(nn.Linear(4, 4), DropPath(0.5), nn.Linear(4, 3))
+    plain = MCDropout(chained, 6, fast=False).predict(x).log_probs()
+    torch.testing.assert_close(MCDropout(chained, 6).predict(x).log_probs(), plain)
+
+
+class Mixer(nn.Module):
+    """Attention with dropout, under a name that does not say so."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.drop, self.norm = nn.Linear(4, 3), nn.Dropout(0.5), nn.BatchNorm1d(3)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        self.steps += self.training
+        q = x.unsqueeze(1)
+        rate = 0.5 if self.training else 0.0
+        h = nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=rate).squeeze(1)
+        return self.norm(self.head(self.drop(h)))
+
+
+class Skipping(nn.Module):
+    """Stochastic depth under another name."""
+
+    def forward(self, x):
+        return x * (torch.rand(len(x), 1) > 0.5) if self.training else x
+
+
+def test_what_is_dropped_in_training_alone_is_named():
+    x = torch.randn(6, 4)
+    posterior = MCDropout(Mixer(), 3)
+    state = torch.random.get_rng_state()
+    with pytest.warns(UserWarning, match="what the model itself drops at random in training stays off"):
+        posterior.predict(x)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert float(posterior._model.steps) == 0
+    assert float(posterior._model.norm.num_batches_tracked) == 0
+    assert not posterior._model.training
+    with pytest.warns(UserWarning, match=r"what module 'paths.0' drops at random in training stays off"):
+        MCDropout(Branches(Skipping(), nn.Dropout(0.5)), 3).predict(x)
+
+
+def test_a_network_that_fails_in_training_mode_names_nothing():
+    class Strict(Branches):
+        def forward(self, x):
+            assert not self.training
+            return super().forward(x)
+
+    assert MCDropout(Strict(nn.Dropout(0.5)), 3).predict(torch.randn(6, 4)).num_draws == 3

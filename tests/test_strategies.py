@@ -308,3 +308,30 @@ def test_single_scores_tell_how_far_they_are(name, capsys):
     needs = {"threshold": 0.0} if name == "power-balance" else {}
     select(pool, 2, strategy=name, progress=True, **needs)
     assert "scoring points: 30 of 30" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(name for name, kind in STRATEGIES.items() if "embeddings" in kind.needs))
+def test_the_size_of_embeddings_does_not_matter(name):
+    """Powers of two, so that every digit stays; and the sizes that were wrong once."""
+    rng = np.random.default_rng(5)
+    points = rng.normal(size=(120, 4)) + 6 * np.eye(4)[rng.integers(4, size=120)]
+    given = (
+        {}
+        if not STRATEGIES[name].needs_predictions
+        else {"predictions": Predictions.from_probs(random_probs(120, 6, 3, seed=2))}
+    )
+
+    def batch(embeddings):
+        chosen = select(**given, batch_size=8, strategy=name, embeddings=embeddings, labelled=[3, 50], seed=1)
+        return chosen.indices.tolist(), None if chosen.cover is None else chosen.cover.length
+
+    expected, length = batch(points)
+    for exponent in (-1000, -530, -100, 100, 500, 1000):
+        found, other = batch(points * 2.0**exponent)
+        assert found == expected, exponent
+        assert length is None or other == length * 2.0**exponent
+    for size in (1e30, 1e-30, 1e-160, 1e300):
+        assert batch(points * size)[0] == expected, size
+    small = points.astype(np.float32)
+    for exponent in (-120, 110):
+        assert batch(small * np.float32(2.0**exponent))[0] == batch(small)[0], exponent

@@ -99,7 +99,9 @@ def unmasked(name: str, x: Any) -> Any:
     """Return what is given, but raise ValueError for a NumPy array with masked entries: all else ignores the mask."""
     if isinstance(x, np.ma.MaskedArray):
         if np.ma.is_masked(x):
-            raise ValueError(f"{name} must have no masked entries, got {int(np.ma.getmaskarray(x).sum())}; fill or drop them")
+            raise ValueError(
+                f"{name} must have no masked entries, got {int(np.ma.getmaskarray(x).sum())}; fill or drop them"
+            )
         return x.data
     return x
 

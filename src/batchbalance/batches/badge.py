@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.batches.candidates import check_candidates
-from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, distances, squared_norms
+from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, distances, squared_norms, usual_scale
 
 
 def badge(
@@ -47,9 +47,9 @@ def badge(
     if probs.ndim != embeddings.ndim or probs.shape[:-1] != embeddings.shape[:-1]:
         shapes = f"{tuple(probs.shape)} and {tuple(embeddings.shape)}"
         raise ValueError(f"`probs` and `embeddings` must agree on all axes but the last, got shapes {shapes}")
-    check_finite("embeddings", embeddings)
+    scale = usual_scale(check_finite("embeddings", embeddings))
     candidates = check_candidates(candidates, len(probs), batch_size)
-    factors = probs[candidates], embeddings[candidates]
+    factors = probs[candidates], embeddings[candidates] if scale == 1 else embeddings[candidates] * scale
     squared_norms, squared_distances = _mean_gradients(*factors, weights) if probs.ndim == 3 else _gradients(*factors)
     nearest = squared_norms
     taken = torch.zeros(len(nearest), dtype=torch.bool)
@@ -63,7 +63,7 @@ def badge(
         if i + 1 < batch_size:
             apart = squared_distances(pick)
             nearest = (torch.minimum(nearest, apart) if i else apart).masked_fill(taken, 0)
-    return chosen, picked_at
+    return chosen, picked_at / scale
 
 
 def _gradients(

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.batches.candidates import check_candidates
-from batchbalance.batches.distances import check_finite
+from batchbalance.batches.distances import check_finite, usual_scale
 
 MAX_CLUSTERED = 20_000  # hierarchical clustering holds a distance for every pair: 1.6 GB
 
@@ -35,7 +35,7 @@ def cluster_margin(
     Returns:
         (B,) indices in the order chosen, a tie to the lowest; (B,) one minus the margin of each, float64.
     """
-    check_finite("embeddings", embeddings)
+    scale = usual_scale(check_finite("embeddings", embeddings))
     if len(embeddings) != len(probs):
         raise ValueError(f"`embeddings` must have one row for each of {len(probs)} points, got {len(embeddings)}")
     if margin_factor < 1 or (num_clusters is not None and num_clusters < 1):
@@ -53,7 +53,7 @@ def cluster_margin(
     others = probs[candidates].double().sort(dim=1, descending=True).values[:, 1:]
     scores = (others.sum(dim=1) + others[:, :1].sum(dim=1)).cpu()
     kept = scores.sort(descending=True, stable=True).indices[:num_kept]
-    clusters = _average_linkage(embeddings[candidates[kept]], num_clusters or batch_size)
+    clusters = _average_linkage(embeddings[candidates[kept]] * scale, num_clusters or batch_size)
     sizes = torch.bincount(clusters)
     first = torch.full_like(sizes, num_kept).scatter_reduce(0, clusters, torch.arange(num_kept), reduce="amin")
     ranks = _ranks_within(clusters)

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.batches.candidates import check_candidates
-from batchbalance.batches.distances import check_finite, distances, nearest_distances
+from batchbalance.batches.distances import check_finite, distances, nearest_distances, usual_scale
 
 
 def k_center(
@@ -28,20 +28,22 @@ def k_center(
         (B,) indices in the order chosen, a tie to the lowest; (B,) largest distance of a candidate to its nearest
         centre after each pick, float64.
     """
-    check_finite("embeddings", embeddings)
+    largest = check_finite("embeddings", embeddings)
+    if labelled is not None and len(labelled):
+        largest = max(largest, check_finite("labelled", labelled))
+    scale = usual_scale(largest)
     candidates = check_candidates(candidates, len(embeddings), batch_size)
-    points = embeddings[candidates]
+    points = embeddings[candidates] if scale == 1 else embeddings[candidates] * scale
     if labelled is None or len(labelled) == 0:
         pick = int(distances(points, points.mean(dim=0)).argmin())
         nearest = torch.full((len(points),), torch.inf, dtype=torch.float64)
     else:
-        check_finite("labelled", labelled)
         if labelled.shape[1] != embeddings.shape[1]:
             raise ValueError(
                 f"`labelled` must have the pool's {embeddings.shape[1]} features, got {labelled.shape[1]}; "
                 "embed both with one network"
             )
-        nearest = nearest_distances(points, labelled.to(points))
+        nearest = nearest_distances(points, labelled.to(points) * scale)
         pick = int(nearest.argmax())
     chosen = torch.empty(batch_size, dtype=torch.long)
     radii = torch.empty(batch_size, dtype=torch.float64)
@@ -51,4 +53,4 @@ def k_center(
         nearest = torch.minimum(nearest, distances(points, points[pick]))
         radii[i] = nearest.max()
         pick = int(nearest.masked_fill(taken, -1).argmax())
-    return chosen, radii
+    return chosen, radii / scale

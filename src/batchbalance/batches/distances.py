@@ -4,6 +4,8 @@ They come from differences of coordinates, never from the expansion ‖a‖² + 
 itself.
 """
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -11,10 +13,11 @@ from torch import Tensor
 from batchbalance.checks import compute_dtype
 
 BLOCK_NUMBERS = 2**22
+USUAL_EXPONENT = 30  # embeddings of sizes from 1e-9 to 1e9 are taken as they are
 
 
-def check_finite(name: str, embeddings: Tensor) -> None:
-    """Raise unless the embeddings are finite real numbers whose squares are finite too; they are read in blocks."""
+def check_finite(name: str, embeddings: Tensor) -> float:
+    """Return the largest size of a number; raise unless all are finite. They are read in blocks."""
     step = max(1, BLOCK_NUMBERS // max(1, embeddings[:1].numel()))
     largest = 0.0
     kind = compute_dtype(embeddings.dtype)
@@ -27,8 +30,17 @@ def check_finite(name: str, embeddings: Tensor) -> None:
                 f"`{name}` must be finite, got NaN or infinity (first at point {start + where[0]}, feature {where[-1]})"
             )
         largest = max(largest, float(block.abs().max()))
-    if largest > 1e-3 * torch.finfo(kind).max ** 0.5 / max(1, embeddings.shape[-1]) ** 0.5:
-        raise ValueError(f"`{name}` must have squared distances in {kind}, got {largest:g}; divide them by that")
+    return largest
+
+
+def usual_scale(largest: float) -> float:
+    """Return the power of two that brings tiny or huge embeddings to the size of 1; 1 for those of any usual size.
+
+    Squares of numbers beyond about 1e±19 leave the range of float32, and distances would be 0 or infinite. To multiply
+    by a power of two changes no digit.
+    """
+    exponent = math.frexp(largest)[1]
+    return 1.0 if largest == 0 or abs(exponent) <= USUAL_EXPONENT else 2.0 ** max(-1000, min(1000, -exponent))
 
 
 def distances(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Float[Tensor, " n"]:

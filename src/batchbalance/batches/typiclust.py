@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.batches.candidates import check_candidates
-from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite
+from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, usual_scale
 from batchbalance.predictions import spans_of
 from batchbalance.ranking import quantised
 from batchbalance.seeds import derived_seed
@@ -43,13 +43,14 @@ def typiclust(
     Returns:
         (B,) indices in the order chosen, a tie to the lowest.
     """
-    check_finite("embeddings", embeddings)
+    largest = check_finite("embeddings", embeddings)
     candidates = check_candidates(candidates, len(embeddings), batch_size)
     points = embeddings[candidates].double()
     num = len(points)
     if labelled is not None:
-        check_finite("labelled", labelled)
+        largest = max(largest, check_finite("labelled", labelled))
         points = torch.cat([points, labelled.to(points)])
+    points *= usual_scale(largest)
     points -= points.mean(dim=0)
     clusters = k_means(points, min(len(points) - num + batch_size, max_clusters), seed)
     counts = torch.bincount(clusters[num:], minlength=int(clusters.max()) + 1)

@@ -14,6 +14,7 @@ ALPHA = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 SELU_FLOOR = -1.7580993408473766
 FIRST_BLOCK = 16  # places of an axis in the first block; each next one has as many as all before it
 CACHED_NUMBERS = 2**24  # masks of a layer that are kept rather than made again, in booleans
+CACHED_FACTORS = 2**20  # numbers that a layer keeps ready to multiply with, for small layers
 
 
 def is_plain(layer: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
@@ -88,24 +89,48 @@ def is_drawn(module: nn.Module) -> bool:
     return isinstance(module, Mask) or isinstance(vars(module).get("forward"), InnerDropout)
 
 
+def is_path(module: nn.Module) -> bool:
+    """Whether a module drops whole residual branches: stochastic depth of torchvision, timm, Hugging Face and others.
+
+    They are known by name and by the rate that they hold, so that none of these packages is needed.
+    """
+    name, held = type(module).__name__, vars(module)
+    return (name.endswith("DropPath") and "drop_prob" in held) or (name == "StochasticDepth" and "p" in held)
+
+
+class _Pass:
+    """Where a forward pass is. A plain object, because a module takes a microsecond to set an attribute."""
+
+    __slots__ = ("batch", "calls", "draw")
+
+    def __init__(self) -> None:
+        self.draw = self.calls = 0
+        self.batch = 1
+
+
 class Mask(nn.Module):
     """Stands in for a dropout layer and keeps the same units for every input of a draw.
 
     Attributes:
         rate: the probability to drop a unit; `p` as in the layer, for modules that read it.
         channelwise: whether whole channels are dropped (axis 1), else single units.
+        pathwise: whether all that comes in is dropped or kept: the branch of a network under a draw.
         alpha: whether dropped units go to the floor of SELU rather than to 0.
-        calls: how often it dropped something in this forward pass.
+        scale: what the kept units are multiplied by.
     """
 
     def __init__(self, layer: nn.Module, name: str, seed: int) -> None:
         super().__init__()
-        self.rate = self.p = float(layer.p)  # type: ignore[arg-type]
+        held = vars(layer)
+        self.rate = self.p = float(held.get("p", held.get("drop_prob")) or 0.0)
         self.channelwise = isinstance(layer, CHANNELWISE)
+        self.pathwise = is_path(layer)
         self.alpha = isinstance(layer, ALPHA)
+        self.scale = 1.0 if not held.get("scale_by_keep", True) else 1 / (1 - self.rate) if self.rate < 1 else 0.0
         self._keep = Keep(name, seed)
-        self._draw = self.calls = 0
-        self._batch = 1
+        self._now = _Pass()
+        self._factors: dict[tuple[int, int], tuple[tuple[int, ...], Tensor]] = {}
+        self._num_factors = 0
 
     @property
     def name(self) -> str:
@@ -113,13 +138,14 @@ class Mask(nn.Module):
         return self._keep.name
 
     @property
-    def scale(self) -> float:
-        """What the kept units are multiplied by."""
-        return 1 / (1 - self.rate) if self.rate < 1 else 0.0
+    def calls(self) -> int:
+        """How often it dropped something in this forward pass."""
+        return self._now.calls
 
     def begin(self, draw: int, batch: int) -> None:
         """Prepare for one forward pass of `batch` inputs under a draw."""
-        self._draw, self._batch, self.calls = draw, batch, 0
+        now = self._now
+        now.draw, now.batch, now.calls = draw, batch, 0
 
     def keep(self, draw: int, shape: tuple[int, ...], call: int = 0) -> Tensor:
         """Which units of one input are kept under a draw, booleans of `shape`."""
@@ -129,18 +155,34 @@ class Mask(nn.Module):
         """`inputs` with the current draw's mask applied."""
         if self.rate == 0:
             return inputs
-        if inputs.ndim < 2 or len(inputs) % self._batch:
+        now, size = self._now, inputs.shape
+        if len(size) < 2 or size[0] % now.batch:
             raise ValueError(
-                f"dropout layer {self._keep.name!r} must see the batch of {self._batch} as its first axis, got "
-                f"{tuple(inputs.shape)}; build the model batch first"
+                f"dropout layer {self._keep.name!r} must see the batch of {now.batch} as its first axis, got "
+                f"{tuple(size)}; build the model batch first"
             )
-        kept = self.next(tuple(inputs.shape[1:2] if self.channelwise else inputs.shape[1:])).to(inputs.device)
-        return self.applied(inputs, kept.reshape(-1, *[1] * (inputs.ndim - 2)) if self.channelwise else kept)
+        key = now.draw, now.calls
+        known = self._factors.get(key)
+        if known is not None and known[0] == size[1:] and known[1].dtype == inputs.dtype:
+            now.calls += 1
+            return inputs * known[1]
+        kept = self.next((1,) if self.pathwise else tuple(size[1:2] if self.channelwise else size[1:]))
+        kept = kept.to(inputs.device)
+        if self.channelwise:
+            kept = kept.reshape(-1, *[1] * (len(size) - 2))
+        if self.alpha:
+            return self.applied(inputs, kept)
+        factor = kept.to(inputs.dtype) * self.scale
+        if known is None and self._num_factors + factor.numel() <= CACHED_FACTORS:
+            self._num_factors += factor.numel()
+            self._factors[key] = size[1:], factor
+        return inputs * factor
 
     def next(self, shape: tuple[int, ...]) -> Tensor:
         """Which units are kept under the current draw in the next call of this forward pass."""
-        self.calls += 1
-        return self.keep(self._draw, shape, self.calls - 1)
+        now = self._now
+        now.calls += 1
+        return self.keep(now.draw, shape, now.calls - 1)
 
     def applied(self, inputs: Tensor, kept: Tensor) -> Tensor:
         """`inputs` where `kept`, scaled; elsewhere 0, or the floor for alpha dropout."""

@@ -4,22 +4,21 @@ A draw is a network with one mask for each dropout layer, made from (seed, layer
 so batch normalisation uses its running statistics.
 
 Covered: every `nn.Dropout`, `Dropout1d/2d/3d`, `AlphaDropout` and `FeatureAlphaDropout` module, at any depth, those of
-`nn.TransformerEncoderLayer` too; dropout of attention weights, and between the layers of `nn.LSTM` and its kin. Not
-covered, and off as in eval mode: dropout called as a function elsewhere.
+`nn.TransformerEncoderLayer` too; dropout of attention weights, and between the layers of `nn.LSTM` and its kin; and
+stochastic depth, where a draw drops a residual branch for every input. Not covered, and off as in eval mode, which a
+warning says: dropout called as a function elsewhere, and modules of other names that drop something in training.
 """
 
 import copy
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from batchbalance.calling import Batch, changed, logits_from, num_rows, padding_of, some_rows
 from batchbalance.checks import check_whole
@@ -27,11 +26,12 @@ from batchbalance.networks import flops_of
 from batchbalance.posteriors.contract import Posterior, last_hidden
 from batchbalance.posteriors.inner import AttentionDropout, RecurrentDropout
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
-from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask, is_drawn, is_plain
+from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask, is_path, is_plain
 from batchbalance.posteriors.outputs import check_logits, with_outputs
 from batchbalance.posteriors.replay import Replay, replayable
 from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
 from batchbalance.posteriors.sliced import Chain
+from batchbalance.posteriors.unmasked import training_noise, unmasked_dropout
 from batchbalance.sections import MAX_DRAWS, NumDraws, Whole
 from batchbalance.seeds import derived_seed
 from batchbalance.training import (
@@ -47,10 +47,6 @@ from batchbalance.training import (
 )
 
 PROBED = 8  # inputs of the first batch that are compared with the general path
-FUNCTIONS = {  # dropout that is no module
-    getattr(nn.functional, name)
-    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
-}
 
 
 class MCDropout(Posterior):
@@ -196,11 +192,12 @@ class MCDropout(Posterior):
 
     def _runs(self, batch: Batch) -> Iterator[Tensor]:
         """The logits of a batch under one draw after the other; what they share runs once if it may."""
-        with nullcontext() if self._replay is None else self._replay.batch():
+        if self._replay is None:
+            yield from (self._forward(batch, draw) for draw in range(self.num_draws))
+            return
+        with self._replay.batch(num_rows(batch)):
             for draw in range(self.num_draws):
-                if self._replay is not None:
-                    self._replay.begin(is_first=draw == 0)
-                yield self._forward(batch, draw)
+                yield self._replay.draw(draw, partial(self._forward, batch, draw))
 
     def _forward(self, batch: Batch, draw: int) -> Tensor:
         for mask in self._masks:
@@ -226,6 +223,14 @@ class MCDropout(Posterior):
         _check_run(self._masks)
         for layer in dict.fromkeys(seen):
             warnings.warn(f"dropout called as a function in {layer} stays off: use nn.Dropout instead", stacklevel=2)
+        if self._chain is None:  # which has known layers only
+            for layer in training_noise(self._model, lambda: self._forward(few, 0)):
+                if layer not in seen:
+                    warnings.warn(
+                        f"what {layer} drops at random in training stays off: use nn.Dropout, or a class named "
+                        "*DropPath or *Attention*",
+                        stacklevel=2,
+                    )
         if self._chain is None and self._fast and self.num_draws > 1:
             found = replayable(self._model, self._masks, lambda: self._forward(few, 0))
             if found and torch.equal(once, self._forward(few, 0)):
@@ -239,7 +244,7 @@ class MCDropout(Posterior):
         """
         few = some_rows(batch, slice(PROBED))
         if self._chain is not None or self._replay is not None:
-            for draw in {0, self.num_draws - 1}:
+            for draw in {0, min(1, self.num_draws - 1), self.num_draws - 1}:  # the second is replayed in any case
                 if not torch.allclose(
                     self._forward(few, draw), logits[:PROBED, draw], rtol=1e-3, atol=1e-4, equal_nan=True
                 ):
@@ -362,9 +367,12 @@ def _fix_masks(model: nn.Module, seed: int) -> list[Mask | AttentionDropout]:
     masks: dict[nn.Module, Mask | AttentionDropout] = {}
     off: list[str] = []
     for name, module in list(model.named_modules(remove_duplicate=False)):
-        if isinstance(module, (*ELEMENTWISE, *CHANNELWISE)) and name:
-            if not is_plain(module, (*ELEMENTWISE, *CHANNELWISE)):
-                off += [f"{name!r} ({type(module).__name__} with a forward or hooks of its own)"] * (module.p > 0)
+        if name and (isinstance(module, (*ELEMENTWISE, *CHANNELWISE)) or is_path(module)):
+            kinds = (*ELEMENTWISE, *CHANNELWISE, *((type(module),) if is_path(module) else ()))
+            if not is_plain(module, kinds):
+                off += [f"{name!r} ({type(module).__name__} with a forward or hooks of its own)"] * (
+                    Mask(module, name, seed).rate > 0
+                )
                 continue
             parent, _, child = name.rpartition(".")
             mask = masks.setdefault(module, Mask(module, name, seed))
@@ -391,39 +399,3 @@ def _fix_masks(model: nn.Module, seed: int) -> list[Mask | AttentionDropout]:
     if off:
         warnings.warn(f"dropout stays off, as in eval mode, in: {', '.join(off)}", stacklevel=3)
     return list(masks.values())
-
-
-def _enter(running: list[tuple[str, nn.Module]], name: str, module: nn.Module, *_: Any) -> None:
-    running.append((name, module))
-
-
-def _leave(running: list[tuple[str, nn.Module]], *_: Any) -> None:
-    running.pop()
-
-
-@contextmanager
-def unmasked_dropout(model: nn.Module) -> Iterator[list[str]]:
-    """Give a list that names the modules in which dropout is called as a function while the block runs."""
-    running: list[tuple[str, nn.Module]] = []
-    seen: list[str] = []
-
-    class Watching(TorchFunctionMode):
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
-            rate = kwargs.get("dropout_p", 0.0) if function is nn.functional.scaled_dot_product_attention else None
-            if function in FUNCTIONS:
-                rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-            if rate and not (running and is_drawn(running[-1][1])):
-                seen.append(f"module {running[-1][0]!r}" if running and running[-1][0] else "the model itself")
-            return function(*args, **kwargs)
-
-    handles = []
-    for name, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(partial(_enter, running, name)))
-        handles.append(module.register_forward_hook(partial(_leave, running)))
-    try:
-        with Watching():
-            yield seen
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -92,7 +92,7 @@ class Chain:
         """The chain that `model` is, or None if it is none or if a layer has a mask inside."""
         layers = _flattened(model)
         masks = [layer for layer in layers or () if isinstance(layer, Mask)]
-        if layers is None or not masks or len(set(masks)) < len(masks):
+        if layers is None or not masks or len(set(masks)) < len(masks) or any(mask.pathwise for mask in masks):
             return None
         return cls(layers)
 

@@ -1,7 +1,7 @@
 """What a strategy is: a small frozen object with its options, which turns a problem into a choice."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, SupportsIndex
 
 import torch
@@ -59,6 +59,14 @@ class Problem:
         if self.given is None:
             raise ValueError("`predictions` must be given for this strategy, got none")
         return self.given
+
+    def scaled(self, scale: float) -> "Problem":
+        """The same problem with all embeddings times `scale`."""
+        own, others = (
+            None if given is None else given.to(compute_dtype(given.dtype)) * scale
+            for given in (self.embeddings, self.labelled_embeddings)
+        )
+        return replace(self, embeddings=own, labelled_embeddings=others)
 
     @property
     def mean_embeddings(self) -> Float[Tensor, "N D"]:

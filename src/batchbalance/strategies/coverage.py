@@ -1,6 +1,8 @@
 """Strategies that cover the pool in the space of embeddings. What they share is ``batches.cover``."""
 
+import sys
 from abc import abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -16,7 +18,7 @@ from batchbalance.batches.cover import (
     cover,
     cover_value,
 )
-from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite
+from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, usual_scale
 from batchbalance.batches.targets import Cloud, Kernel, Targets, squared_length
 from batchbalance.batches.typiclust import MAX_CLUSTERS, typiclust
 from batchbalance.seeds import generator
@@ -47,8 +49,8 @@ class CoverStrategy(Strategy):
     def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
         """What each target is worth; not negative."""
 
-    def squared_length(self, targets: Cloud, batch_size: int) -> float:
-        """ℓ² of the kernel: by the rule of ``batches.targets.squared_length``."""
+    def squared_length(self, targets: Cloud, batch_size: int, scale: float) -> float:  # noqa: ARG002
+        """ℓ² of the kernel for embeddings times `scale`: by the rule of ``batches.targets.squared_length``."""
         return squared_length(targets, batch_size)
 
     def targets(self, problem: Problem) -> Int[Tensor, " T"]:
@@ -83,11 +85,14 @@ class CoverStrategy(Strategy):
 
     def choose(self, problem: Problem) -> Choice:
         """Cover the targets."""
-        if problem.embeddings is not None:
-            check_finite("embeddings", problem.embeddings)
+        largest = 0.0 if problem.embeddings is None else check_finite("embeddings", problem.embeddings)
         labelled = problem.mean_labelled_embeddings
         if labelled is not None:
-            check_finite("labelled_embeddings", labelled)
+            largest = max(largest, check_finite("labelled_embeddings", labelled))
+        scale = usual_scale(largest)
+        if scale != 1:
+            problem = problem.scaled(scale)
+            labelled = problem.mean_labelled_embeddings
         rows = self.targets(problem)
         spare = max(0, problem.cache_bytes - self.memory_needed(problem))
         points = Cloud(problem.mean_embedding_rows(rows), rows, keep_bytes=spare)
@@ -96,7 +101,7 @@ class CoverStrategy(Strategy):
                 points,
                 self.weights(problem, rows),
                 self.kernel,
-                self.squared_length(points, problem.batch_size),
+                self.squared_length(points, problem.batch_size, scale),
                 labelled,
             ),
             problem.mean_embedding_rows,
@@ -113,6 +118,7 @@ class CoverStrategy(Strategy):
         else:
             raise ValueError(f"`executor` must be able to run {self.name!r}, got one without the method `cover`")
         value = cover_value(made, found)
+        value = replace(value, length=value.length / scale)
         return Choice(problem.candidates[found.positions], scores=value.gains, cover=value)
 
 
@@ -146,9 +152,11 @@ class ProbCover(CoverStrategy):
         """Every target counts the same."""
         return torch.ones(len(rows), dtype=torch.float64)
 
-    def squared_length(self, targets: Cloud, batch_size: int) -> float:
+    def squared_length(self, targets: Cloud, batch_size: int, scale: float) -> float:
         """The square of the radius."""
-        return super().squared_length(targets, batch_size) if self.radius is None else self.radius**2
+        if self.radius is None:
+            return super().squared_length(targets, batch_size, scale)
+        return max((self.radius * scale) ** 2, sys.float_info.min)
 
 
 class UHerding(CoverStrategy):
