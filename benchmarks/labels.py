@@ -35,9 +35,7 @@ def main() -> None:
         for name in names[: given.labels]:
             single.append(1000 * timed_tell(project, [name]))
             time.sleep(given.pause)
-        typer.echo(
-            f"one label: median {statistics.median(single):.1f} ms, slowest {max(single):.1f} of {len(single)}"
-        )
+        typer.echo(f"one label: median {statistics.median(single):.1f} ms, slowest {max(single):.1f} of {len(single)}")
         typer.echo(f"{NUM_AT_ONCE:,} labels at once: {timed_tell(project, names[given.labels :]):.2f} s")
         project.close()
 

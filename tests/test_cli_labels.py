@@ -100,7 +100,7 @@ def test_points_without_ids_go_by_number(folder):
     write(folder / "numbers.csv", [(i, "ab"[i % 2]) for i in range(8)])
     code, out, err = run(folder, labels="numbers.csv")
     assert (code, err) == (0, "")
-    assert "8 labels of 2 classes; too few to estimate its accuracy" in out
+    assert "8 labels of 2 classes; cross-validated accuracy" in out
     code, _, err = run(folder)
     assert (code, "got '=1+2'; without --ids points go by their numbers, 0 to 89" in err) == (2, True)
 
@@ -171,3 +171,13 @@ def test_other_mistakes(folder):
     np.save(folder / "e.npy", np.full((NUM, 3), np.nan))
     code, _, err = run(folder)
     assert (code, "finite" in err) == (2, True)
+
+
+def test_a_head_that_learnt_nothing_says_so(folder):
+    """Labels that have nothing to do with the points."""
+    known = read(folder / "labels.csv")
+    names = np.random.default_rng(0).permutation(["yes", "no"] * len(known))
+    write(folder / "labels.csv", [(point, name) for (point, _), name in zip(known, names, strict=False)])
+    code, out, err = run(folder)
+    assert (code, err) == (0, "")
+    assert "warning      the model predicts held-out labels worse than class frequencies alone do" in out

@@ -14,9 +14,10 @@ from batchbalance.posteriors.tuning import (
     others_of_folds,
     resamples,
     tuned,
-    tuned_bootstrap,
+    tuned_heads,
 )
 from batchbalance.training import Recipe
+from test_frequencies import by_loops
 
 pytestmark = pytest.mark.typed
 
@@ -86,7 +87,9 @@ def test_rows_are_centred_with_the_pool_and_scaled_to_unit_length():
     for n, got in enumerate(head.most_probable.predict(inputs).log_probs()[:, 0]):
         row = [float(inputs[n, d]) - centre[d] for d in range(48)]
         length = math.sqrt(math.fsum(value**2 for value in row))
-        logits = [math.fsum(row[d] / length * float(best[d, c]) for d in range(48)) for c in range(4)]
+        logits = [
+            math.fsum(row[d] / length * float(best[d, c]) for d in range(48)) + float(best[48, c]) for c in range(4)
+        ]
         total = math.log(math.fsum(map(math.exp, logits)))
         for c in range(4):
             assert float(got[c]) == pytest.approx(logits[c] - total, abs=1e-4)
@@ -110,13 +113,17 @@ def test_numpy_and_texts_in_and_classes_worked_out(tmp_path):
 
 def test_constant_features_a_row_at_the_centre_and_a_class_without_examples():
     x = torch.tensor([[1.0, 0.0, 1.0], [-1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
-    predictions = BayesianHead("laplace", 5).fit(x, [0, 1, 0], num_classes=5).predict(x)
+    predictions = BayesianHead("laplace", 5, bias=0.0).fit(x, [0, 1, 0], num_classes=5).predict(x)
     assert torch.isfinite(predictions.log_probs()).all()
     torch.testing.assert_close(predictions.probs()[2], torch.full((5, 5), 0.2))
+    at_centre = BayesianHead("laplace", 5).fit(x, [0, 1, 0], num_classes=5).most_probable.predict(x).mean_probs()[2]
+    assert float(at_centre[0]) > float(at_centre[1]) > float(at_centre[2:].max())
 
 
 class Table:
     """Trials whose NLL is a table of precisions and temperatures."""
+
+    frequencies_nll = 1.3
 
     def __init__(self, nll, num_held_out=100):
         self.nll, self.num_held_out, self.asked = nll, num_held_out, []
@@ -129,21 +136,37 @@ class Table:
 def test_the_best_precision_and_the_warmest_temperature_about_as_good():
     table = Table({1.0: [2.0, 1.9, 1.8], 0.25: [1.2, 1.02, 1.0], 0.1: [9.0, 9.0, 1.2], 0.01: [0.1, 0.1, 0.1]})
     precisions, temperatures = (1.0, 0.25, 0.1, 0.01), (1.0, 0.5, 0.1)
-    assert tuned(table, precisions, temperatures) == Tuned(0.25, 0.5, 100, 1.02, 0.25)
+    assert tuned(table, precisions, temperatures) == Tuned(0.25, 0.5, 100, 1.02, 0.25, 1.3)
     assert table.asked == [1.0, 0.25, 0.1]  # worse by more than a tenth: no need to look further
-    few = tuned(Table({}, LEAST_HELD_OUT - 1), precisions, temperatures)
-    assert (few.precision, few.temperature, few.nll, few.error) == (1 / 64, 0.01, None, None)
-    assert "29 rows can be held out and 30 are needed" in str(few)
-    given = tuned(Table({}, 3), (0.5,), (0.2,))
+    none = tuned(Table({}, 0), precisions, temperatures)
+    assert (none.precision, none.temperature, none.nll, none.error) == (1 / 64, 0.01, None, None)
+    assert "no row can be held out" in str(none)
+    given = tuned(Table({}, 0), (0.5,), (0.2,))
     assert (given.precision, given.temperature) == (0.5, 0.2)
 
 
+def test_a_few_rows_move_the_precision_less_than_many():
+    nll = {4.0**-k: [1.0 if k == 6 else 1.1] for k in range(-1, 7)}  # better by 0.1 a row, three factors of 4 away
+    few, many = (tuned(Table(nll, num), tuple(nll), (0.0,)) for num in (20, 30))
+    assert (few.precision, many.precision) == (1 / 64, 1 / 4096)
+    table = {precision: [1.0] * 3 for precision in nll}
+    warm = tuned(Table(table, LEAST_HELD_OUT - 1), tuple(nll), (1.0, 0.5, 0.1))
+    assert (warm.temperature, tuned(Table(table), tuple(nll), (1.0, 0.5, 0.1)).temperature) == (0.01, 1.0)
+
+
+def test_a_head_that_is_worse_than_class_frequencies_says_so():
+    assert Tuned(1.0, 1.0, 100, nll=1.2, error=0.5, frequencies_nll=1.3).warning is None
+    warning = Tuned(1.0, 1.0, 100, nll=1.4, error=0.5, frequencies_nll=1.3).warning
+    assert "worse than class frequencies" in warning
+    assert "1.40 against 1.30 on 100 labels" in warning
+
+
 def test_heads_of_a_bootstrap_have_a_weaker_prior_than_the_most_probable_weights():
-    alone = Table({4.0**-k: [3.0 if k < 2 else float(k)] for k in range(7)})
+    alone = Tuned(1 / 16, 0.0, 100, 2.0, 0.25, 1.3)
     heads = Table({1 / 16: [2.0], 1 / 64: [1.5], 1 / 256: [1.6]})
-    assert tuned_bootstrap(alone, heads, None) == Tuned(1 / 16, 1.0, 100, 1.5, 0.25, 1 / 64)
-    assert tuned_bootstrap(alone, heads, 1 / 256) == Tuned(1 / 256, 1.0, 100, 1.6, 0.25, 1 / 256)
-    assert tuned_bootstrap(Table({}, 3), Table({}, 3), None).heads_precision == 1 / 64
+    assert tuned_heads(alone, heads, given=False) == Tuned(1 / 16, 1.0, 100, 2.0, 0.25, 1.3, 1 / 64)
+    assert tuned_heads(alone, heads, given=True) == Tuned(1 / 16, 1.0, 100, 2.0, 0.25, 1.3, 1 / 16)
+    assert tuned_heads(alone, Table({}, 0), given=False).heads_precision == 1 / 16
 
 
 def test_folds_and_resamples():
@@ -168,13 +191,30 @@ def test_folds_and_resamples():
     assert int((drawn == 0).sum()) > 0
 
 
-def test_a_few_labels_take_the_usual_values_and_say_so():
-    x, y = blobs(20)
-    head = BayesianHead("laplace", 4).fit(x, y)
-    assert (head.tuned.precision, head.tuned.temperature) == (1 / 64, 0.01)
-    assert "20 rows can be held out and 30 are needed" in repr(head)
-    fitted = HeadOptions(num_draws=4).fit(x, y, FitContext(4))
-    assert fitted.error is None
+@pytest.mark.parametrize("method", ["laplace", "bootstrap"])
+def test_one_row_for_each_class_or_one_row_at_all(method):
+    x, _ = blobs(2)
+    head = BayesianHead(method, 4).fit(x, [0, 1])
+    assert head.tuned.num_held_out == 2
+    one = BayesianHead(method, 4).fit(x[:1], [1], num_classes=3, unlabelled=x)
+    assert (one.tuned.precision, one.tuned.num_held_out) == (1 / 64, 0)
+    assert "no row can be held out" in repr(one)
+    assert float(one.predict(x).mean_probs()[0, 1]) > 0.5
+    options = HeadOptions(method=method, num_draws=4)
+    assert options.fit(x[:1], torch.tensor([1]), FitContext(3, unlabelled=x)).error is None
+
+
+@pytest.mark.parametrize("method", ["laplace", "bootstrap", "dropout"])
+@pytest.mark.parametrize("size", [1e-30, 1e20])
+def test_the_size_of_numbers_does_not_matter(method, size):
+    x, y = blobs(40)
+    recipe = Recipe(max_epochs=5) if method == "dropout" else None
+    plain, scaled = (
+        BayesianHead(method, 4, recipe=recipe).fit(factor * x, y).predict(factor * x).mean_probs()
+        for factor in (1.0, size)
+    )
+    torch.testing.assert_close(scaled, plain, rtol=0, atol=0.02)
+    assert float(plain.max()) > 0.4
 
 
 @pytest.mark.parametrize("method", ["laplace", "bootstrap"])
@@ -245,21 +285,25 @@ def test_a_head_is_refitted_to_other_labels_at_its_own_centre_and_precision():
     assert single.num_draws == 1
     # By plain gradient descent on the same loss.
     rows = torch.nn.functional.normalize(x[:30] - x.mean(dim=0), dim=1)
-    weights = torch.zeros(x.shape[1], 4, dtype=torch.float64, requires_grad=True)
+    rows = torch.cat([rows, torch.full((30, 1), head.tuned.bias, dtype=torch.float64)], dim=1)
+    shares, _ = by_loops([int((y[:30] == c).sum()) for c in range(4)])
+    offset = torch.tensor([math.log(share) for share in shares], dtype=torch.float64)
+    weights = torch.zeros(x.shape[1] + 1, 4, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [weights], max_iter=2000, tolerance_grad=1e-12, tolerance_change=1e-15, line_search_fn="strong_wolfe"
     )
 
     def loss():
         optimizer.zero_grad()
-        value = torch.nn.functional.cross_entropy(rows @ weights, y[:30], reduction="sum")
+        value = torch.nn.functional.cross_entropy(rows @ weights + offset, y[:30], reduction="sum")
         value = value + head.tuned.precision / 2 * weights.square().sum()
         value.backward()
         return value
 
     optimizer.step(loss)
     others = torch.nn.functional.normalize(x[30:] - x.mean(dim=0), dim=1)
-    expected = torch.softmax(others @ weights.detach(), dim=1)
+    others = torch.cat([others, torch.full((30, 1), head.tuned.bias, dtype=torch.float64)], dim=1)
+    expected = torch.softmax(others @ weights.detach() + offset, dim=1)
     torch.testing.assert_close(single.predict(x[30:]).mean_probs(), expected, rtol=0, atol=1e-6)
     with pytest.raises(ValueError, match="got an MLP"):
         BayesianHead("dropout", 2).fit(x, y, num_classes=4).refitted(x, y)

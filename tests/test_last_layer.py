@@ -66,11 +66,11 @@ def test_the_centre_is_the_network_and_the_draws_are_around_it(trained, posterio
 def test_a_draw_is_a_layer_of_its_own(posterior, trained):
     """Each draw, as a matrix and a bias, on features by hand."""
     x, _ = data(5, 3)
-    weights = posterior._found.draws / posterior._scale  # (17, S, 3)
+    weights = posterior._found.draws[:-1] / posterior._scale  # (16, S, 3)
     hidden = torch.relu(trained.backbone(x)).detach()
     predicted = posterior.predict(x).log_probs()
     for draw in (0, 17, 39):
-        logits = hidden @ weights[:-1, draw] + weights[-1, draw]
+        logits = hidden @ weights[:, draw] + posterior._found.draws[-1, draw]
         torch.testing.assert_close(predicted[:, draw], torch.log_softmax(logits, dim=1), rtol=0, atol=1e-5)
 
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from batchbalance.posteriors import linear
-from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
+from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws, linear_logits, refitted
 from batchbalance.posteriors.softmax import most_probable
+from batchbalance.posteriors.tuning import Tuned
+from test_frequencies import by_loops
 
 pytestmark = pytest.mark.typed
 
@@ -17,22 +19,22 @@ def data(num=12, num_features=3, seed=0, dtype=torch.float64):
     return torch.randn(num, num_features, generator=g, dtype=dtype), torch.arange(num) % 3
 
 
-def energy(weights, x, y, counts, precision):
+def energy(weights, x, y, counts, precision, offset=(0.0, 0.0, 0.0)):
     """The negative log posterior density, by loops over points and classes."""
     total = precision / 2 * (weights**2).sum()
     for n in range(len(x)):
-        logits = [x[n] @ weights[:, c] for c in range(weights.shape[1])]
+        logits = [x[n] @ weights[:, c] + offset[c] for c in range(weights.shape[1])]
         total = total + counts[n] * (torch.stack(logits).exp().sum().log() - logits[int(y[n])])
     return total
 
 
-def by_newton(x, y, counts, precision):
+def by_newton(x, y, counts, precision, offset=(0.0, 0.0, 0.0)):
     """The optimum of one regression, (D, 3), and the dense Hessian of autograd there."""
     shape = (x.shape[1], 3)
     best = torch.zeros(x.shape[1] * 3, dtype=torch.float64)
 
     def flat(w):
-        return energy(w.reshape(shape), x, y, counts, precision)
+        return energy(w.reshape(shape), x, y, counts, precision, offset)
 
     for _ in range(8):
         gradient = torch.autograd.functional.jacobian(flat, best)
@@ -77,10 +79,10 @@ def test_rows_that_count_for_nothing_give_the_prior():
 @pytest.mark.slow
 def test_laplace_draws_have_the_mean_and_covariance_of_newton_and_autograd():
     x, y = data(9, num_features=2)
-    found = laplace_draws(x, y, 3, 20_000, seed=1, precision=0.7, temperature=0.5)
+    found = laplace_draws(x, y, 3, 20_000, seed=1, precision=0.7, temperature=0.5, bias=0.0)
     best, hessian = by_newton(x, y, torch.ones(9), 0.7)
-    torch.testing.assert_close(found.best, best, rtol=0, atol=1e-8)
-    moves = (found.draws - best[:, None]).transpose(1, 2).reshape(6, -1)
+    torch.testing.assert_close(found.best[:2], best, rtol=0, atol=1e-8)
+    moves = (found.draws[:2] - best[:, None]).transpose(1, 2).reshape(6, -1)
     covariance = 0.5 * torch.linalg.inv(hessian)
     got = moves @ moves.T / 20_000
     for i in range(6):
@@ -94,10 +96,11 @@ def test_laplace_draws_have_the_mean_and_covariance_of_newton_and_autograd():
 def test_bootstrap_heads_are_optima_of_resampled_rows():
     """From the weights of a head its resample is found: the gradient of each class tells how often its rows counted."""
     x, y = data(6, num_features=8)
-    found = bootstrap_draws(x, y, 3, 3, seed=1, precision=0.2)
-    torch.testing.assert_close(found.best, by_newton(x, y, torch.ones(6), 0.2)[0], rtol=0, atol=1e-8)
+    found = bootstrap_draws(x, y, 3, 3, seed=1, precision=0.2, bias=0.0)
+    torch.testing.assert_close(found.best[:-1], by_newton(x, y, torch.ones(6), 0.2)[0], rtol=0, atol=1e-8)
     drawn = set()
-    for head in found.draws.unbind(dim=1):
+    assert not found.best[-1].any()
+    for head in found.draws[:-1].unbind(dim=1):
         residual = torch.nn.functional.one_hot(y, 3) - torch.softmax(x @ head, dim=1)
         pulls = torch.linalg.lstsq(x.T, 0.2 * head).solution  # λW = Xᵀ·diag(counts)·residual
         counts = (pulls / residual).mean(dim=1)
@@ -117,9 +120,36 @@ def test_heads_solved_in_parts_are_the_same(monkeypatch):
 
 def test_given_weights_stay_the_centre():
     x, y = data(40, num_features=5)
-    centre = torch.ones(5, 3, dtype=torch.float64)
-    found = laplace_draws(x, y, 3, 2000, seed=0, centre=centre)
+    centre = torch.ones(6, 3, dtype=torch.float64)
+    found = laplace_draws(x, y, 3, 2000, seed=0, bias=0.5, centre=centre)
     assert torch.equal(found.best, centre)
     assert found.tuned.precision == 1 / 64
     error = found.draws.std(dim=1) / math.sqrt(2000)
     assert ((found.draws.mean(dim=1) - centre).abs() < 5 * error).all()
+
+
+@pytest.mark.slow
+def test_the_bias_is_the_frequencies_and_a_constant_feature_of_its_size():
+    """Labels 5, 3, 1: log frequencies are added to the logits, and a column of 0.6 has the prior of the others."""
+    x, _ = data(9, num_features=2)
+    y = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 2])
+    shares, skew = by_loops([5, 3, 1])
+    offset = [math.log(share / max(shares)) for share in shares]
+    rows = torch.cat([x, torch.full((9, 1), 0.6, dtype=torch.float64)], dim=1)
+    weights, hessian = by_newton(rows, y, torch.ones(9), 0.7, offset)
+    expected = torch.cat([weights[:2], 0.6 * weights[2:] + torch.tensor(offset, dtype=torch.float64)])
+    again = refitted(x, y, 3, Tuned(0.7, 1.0, 0, bias=0.6))
+    heads = bootstrap_draws(x, y, 3, 2, seed=1, precision=0.7, bias=0.6)
+    found = laplace_draws(x, y, 3, 20_000, seed=1, precision=0.7, temperature=0.5, bias=0.6)
+    for best in (again, heads.best, found.best):
+        torch.testing.assert_close(best, expected, rtol=0, atol=1e-8)
+    variances = 0.5 * torch.linalg.inv(hessian).diagonal().reshape(3, 3) * torch.tensor([[1.0], [1.0], [0.36]])
+    got = (found.draws - expected[:, None]).square().mean(dim=1)
+    assert ((got - variances).abs() < 4 * math.sqrt(2 / 20_000) * variances).all()
+    logits = linear_logits(x, found.draws[:, :2])
+    for n in range(9):
+        for c in range(3):
+            value = math.fsum(float(x[n, d] * found.draws[d, 1, c]) for d in range(2)) + float(found.draws[2, 1, c])
+            assert float(logits[n, 1, c]) == pytest.approx(value, abs=1e-10)
+    chosen = bootstrap_draws(x, y, 3, 2, seed=1, precision=0.7).tuned
+    assert chosen.bias == pytest.approx(skew**2)

@@ -302,3 +302,10 @@ def test_charts_stay_inside_and_one_point_is_no_mistake():
         parsed(chart)
     rising = numbers(steps_chart("a", "b", [0.0, 1.0, 4.0]))
     assert all(a[0] <= b[0] and a[1] >= b[1] for a, b in pairwise(rising))
+
+
+def test_a_model_that_learnt_nothing_is_named_in_every_form(facts):
+    found = status_of(replace(facts, model_warning="the model predicts nothing"))
+    assert ("warning", "the model predicts nothing") in found.rows()
+    assert found.as_dict()["model_warning"] == "the model predicts nothing"
+    assert "the model predicts nothing" in found._repr_html_()

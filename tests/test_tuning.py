@@ -8,9 +8,11 @@ import torch
 from batchbalance.posteriors import tuning
 from batchbalance.posteriors.laplace import Span
 from batchbalance.posteriors.tuning import Folds, Resamples
+from test_frequencies import by_loops
 from test_linear import by_newton, data
 
 NUM, PRECISION = 10, 0.4
+OFFSET = (0.0, -0.5, -1.0)
 
 
 @pytest.fixture
@@ -29,35 +31,39 @@ def softmax(logits):
     return [math.exp(z) / total for z in logits]
 
 
-def probs_of_row(x, weights):
-    return softmax([float(x @ weights[:, c]) for c in range(3)])
+def probs_of_row(x, weights, offset=OFFSET):
+    return softmax([float(x @ weights[:, c]) + offset[c] for c in range(3)])
 
 
 @pytest.mark.slow
 def test_folds_are_predicted_by_the_others(rows):
     x, y = rows
-    folds = Folds(x, y, 3, torch.Generator().manual_seed(0))
+    folds = Folds(x, y, 3, torch.Generator().manual_seed(0), True)
     (at_zero, at_half), error = folds.evaluate(PRECISION, (0.0, 0.5))
-    nll, bound, sampled, wrong, out = 0.0, 0.0, 0.0, 0, 0
+    nll, bound, sampled, wrong, out, plain = 0.0, 0.0, 0.0, 0, 0, 0.0
     random = torch.Generator().manual_seed(1)
     for fold in range(2):
         known = folds._counts[:, fold]
-        weights, hessian = by_newton(x, y, known, PRECISION)
+        shares, _ = by_loops([sum(bool(known[m]) and int(y[m]) == c for m in range(NUM)) for c in range(3)])
+        offset = [math.log(share / max(shares)) for share in shares]
+        weights, hessian = by_newton(x, y, known, PRECISION, offset)
         factor = torch.linalg.cholesky(0.5 * torch.linalg.inv(hessian))
         draws = weights.flatten() + torch.randn(20_000, 6, generator=random, dtype=torch.float64) @ factor.T
         for n in range(NUM):
-            seen = any(known[m] and y[m] == y[n] for m in range(NUM))
-            if known[n] or not seen:
+            if known[n]:
                 continue
-            probs = probs_of_row(x[n], weights)
+            probs = probs_of_row(x[n], weights, offset)
             nll -= math.log(probs[int(y[n])])
             wrong += probs.index(max(probs)) != int(y[n])
-            of_draws = torch.softmax(torch.einsum("d,sdc->sc", x[n], draws.reshape(-1, 2, 3)), dim=1)[:, y[n]]
+            logits = torch.einsum("d,sdc->sc", x[n], draws.reshape(-1, 2, 3)) + torch.tensor(offset)
+            of_draws = torch.softmax(logits, dim=1)[:, y[n]]
+            plain -= math.log(shares[int(y[n])])
             sampled -= math.log(float(of_draws.mean()))
             bound += math.sqrt(2 / 20_000) * float(of_draws.std() / of_draws.mean())  # of both samples
             out += 1
     assert folds.num_held_out == out
     assert float(at_zero) == pytest.approx(nll / out, abs=1e-8)
+    assert folds.frequencies_nll == pytest.approx(plain / out, abs=1e-10)
     assert error == pytest.approx(wrong / out)
     assert abs(float(at_half) - sampled / out) < 4 * bound / out
     assert abs(float(at_half) - float(at_zero)) > 8 * bound / out  # so that the line above can fail
@@ -66,9 +72,9 @@ def test_folds_are_predicted_by_the_others(rows):
 @pytest.mark.slow
 def test_rows_are_predicted_by_the_heads_that_have_not_seen_them(rows):
     x, y = rows
-    trials = Resamples(x, y, 3, torch.Generator().manual_seed(0))
+    trials = Resamples(x, y, 3, torch.Generator().manual_seed(0), torch.tensor([OFFSET], dtype=torch.float64))
     nll, error = trials.evaluate(PRECISION, (1.0,))
-    heads = [by_newton(x, y, trials._counts[:, m], PRECISION)[0] for m in range(3)]
+    heads = [by_newton(x, y, trials._counts[:, m], PRECISION, OFFSET)[0] for m in range(3)]
     total, wrong, out = 0.0, 0, 0
     for n in range(NUM):
         unseen = [m for m in range(3) if trials._counts[n, m] == 0]

@@ -157,7 +157,8 @@ def _told(labels: Labels, head: "BayesianHead") -> str:
     if head.tuned is None or head.tuned.error is None:
         return f"{known}; too few to estimate its accuracy by cross-validation"
     accuracy = f"{1 - head.tuned.error:.3f} on {head.tuned.num_held_out:,} of them"
-    return f"{known}; cross-validated accuracy {accuracy}"
+    told = f"{known}; cross-validated accuracy {accuracy}"
+    return told if head.tuned.warning is None else f"{told}\nwarning      {head.tuned.warning}"
 
 
 def _text(cell: Any) -> str:

@@ -1,9 +1,10 @@
 """A Bayesian head on frozen embeddings: the cheap posterior for features of a foundation model.
 
-"bootstrap" is a softmax regression without bias, on rows that are centred with the pool and scaled to unit length, once
-for each resample of the labels. "laplace" is that regression once, and a Gaussian around its maximum, shrunk by a
-temperature: at embedding size few directions have labels, and in all others the prior's variance alone would drown
-every prediction. "dropout" is a small MLP with MC dropout. Precision and temperature are chosen on the labels.
+"bootstrap" is a softmax regression on rows that are centred with the pool and scaled to unit length, once for each
+resample of the labels. Its bias follows the class frequencies as far as the labels tell them. "laplace" is that
+regression once, and a Gaussian around its maximum, shrunk by a temperature: at embedding size few directions have
+labels, and in all others the prior's variance alone would drown every prediction. "dropout" is a small MLP with MC
+dropout. Precision, bias and temperature are chosen on the labels.
 
 laplace-torch and posteriors do more than this and bring their own dependencies; for a linear head the Hessian is known
 in closed form, and draws have to be tied to our seeds and saved without pickle, so neither is used.
@@ -27,10 +28,9 @@ from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.last_layer import LastLayer
-from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws
+from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws, linear_logits, refitted
 from batchbalance.posteriors.mc_dropout import MCDropout
 from batchbalance.posteriors.saved import fingerprint, load_weights, read_saved
-from batchbalance.posteriors.softmax import most_probable
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
 from batchbalance.sections import MAX_DRAWS, NumDraws, Whole
 from batchbalance.threads import for_work
@@ -49,6 +49,8 @@ class BayesianHead(Posterior):
         num_draws: S.
         prior_precision: of the Gaussian prior on the weights (laplace, bootstrap); chosen on the labels if omitted.
         temperature: what the covariance is multiplied by (laplace); chosen on the labels if omitted.
+        bias: width of the prior of the bias, relative to that of the weights (laplace, bootstrap); chosen on the labels
+            if omitted. 0 for no bias at all: every class is then equally likely at the centre of the pool.
         hidden: units of the MLP's hidden layers (dropout).
         dropout: rate of the MLP (dropout).
         recipe: how the MLP is trained (dropout).
@@ -70,6 +72,7 @@ class BayesianHead(Posterior):
         *,
         prior_precision: float | None = None,
         temperature: float | None = None,
+        bias: float | None = None,
         hidden: tuple[int, ...] = (128,),
         dropout: float = 0.5,
         recipe: Recipe | None = None,
@@ -79,17 +82,20 @@ class BayesianHead(Posterior):
             raise UnknownNameError("head", method, METHODS)
         if temperature is not None and method != "laplace":
             raise ValueError(f"`temperature` is not used by method {method!r}; leave it out")
+        if bias is not None and method == "dropout":
+            raise ValueError("`bias` is not used by method 'dropout', whose network has its own; leave it out")
         self._options: dict[str, Any] = {
             "method": method,
             "num_draws": check_whole("num_draws", num_draws, 1, MAX_DRAWS),
             "prior_precision": _positive("prior_precision", prior_precision),
             "temperature": _positive("temperature", temperature),
+            "bias": None if bias is None else check_real("bias", bias),
             "hidden": list(hidden),
             "dropout": dropout,
             "seed": seed,
         }
         self._recipe = recipe
-        self._tensors: dict[str, Tensor] = {}  # `mean` (D,), and `best` (D, C) and `draws` (D, S, C), or `std` (D,)
+        self._tensors: dict[str, Tensor] = {}  # `mean`, and `best` (D + 1, C) and `draws` (D + 1, S, C), or `std`
         self._mlp: MCDropout | None = None
         self._ids: tuple[str, ...] = ()
         self.classes: list[Any] | None = None
@@ -151,7 +157,7 @@ class BayesianHead(Posterior):
         mean = mean_of(pool)
         rows = unit_rows(x, mean)
         options = self._options
-        wanted = {"seed": options["seed"], "precision": options["prior_precision"]}
+        wanted = {"seed": options["seed"], "precision": options["prior_precision"], "bias": options["bias"]}
         regressions = NUM_FOLDS if options["method"] == "laplace" else options["num_draws"]
         with for_work(STEPS * len(x) * min(x.shape) * num_classes * regressions):
             if options["method"] == "laplace":
@@ -189,7 +195,7 @@ class BayesianHead(Posterior):
         )
 
     def refitted(self, embeddings: Any, labels: Any) -> "BayesianHead":
-        """One draw at the most probable weights given other labels, with the centre and the precision of this head.
+        """Return one draw at the most probable weights given other labels, with the centre and prior of this head.
 
         Args:
             embeddings: (N, D) features.
@@ -200,11 +206,10 @@ class BayesianHead(Posterior):
             raise ValueError("`refitted` is for heads of softmax regressions, got an MLP; fit a new one")
         x = self._rows(as_embeddings("embeddings", embeddings))
         codes = as_tensor(labels, "`labels`").to(x.device)
-        once, precision = x.new_ones(len(x), 1), x.new_full((1,), self.tuned.precision)
-        weights = most_probable(x, codes, self._tensors["best"].shape[1], once, precision)
+        weights = refitted(x, codes, self._tensors["best"].shape[1], self.tuned)
         single = copy.copy(self)
         single._options = {**self._options, "num_draws": 1}
-        single._hold({**self._tensors, "best": weights[:, 0], "draws": weights})
+        single._hold({**self._tensors, "best": weights, "draws": weights[:, None]})
         return single
 
     @classmethod
@@ -237,7 +242,9 @@ class BayesianHead(Posterior):
         self, x: Tensor, labels: Tensor, num_classes: int, validation: Labelled | None, pool: Tensor
     ) -> "BayesianHead":
         pool = pool.to(x)
-        mean, std = pool.mean(dim=0), pool.std(dim=0, correction=0)
+        size = pool.abs().amax(dim=0)
+        size = torch.where(size > 0, size, 1.0)  # squares of huge or tiny numbers are not numbers any more
+        mean, std = (pool / size).mean(dim=0) * size, (pool / size).std(dim=0, correction=0) * size
         std = torch.where(std > 0, std, 1.0)
         if validation is not None:
             validation = ((validation[0] - mean) / std, validation[1])
@@ -277,8 +284,7 @@ class BayesianHead(Posterior):
         rows = self._rows(batch)
         if self._mlp is not None:
             return self._mlp._logits(rows)
-        draws = self._tensors["draws"]
-        return (rows @ draws.flatten(1)).reshape(len(rows), *draws.shape[1:])
+        return linear_logits(rows, self._tensors["draws"])
 
     def _pass_flops(self, batch: Tensor) -> float:
         self._check_fitted()
@@ -315,6 +321,8 @@ class HeadOptions(PosteriorOptions):
         num_draws: S.
         prior_precision: of the Gaussian prior (laplace, bootstrap); chosen on the labels if omitted.
         temperature: of the draws (laplace); chosen on the labels if omitted.
+        bias: width of the prior of the bias, relative to the weights (laplace, bootstrap); chosen on the labels if
+            omitted.
         hidden: units of the hidden layers (dropout).
         dropout: rate of the MLP (dropout).
     """
@@ -327,6 +335,7 @@ class HeadOptions(PosteriorOptions):
     num_draws: NumDraws = 100
     prior_precision: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
     temperature: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
+    bias: Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)] | None = None
     hidden: tuple[Whole, ...] = (128,)
     dropout: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.5
 
@@ -342,6 +351,7 @@ class HeadOptions(PosteriorOptions):
             self.num_draws,
             prior_precision=self.prior_precision,
             temperature=self.temperature,
+            bias=self.bias,
             hidden=self.hidden,
             dropout=self.dropout,
             recipe=context.recipe,
@@ -372,8 +382,10 @@ def as_embeddings(name: str, given: Any, like: Tensor | None = None) -> Tensor:
 
 
 def unit_rows(x: Tensor, mean: Tensor) -> Tensor:
-    """Rows centred and scaled to unit length; a row at the centre stays there."""
-    return torch.nn.functional.normalize(x - mean, dim=1)
+    """Return rows centred and scaled to unit length, whatever the size of their numbers; a row at the centre stays."""
+    centred = x - mean
+    largest = centred.abs().amax(dim=1, keepdim=True)
+    return torch.nn.functional.normalize(centred / torch.where(largest > 0, largest, 1.0), dim=1)
 
 
 def mean_of(parts: Sequence[Tensor]) -> Tensor:

@@ -18,7 +18,7 @@ from batchbalance.calling import LABELS, Batch, first_of, logits_from, padding_o
 from batchbalance.checks import check_real, check_whole
 from batchbalance.posteriors.contract import Posterior, last_hidden
 from batchbalance.posteriors.inputs import fitting
-from batchbalance.posteriors.linear import LinearDraws, laplace_draws
+from batchbalance.posteriors.linear import LinearDraws, laplace_draws, linear_logits
 from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
 from batchbalance.posteriors.tuning import Tuned
 from batchbalance.sections import MAX_DRAWS
@@ -34,7 +34,7 @@ class LastLayer(Posterior):
     Args:
         model: the network; it is copied and put in eval mode.
         scale: () what the features and the constant feature 1 are divided by.
-        found: the weights of the layer times `scale`, (D + 1, C), the last row is the bias; and draws around them.
+        found: the weights of the layer times `scale`, then its bias, (D + 1, C); and draws around them.
 
     Attributes:
         tuned: precision and temperature, and what the data say about them.
@@ -82,14 +82,14 @@ class LastLayer(Posterior):
         given = {name: None if value is None else check_real(name, value, above=True) for name, value in given.items()}
         copied = copy.deepcopy(model).eval()
         features, labels, layer = _features_of(copied, loader)
-        rows = _with_constant(features)
-        scale = rows.square().sum(dim=1).mean().sqrt()
+        scale = (features.double().square().sum(dim=1).mean() + 1).sqrt().to(features)  # the constant feature included
         bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
-        centre = torch.cat([layer.weight.T, bias[None]]).detach().to(rows) * scale
+        centre = torch.cat([layer.weight.T.to(scale) * scale, bias[None].to(scale)]).detach()
         num_classes = centre.shape[1]
-        check_labelled("features of `loader`", "its labels", rows, labels, num_classes)
-        with for_work(20.0 * rows.numel() * num_classes):
-            found = laplace_draws(rows / scale, labels, num_classes, num_draws, seed=seed, centre=centre, **given)
+        check_labelled("features of `loader`", "its labels", features, labels, num_classes)
+        given["bias"] = 1 / float(scale)
+        with for_work(20.0 * features.numel() * num_classes):
+            found = laplace_draws(features / scale, labels, num_classes, num_draws, seed=seed, centre=centre, **given)
         return cls(copied, scale, found)
 
     @classmethod
@@ -117,9 +117,7 @@ class LastLayer(Posterior):
         return padding_of(self._model)
 
     def _logits(self, batch: Batch) -> Tensor:
-        rows = _with_constant(self._hidden(batch)) / self._scale
-        draws = self._found.draws
-        return (rows @ draws.flatten(1)).reshape(len(rows), *draws.shape[1:])
+        return linear_logits(self._hidden(batch) / self._scale, self._found.draws)
 
     def _hidden(self, batch: Batch) -> Tensor:
         with last_hidden(self._model) as hidden:
@@ -170,7 +168,3 @@ def _last_linear(model: nn.Module) -> Iterator[list[nn.Linear]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _with_constant(features: Tensor) -> Tensor:
-    return torch.cat([features, features.new_ones(len(features), 1)], dim=1)

@@ -1,11 +1,23 @@
-"""Draws of a linear head: around the most probable weights by Laplace's approximation, or on resampled labels."""
+"""Draws of a linear head: around the most probable weights by Laplace's approximation, or on resampled labels.
 
-from dataclasses import dataclass
+The logits of a row x are x·W + b. The bias b = log π + c·w has two parts. The frequencies π are those of the labels,
+shrunk towards equal ones, and w is the weight of a constant feature of size c, with the prior of all other weights. On
+balanced labels both are close to 0: few labels of each class say little about frequencies, and a free bias would follow
+their accidents. On skewed labels π is far from equal and c close to 1, so that a rare class can be rare: c is the
+square of the probability that frequencies are skewed.
+
+Labels that a strategy chose can be balanced where the pool is not. The classes then differ by more than a rotation
+around the centre of the pool, and only a bias can say so. So a free one, c = 1, is tried as well, and taken if it
+predicts held-out labels clearly better.
+"""
+
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance.posteriors.frequencies import class_frequencies
 from batchbalance.posteriors.laplace import Span, deviations, is_exact
 from batchbalance.posteriors.softmax import most_probable, product
 from batchbalance.posteriors.tuning import (
@@ -18,21 +30,23 @@ from batchbalance.posteriors.tuning import (
     normal,
     resamples,
     tuned,
-    tuned_bootstrap,
+    tuned_heads,
 )
 from batchbalance.seeds import generator
 
+FREE = 1.0  # c of a bias that follows whatever the labels say
+WORTH_IT = 4.0  # held-out log likelihood that a free bias has to gain, for all labels together
 SOLVED_AT_ONCE = 2**24  # numbers; heads that take more together are solved in parts
 
 
 @dataclass(frozen=True, eq=False)
 class LinearDraws:
-    """The weights of a linear head.
+    """The weights of a linear head; the last row of each is the bias.
 
     Attributes:
-        best: (D, C), the most probable ones.
-        draws: (D, S, C).
-        tuned: their precision and temperature.
+        best: (D + 1, C), the most probable ones.
+        draws: (D + 1, S, C).
+        tuned: what was chosen for them.
         covariance: "exact" or "kronecker" for Laplace's approximation; None for a bootstrap.
     """
 
@@ -40,6 +54,31 @@ class LinearDraws:
     draws: Tensor
     tuned: Tuned
     covariance: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Bias:
+    """How a linear head gets its bias.
+
+    Attributes:
+        size: c, of the constant feature.
+        offset: (1, C) log π, added to all logits; its largest number is 0.
+    """
+
+    size: float
+    offset: Tensor
+
+    @classmethod
+    def chosen(cls, labels: Tensor, num_classes: int, size: float | None, like: Tensor) -> "Bias":
+        """Choose the bias on the labels, unless c is given; if that is 0, frequencies do not matter either."""
+        if size == 0:
+            return cls(0.0, like.new_zeros(1, num_classes))
+        found = class_frequencies(labels, num_classes)
+        return cls(found.skew**2 if size is None else size, found.logs[None].to(like))
+
+    def folded(self, weights: Tensor) -> Tensor:
+        """Return (D + 1, ..., C) weights with the bias itself in place of the weight of the constant feature."""
+        return torch.cat([weights[:-1], self.size * weights[-1:] + self.offset])
 
 
 def laplace_draws(
@@ -51,9 +90,10 @@ def laplace_draws(
     seed: int,
     precision: float | None = None,
     temperature: float | None = None,
-    centre: Float[Tensor, "D C"] | None = None,
+    bias: float | None = None,
+    centre: Float[Tensor, "D1 C"] | None = None,
 ) -> LinearDraws:
-    """Draws from N(W*, T·H⁻¹).
+    """Return draws from N(W*, T·H⁻¹).
 
     Args:
         x: the rows.
@@ -63,28 +103,37 @@ def laplace_draws(
         seed: for draws and cross-validation.
         precision: λ; chosen on the labels if omitted.
         temperature: T; chosen on the labels if omitted.
-        centre: W*; the most probable weights if omitted. Labels cannot tell the precision of given weights, so that it
-            is the usual one then, if omitted.
+        bias: c, the size of the constant feature; chosen on the labels if omitted. 0 for no bias, frequencies included.
+        centre: (D + 1, C) W* and the bias; the most probable weights if omitted. Labels do not tell the precision of
+            given weights, so it is the usual one then, if omitted. `bias` must be given and above 0.
     """
-    span = Span.of(x)
-    inner = None if centre is None else span.basis @ centre
-    folds = Folds(span.rows, labels, num_classes, generator(seed, "cross-validation"), inner)
-    precisions = PRECISIONS if centre is None else (USUAL_PRECISION,)
-    found = tuned(
-        folds,
-        precisions if precision is None else (precision,),
-        TEMPERATURES if temperature is None else (temperature,),
-    )
+    tried = (USUAL_PRECISION,) if centre is not None else PRECISIONS
+    tried = tried if precision is None else (precision,)
+    temperatures = TEMPERATURES if temperature is None else (temperature,)
+    if centre is None:
+        biased, span, folds, alone = with_bias(x, labels, num_classes, bias, tried, seed)
+        tried = (alone.precision,)
+    else:  # its bias has the frequencies in it
+        biased = Bias(bias or FREE, x.new_zeros(1, num_classes))
+        centre = torch.cat([centre[:-1], centre[-1:] / biased.size])
+        span = Span.of(with_constant(x, biased.size))
+        random = generator(seed, "cross-validation")
+        folds = Folds(span.rows, labels, num_classes, random, False, span.basis @ centre)
+    x = with_constant(x, biased.size)
+    found = tuned(folds, tried, temperatures)
     if centre is None:
         once = x.new_ones(len(x), 1)
-        inner = most_probable(span.rows, labels, num_classes, once, once[0] * found.precision)[:, 0]
+        inner = most_probable(span.rows, labels, num_classes, once, once[0] * found.precision, offset=biased.offset)[
+            :, 0
+        ]
         centre = span.basis.T @ inner
     exact = is_exact(x, num_classes)
-    probs = torch.softmax(span.rows @ (span.basis @ centre), dim=1)
+    probs = torch.softmax(span.rows @ (span.basis @ centre) + biased.offset, dim=1)
     noise = normal((x.shape[1], num_draws, num_classes), x, generator(seed, "laplace"))
     moves = deviations(span, probs, found.precision, noise, exact=exact)
     draws = centre[:, None] + found.temperature**0.5 * moves
-    return LinearDraws(centre, draws, found, "exact" if exact else "kronecker")
+    found = replace(found, bias=biased.size)
+    return LinearDraws(biased.folded(centre), biased.folded(draws), found, "exact" if exact else "kronecker")
 
 
 def bootstrap_draws(
@@ -95,17 +144,19 @@ def bootstrap_draws(
     *,
     seed: int,
     precision: float | None = None,
+    bias: float | None = None,
 ) -> LinearDraws:
-    """The most probable weights given each of `num_draws` resamples of the rows, all found at once.
+    """Return the most probable weights given each of `num_draws` resamples of the rows, all found at once.
 
     The arguments are those of ``laplace_draws``.
     """
-    span = Span.of(x)
-    rows, random = span.rows, generator(seed, "cross-validation")
-    folds, resampled = (kind(rows, labels, num_classes, random) for kind in (Folds, Resamples))
-    found = tuned_bootstrap(folds, resampled, precision)
+    tried = PRECISIONS if precision is None else (precision,)
+    biased, span, _, alone = with_bias(x, labels, num_classes, bias, tried, seed)
+    rows, offset = span.rows, biased.offset
+    resampled = Resamples(rows, labels, num_classes, generator(seed, "out of bag"), offset)
+    found = replace(tuned_heads(alone, resampled, given=precision is not None), bias=biased.size)
     once = x.new_ones(len(x), 1)
-    best = most_probable(rows, labels, num_classes, once, once[0] * found.precision)
+    best = most_probable(rows, labels, num_classes, once, once[0] * found.precision, offset=offset)
     counts = resamples(labels, num_draws, generator(seed, "bootstrap")).to(x)
     size = max(1, SOLVED_AT_ONCE // (num_classes * max(rows.shape)))
     heads = [
@@ -116,8 +167,53 @@ def bootstrap_draws(
             some,
             x.new_full((some.shape[1],), found.heads_precision or found.precision),
             best.expand(-1, some.shape[1], -1),
+            offset=offset,
             rough=True,
         )
         for some in torch.split(counts, size, dim=1)
     ]
-    return LinearDraws(span.basis.T @ best[:, 0], product(span.basis.T, torch.cat(heads, dim=1)), found)
+    draws = product(span.basis.T, torch.cat(heads, dim=1))
+    return LinearDraws(biased.folded(span.basis.T @ best[:, 0]), biased.folded(draws), found)
+
+
+def with_bias(
+    x: Float[Tensor, "N D"],
+    labels: Int[Tensor, " N"],
+    num_classes: int,
+    size: float | None,
+    precisions: tuple[float, ...],
+    seed: int,
+) -> tuple[Bias, Span, Folds, Tuned]:
+    """Choose the bias; return it, the rows with the constant feature, their folds, and the best precision by these."""
+    followed = Bias.chosen(labels, num_classes, size, x)
+    sizes = [followed.size]
+    if size is None and followed.size < FREE / 2:
+        sizes.append(FREE)
+    found = []
+    for each in sizes:
+        span = Span.of(with_constant(x, each))
+        folds = Folds(span.rows, labels, num_classes, generator(seed, "cross-validation"), size != 0)
+        found.append((replace(followed, size=each), span, folds, tuned(folds, precisions, (0.0,))))
+    first, free = found[0], found[-1]
+    return free if free[-1].cost + WORTH_IT < first[-1].cost else first
+
+
+def refitted(
+    x: Float[Tensor, "N D"], labels: Int[Tensor, " N"], num_classes: int, tuned: Tuned
+) -> Float[Tensor, "D1 C"]:
+    """Return the most probable weights of some rows, the bias last, with what was chosen for another head."""
+    biased = Bias.chosen(labels, num_classes, tuned.bias, x)
+    once = x.new_ones(len(x), 1)
+    rows = with_constant(x, biased.size)
+    found = most_probable(rows, labels, num_classes, once, once[0] * tuned.precision, offset=biased.offset)
+    return biased.folded(found[:, 0])
+
+
+def linear_logits(x: Float[Tensor, "N D"], draws: Float[Tensor, "D1 S C"]) -> Float[Tensor, "N S C"]:
+    """Return the logits of rows under each draw of a linear head."""
+    return product(x, draws[:-1]) + draws[-1]
+
+
+def with_constant(x: Float[Tensor, "N D"], size: float) -> Float[Tensor, "N D1"]:
+    """Return the rows with a constant feature behind the others."""
+    return torch.cat([x, x.new_full((len(x), 1), size)], dim=1)

@@ -26,9 +26,10 @@ def most_probable(
     precisions: Float[Tensor, " M"],
     start: Float[Tensor, "D M C"] | None = None,
     *,
+    offset: Float[Tensor, "#M C"] | None = None,
     rough: bool = False,
 ) -> Float[Tensor, "D M C"]:
-    """The weights of M regressions that maximise their posterior densities.
+    """Return the weights of M regressions that maximise their posterior densities.
 
     Args:
         x: the rows.
@@ -37,11 +38,14 @@ def most_probable(
         counts: how often each row counts in each regression, at least 0.
         precisions: of the priors, above 0.
         start: where to begin; zeros if omitted.
+        offset: what is added to the logits of every row, (1, C) for all regressions; zeros if omitted.
         rough: to stop, in float32, where weights change in the third digit at most.
     """
     problem = _Regressions(x, torch.nn.functional.one_hot(labels, num_classes).to(x.dtype), counts, precisions)
     weights = x.new_zeros(x.shape[1], counts.shape[1], num_classes) if start is None else start
     logits = product(x, weights)
+    if offset is not None:
+        logits = logits + offset
     tolerance = ROUGH if rough and x.dtype == torch.float32 else TOLERANCE[x.dtype]
     done = torch.zeros_like(precisions, dtype=torch.bool)
     for _ in range(MAX_NEWTON):

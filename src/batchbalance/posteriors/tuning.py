@@ -1,11 +1,14 @@
 """Prior precision and temperature of a Bayesian head, chosen on its labels alone.
 
-What is compared is the NLL that the mean of draws has on rows held out, for every precision λ and temperature T: by
-folds for the Laplace approximation, by the rows that a resample lacks (out of bag, Breiman 1996) for a bootstrap. The
-best NLL decides λ. It would also make draws all but equal, where the labels say little against it; so T is the highest
-at which the NLL is within `SLACK` of the best: as much disagreement as predictions can afford.
+The precision λ is that whose most probable weights have the lowest NLL on rows held out by folds. `PULL` times the
+square of the number of factors 4 between λ and the usual one is added to the summed NLL: a few rows move λ only as far
+as they have something to say, many rows decide alone. Draws are judged by the NLL of their mean: by the same folds for
+temperatures T of the Laplace approximation, by the rows that a resample lacks (out of bag, Breiman 1996) for heads of a
+bootstrap. The best NLL would make draws all but equal, where the labels say little against it; so T is the highest at
+which the NLL is within `SLACK` of the best: as much disagreement as predictions can afford.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -14,10 +17,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance.posteriors.frequencies import class_frequencies
 from batchbalance.posteriors.laplace import Span, deviations, is_exact
 from batchbalance.posteriors.softmax import most_probable, product
 
-PRECISIONS = tuple(4.0**-k for k in range(7))
+PRECISIONS = tuple(4.0**-k for k in range(-1, 7))
+PULL = 0.3
 TEMPERATURES = tuple(2.0**-k for k in range(12))
 WEAKER = (1.0, 1 / 4, 1 / 16)  # times the precision of the most probable weights: precisions of bootstrap heads
 SLACK = 1.03
@@ -25,8 +30,8 @@ HOPELESS = 1.1  # times the best NLL: smaller precisions are not tried
 NUM_FOLDS = 5
 NUM_DRAWS = 32  # of a Laplace approximation, for each comparison
 NUM_HEADS = 16  # of a bootstrap, for each comparison
-LEAST_HELD_OUT = 30  # rows held out; with fewer, the next two constants are used
-USUAL_PRECISION, USUAL_TEMPERATURE = 1 / 64, 0.01
+USUAL_PRECISION = 1 / 64
+LEAST_HELD_OUT, USUAL_TEMPERATURE = 30, 0.01  # with fewer rows held out, the temperature is the usual one
 LEAST_PROBABILITY = 2.0**-52
 
 
@@ -37,10 +42,13 @@ class Tuned:
     Attributes:
         precision: λ of the prior.
         temperature: T, which multiplies the covariance; 0 for most probable weights alone, 1 for a bootstrap.
-        num_held_out: rows that were held out once and whose class was among the rest.
-        nll: of the mean of draws on these rows; None if there are fewer than 30, and the usual values were taken.
+        num_held_out: rows that were held out once.
+        nll: on these rows, of the mean of draws, or of the most probable weights for a bootstrap; None if there are no
+            such rows, and the usual values were taken.
         error: share of these rows that the most probable weights get wrong; None as before.
+        frequencies_nll: the NLL that the class frequencies of the other rows have on these; None as before.
         heads_precision: λ of bootstrap heads, whose mean is less sure than each of them; None for others.
+        bias: c, the width of the prior of the bias relative to that of other weights.
     """
 
     precision: float
@@ -48,17 +56,34 @@ class Tuned:
     num_held_out: int
     nll: float | None = None
     error: float | None = None
+    frequencies_nll: float | None = None
     heads_precision: float | None = None
+    bias: float = 0.0
 
     def __str__(self) -> str:
         other = f"temperature {self.temperature:.4g}"
         if self.heads_precision is not None:
             other = f"that of heads {self.heads_precision:.4g}"
-        values = f"precision {self.precision:.4g}, {other}"
+        values = f"precision {self.precision:.4g}, {other}, bias {self.bias:.2g}"
         if self.nll is None:
-            few = f"{self.num_held_out} rows can be held out and {LEAST_HELD_OUT} are needed"
-            return f"{values}, the usual ones where none are given, because {few} for cross-validation"
+            return f"{values}; no row can be held out for cross-validation"
         return f"{values}; on {self.num_held_out:,} rows held out NLL {self.nll:.3f}, error {self.error:.3f}"
+
+    @property
+    def cost(self) -> float:
+        """What `tuned` makes as small as it can."""
+        return self.num_held_out * (self.nll or 0.0) + PULL * math.log(self.precision / USUAL_PRECISION, 4) ** 2
+
+    @property
+    def warning(self) -> str | None:
+        """A sentence if the head predicts held-out labels worse than class frequencies alone; else None."""
+        if self.nll is None or self.frequencies_nll is None or self.nll <= self.frequencies_nll:
+            return None
+        return (
+            f"the model predicts held-out labels worse than class frequencies alone do (NLL {self.nll:.2f} against "
+            f"{self.frequencies_nll:.2f} on {self.num_held_out:,} labels): do not trust its predictions before there "
+            "are more labels"
+        )
 
 
 @runtime_checkable
@@ -67,39 +92,52 @@ class Trials(Protocol):
 
     num_held_out: int
 
+    @property
+    def frequencies_nll(self) -> float | None:
+        """The NLL of the same rows by class frequencies alone; None if it is not known."""
+
     def evaluate(self, precision: float, temperatures: tuple[float, ...]) -> tuple[Tensor, float]:
-        """The NLL of the mean of draws at each temperature, and the error of the regressions."""
+        """Return the NLL of the mean of draws at each temperature, and the error of the regressions."""
 
 
-def tuned(trials: Trials, precisions: tuple[float, ...], temperatures: tuple[float, ...]) -> Tuned:
-    """The best of some precisions, and the warmest of some temperatures that is about as good; both fall."""
-    if trials.num_held_out < LEAST_HELD_OUT:
-        precision = precisions[0] if len(precisions) == 1 else USUAL_PRECISION
-        temperature = temperatures[0] if len(temperatures) == 1 else USUAL_TEMPERATURE
-        return Tuned(precision, temperature, trials.num_held_out)
+def tuned(
+    trials: Trials,
+    precisions: tuple[float, ...],
+    temperatures: tuple[float, ...],
+    usual: float = USUAL_PRECISION,
+) -> Tuned:
+    """Return the best of some precisions, and the warmest of some temperatures that is about as good; both fall.
+
+    `usual` is the precision that many rows are needed to leave.
+    """
+    num = trials.num_held_out
+    if num < LEAST_HELD_OUT and len(temperatures) > 1:
+        temperatures = (USUAL_TEMPERATURE,)
+    if num == 0:
+        return Tuned(precisions[0] if len(precisions) == 1 else usual, temperatures[0], num)
     best: Tuned | None = None
-    least = float("inf")
+    least, lowest_of_best = float("inf"), float("inf")
     for precision in precisions:  # each from the weights of the one before
         nll, error = trials.evaluate(precision, temperatures)
         lowest = float(nll.min())
-        if lowest < least:
+        cost = num * lowest + PULL * math.log(precision / usual, 4) ** 2
+        if cost < least:
             warmest = int((nll <= SLACK * lowest).nonzero()[0])
-            best = Tuned(precision, temperatures[warmest], trials.num_held_out, float(nll[warmest]), error)
-            least = lowest
-        elif lowest > HOPELESS * least:
+            of_warmest = float(nll[warmest])
+            best = Tuned(precision, temperatures[warmest], num, of_warmest, error, trials.frequencies_nll)
+            least, lowest_of_best = cost, lowest
+        elif lowest > HOPELESS * lowest_of_best:
             break
     if best is None:
         raise ValueError("`embeddings` must give finite predictions, got NaN; look for huge numbers in them")
     return best
 
 
-def tuned_bootstrap(folds: Trials, resampled: Trials, precision: float | None) -> Tuned:
-    """The best precision of the most probable weights by folds, and from there on that of heads by resamples."""
-    alone = tuned(folds, PRECISIONS if precision is None else (precision,), (0.0,))
-    weaker = [alone.precision * share for share in WEAKER]
-    heads = tuned(resampled, tuple(weaker) if precision is None else (precision,), (1.0,))
-    own = heads.precision if heads.nll is not None else alone.precision
-    return replace(alone, temperature=1.0, nll=heads.nll, heads_precision=own)
+def tuned_heads(alone: Tuned, resampled: Trials, *, given: bool) -> Tuned:
+    """Return what was found for the most probable weights, and the precision of bootstrap heads, unless it is given."""
+    shares = (1.0,) if given else WEAKER
+    heads = tuned(resampled, tuple(alone.precision * share for share in shares), (1.0,), usual=alone.precision)
+    return replace(alone, temperature=1.0, heads_precision=heads.precision)
 
 
 class Folds:
@@ -110,6 +148,7 @@ class Folds:
         labels: (N,) their classes.
         num_classes: C.
         generator: for folds and draws.
+        frequencies: whether the log frequencies of the classes in the other folds are added to the logits.
         centre: (D, C) weights to stay around; those of each fit if omitted.
     """
 
@@ -119,20 +158,24 @@ class Folds:
         labels: Int[Tensor, " N"],
         num_classes: int,
         generator: torch.Generator,
+        frequencies: bool,
         centre: Float[Tensor, "D C"] | None = None,
     ) -> None:
         self._x, self._labels, self._num_classes = x, labels, num_classes
         self._counts = others_of_folds(labels, generator).to(x)
-        self._out = held_out(labels, self._counts)
+        self._out = (self._counts == 0) & (self._counts > 0).any(dim=0)
         self.num_held_out = int(self._out.sum())
+        self._frequencies = [class_frequencies(labels[known], num_classes) for known in self._counts.T > 0]
+        logs = torch.stack([each.logs for each in self._frequencies]).to(x)  # (K, C)
+        self._offset = logs if frequencies else torch.zeros_like(logs)
         self._exact = is_exact(x, num_classes)
         self._noise = normal((x.shape[1], NUM_DRAWS, num_classes), x, generator)
         self._given = centre
         self._start: Tensor | None = None
 
     def evaluate(self, precision: float, temperatures: tuple[float, ...]) -> tuple[Tensor, float]:
-        """The NLL of the mean of draws at each temperature, and the error of the most probable weights."""
-        logits = product(self._x, self._centres(precision))
+        """Return the NLL of the mean of draws at each temperature, and the error of the most probable weights."""
+        logits = product(self._x, self._centres(precision)) + self._offset
         total, wrong = torch.zeros(len(temperatures), dtype=torch.float64), 0
         for fold in range(NUM_FOLDS):
             out = self._out[:, fold]
@@ -150,7 +193,14 @@ class Folds:
             return self._given[:, None].expand(-1, NUM_FOLDS, -1)
         precisions = self._counts.new_full((NUM_FOLDS,), precision)
         self._start = most_probable(
-            self._x, self._labels, self._num_classes, self._counts, precisions, self._start, rough=True
+            self._x,
+            self._labels,
+            self._num_classes,
+            self._counts,
+            precisions,
+            self._start,
+            offset=self._offset,
+            rough=True,
         )
         return self._start
 
@@ -160,6 +210,16 @@ class Folds:
         probs = torch.softmax(logits[known, fold], dim=1)
         moves = deviations(span, probs, precision, self._noise, exact=self._exact)
         return product(self._x[self._out[:, fold]], moves)
+
+    @cached_property
+    def frequencies_nll(self) -> float | None:
+        """The NLL of held-out rows by the class frequencies of the others; None if there are no such rows."""
+        if self.num_held_out == 0:
+            return None
+        total = 0.0
+        for out, found in zip(self._out.T, self._frequencies, strict=True):
+            total -= float(found.shares.log()[self._labels[out]].sum())
+        return total / self.num_held_out
 
     @cached_property
     def _spans(self) -> list[Span]:
@@ -174,12 +234,20 @@ class Resamples:
         labels: (N,) their classes.
         num_classes: C.
         generator: for resamples.
+        offset: (1, C) added to all logits.
     """
 
+    frequencies_nll: float | None = None  # `Folds` has it
+
     def __init__(
-        self, x: Float[Tensor, "N D"], labels: Int[Tensor, " N"], num_classes: int, generator: torch.Generator
+        self,
+        x: Float[Tensor, "N D"],
+        labels: Int[Tensor, " N"],
+        num_classes: int,
+        generator: torch.Generator,
+        offset: Float[Tensor, "1 C"],
     ) -> None:
-        self._x, self._labels, self._num_classes = x, labels, num_classes
+        self._x, self._labels, self._num_classes, self._offset = x, labels, num_classes, offset
         self._counts = resamples(labels, NUM_HEADS, generator).to(x)
         self._out = held_out(labels, self._counts)
         self.num_held_out = int(self._out.any(dim=1).sum())
@@ -189,11 +257,19 @@ class Resamples:
         """The NLL of the mean of heads, the same at each temperature, and its error."""
         precisions = self._counts.new_full((NUM_HEADS,), precision)
         self._start = most_probable(
-            self._x, self._labels, self._num_classes, self._counts, precisions, self._start, rough=True
+            self._x,
+            self._labels,
+            self._num_classes,
+            self._counts,
+            precisions,
+            self._start,
+            offset=self._offset,
+            rough=True,
         )
         rows = self._out.any(dim=1)
         weights = (self._out / self._out.sum(dim=1, keepdim=True))[rows, :, None]
-        probs = (torch.softmax(product(self._x[rows], self._start), dim=2) * weights).sum(dim=1)
+        logits = product(self._x[rows], self._start) + self._offset
+        probs = (torch.softmax(logits, dim=2) * weights).sum(dim=1)
         true = self._labels[rows]
         of_true = probs.gather(1, true[:, None])[:, 0].clamp_min(LEAST_PROBABILITY)
         nll = -of_true.log().double().mean().cpu()

@@ -11,7 +11,7 @@ from batchbalance.project.batch import shown
 from batchbalance.project.exporting import DISPUTED, SKIPPED, state_of
 from batchbalance.project.label_errors import Duplicates, cross_validated_error, duplicates, likely_errors
 from batchbalance.project.learning import Learning
-from batchbalance.project.model import Trained, class_probs
+from batchbalance.project.model import Trained, class_probs, model_warning
 from batchbalance.project.planning import set_aside
 from batchbalance.project.rounds import read_rounds
 from batchbalance.project.settings import Settings
@@ -69,6 +69,7 @@ class Gathering:
             cost=None if settings.data.cost is None else self._cost(state),
             num_first=state.tests_of if state.tests else learning.audit_sample(state).num_first,
             num_missing=learning.audit_sample(state).num_missing,
+            model_warning=None if model is None else model_warning(model.posterior),
             random_arm=settings.random_arm,
             arm=self._arm(state, vectors, model) if settings.random_arm and model is not None else None,
             hardest=() if model is None else self._hardest(state, vectors, model),

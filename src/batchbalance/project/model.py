@@ -108,6 +108,12 @@ def can_refit(posterior: Posterior) -> bool:
     return isinstance(posterior, BayesianHead) and posterior.tuned is not None
 
 
+def model_warning(posterior: Posterior) -> str | None:
+    """Return why the predictions of a model should not be trusted yet; None if nothing speaks against them."""
+    tuned = getattr(posterior, "tuned", None)
+    return None if tuned is None else tuned.warning
+
+
 def as_inputs(vectors: np.ndarray) -> Tensor:
     """Embeddings as a tensor of their own."""
     return torch.from_numpy(np.array(vectors, dtype=np.float32))

@@ -138,7 +138,8 @@ def _headline(status: Status) -> Iterator[str]:
 
 
 def _warned(status: Status) -> Iterator[str]:
-    told = (*status.unknown, *status.facts.notes)
+    warning = status.facts.model_warning
+    told = (*(() if warning is None else (warning,)), *status.unknown, *status.facts.notes)
     if told:
         yield f'<ul class="notes">{"".join(f"<li>{escape(each)}</li>" for each in told)}</ul>'
 

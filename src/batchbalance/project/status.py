@@ -139,6 +139,7 @@ class Facts:
         num_first: how many items, in the order they were added, the audit labels or the test set are a sample of; all
             if None.
         num_missing: audit items of added ones that must be answered before all audit labels count.
+        model_warning: why predictions should not be trusted yet, or None.
         random_arm: share of uniform labels; 0 for none.
         arm: the comparison of the two heads, or None if there are too few labels.
         hardest: items that the model is least sure about.
@@ -163,6 +164,7 @@ class Facts:
     cost: float | None = None
     num_first: int | None = None
     num_missing: int = 0
+    model_warning: str | None = None
     random_arm: float = 0.0
     arm: ArmComparison | None = None
     hardest: tuple[Hard, ...] = ()
@@ -340,6 +342,8 @@ def _quality(status: Status) -> Iterator[tuple[str, str]]:
     if skipped or disputed:
         text = f"{skipped:,} skipped, {disputed:,} disputed"
         yield "audit without label", f"{text}; if these are the hard ones, the accuracy looks better than it is"
+    if facts.model_warning is not None:
+        yield "warning", facts.model_warning
     if facts.duplicates.num_audit_copies:
         text = f"{facts.duplicates.num_audit_copies:,} equal an item trained on: the accuracy looks better than it is"
         yield "audit items copied", text

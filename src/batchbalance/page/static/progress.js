@@ -69,9 +69,10 @@ function labelsCard({ today, total, people }) {
 
 function accuracyCard({ status }) {
   const now = status?.accuracy;
+  const warning = status?.model_warning ? [el("p", { className: "warning", textContent: `Warning: ${status.model_warning}.` })] : [];
   if (!now) {
     const why = status?.unknown?.[0] ?? "It is not known yet: it comes with the first audit labels.";
-    return card("Accuracy", "accuracy", el("p", { textContent: why }));
+    return card("Accuracy", "accuracy", el("p", { textContent: why }), ...warning);
   }
   const between = `between ${percent(now.interval.low)} and ${percent(now.interval.high)}, 95 % sure (${now.valid}); ${now.correct} of ${plural(now.total, `${now.source} label`)} right${now.about && `; ${now.about}`}`;
   return card(
@@ -79,6 +80,7 @@ function accuracyCard({ status }) {
     "accuracy",
     el("p", { className: "figure", textContent: percent(now.value) }),
     el("p", { className: "quiet-text", textContent: between }),
+    ...warning,
     ...(status.curve.length > 1 ? [el("div", { className: "chart-room" })] : [el("p", { className: "quiet-text", textContent: "A curve comes with the next models." })]),
   );
 }
