@@ -166,7 +166,7 @@ def spread_falls(numbers: Numbers) -> Finding:
 def less_variation(numbers: Numbers) -> Finding:
     """Figure 16: the medians of the coefficients of variation, a network for each seed."""
     medians = [(each["balance"]["median"], each["bald"]["median"]) for each in numbers]
-    text = "medians of BALanCe against BALD: " + ", ".join(f"{ours:.3f} against {bald:.3f}" for ours, bald in medians)
+    text = "medians of BALanCe against BALD: " + ", ".join(f"{ours:.4f} against {bald:.4f}" for ours, bald in medians)
     smaller = [ours < bald for ours, bald in medians]
     verdict = NOT_CONFIRMED if len(medians) < FEWEST or len(set(smaller)) > 1 else None
     return text, verdict or (CONFIRMED if smaller[0] else CONTRADICTED)
