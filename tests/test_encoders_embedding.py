@@ -14,6 +14,7 @@ from batchbalance.encoders import embed, open_items, read_ids
 from batchbalance.encoders.embedding import Embeddings
 from batchbalance.encoders.store import HEADER_BYTES, Places, header
 from batchbalance.errors import FileFormatError
+from batchbalance.project import Project
 
 RESULTS = ("e.npy", "e.ids.txt", "e.embed.json")
 
@@ -368,3 +369,23 @@ def journal_lines(folder):
         return (folder / "e.npy.journal").read_bytes().splitlines()
     except FileNotFoundError:
         return []
+
+
+def test_long_texts_are_cut_and_said(tmp_path):
+    seen = []
+
+    def lengths(batch):
+        seen.extend(map(len, batch))
+        return np.array([[len(text), 1.0] for text in batch])
+
+    texts = ["short", "x" * 100_000, "y " * 5_000_000]
+    made = embed(texts, lengths)
+    assert seen == [5, 100_000, 100_000]
+    assert made.cut == ("2",)
+    assert made.notes == ("only the first 100,000 characters were read of 1 texts, as '2'",)
+    assert embed(texts[:2], lengths).notes == ()
+    assert embed(texts, lengths, output=tmp_path / "e.npy").cut == ("2",)
+    (tmp_path / "t.txt").write_text("one two three\nfour five six\n" + "seven eight " * 1_000_000 + "\n")
+    project = Project.create(tmp_path / "p", texts=tmp_path / "t.txt", classes=["a", "b"], encoder="tfidf", audit=0)
+    assert "only the first 100,000 characters were read of 1 texts, as '2'" in project.notes
+    assert len(project.contents(["2"])[0]) > 10_000_000

@@ -85,6 +85,8 @@ def embed_command(
         except KeyboardInterrupt:
             complain("stopped", "complete batches are kept; the same command continues from there")
             raise typer.Exit(130) from None
+        for note in made.notes:
+            complain("note", note)
         show(made, items.kind, output, ids_output or ids_path(output), time.perf_counter() - started)
 
 

@@ -18,6 +18,7 @@ from batchbalance.checks import unmasked
 Vectors = NDArray[np.float32]  # (n, D)
 Kind = Literal["images", "texts", "rows"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+MOST_CHARACTERS = 100_000  # of a text that encoders read: about 40 pages; 10 million would take them minutes
 
 
 @runtime_checkable
@@ -110,13 +111,18 @@ def as_encoder(given: Any, name: str | None = None) -> Encoder:
     return Function(function, name, kind, getattr(given, "fingerprint", None))
 
 
+def cut(value: Any) -> Any:
+    """Return a text as encoders read it: at most its first 100,000 characters; anything else as it is."""
+    return value[:MOST_CHARACTERS] if isinstance(value, str) else value
+
+
 def encoded(encoder: Encoder, batch: Sequence[Any]) -> Vectors:
     """The vectors of a batch, checked: (n, D) float32.
 
     Raises:
         ValueError: if they have another shape, or are not finite.
     """
-    given = encoder.encode(batch)
+    given = encoder.encode([cut(value) for value in batch])
     if isinstance(given, torch.Tensor):
         given = given.detach().cpu().numpy()
     array = np.asarray(unmasked(f"what encoder {encoder.name!r} gives", given))

@@ -5,7 +5,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from batchbalance.checks import check_whole
-from batchbalance.encoders.contract import Encoder, FittedEncoder, Kind, Vectors, as_encoder, encoded
+from batchbalance.encoders.contract import MOST_CHARACTERS, Encoder, FittedEncoder, Kind, Vectors, as_encoder, encoded
 from batchbalance.encoders.items import Item, Items, open_items
 from batchbalance.encoders.named import DEFAULTS
 from batchbalance.encoders.named import encoder as encoder_named
@@ -39,6 +39,7 @@ class Embeddings:
         encoder: the name of the encoder.
         skipped: id and reason of each item that was skipped.
         num_resumed: how many of them an earlier start had made; all of them if the file was up to date.
+        cut: ids of texts that were too long to be read whole by this call.
     """
 
     vectors: Vectors
@@ -46,6 +47,16 @@ class Embeddings:
     encoder: str
     skipped: Skipped = ()
     num_resumed: int = 0
+    cut: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about how they were made."""
+        if not self.cut:
+            return ()
+        return (
+            f"only the first {MOST_CHARACTERS:,} characters were read of {len(self.cut):,} texts, as {self.cut[0]!r}",
+        )
 
 
 def embed(
@@ -102,6 +113,7 @@ class _Work:
     batch_size: int
     skip_bad: bool
     progress: bool
+    cut: list[str] = field(default_factory=list)  # ids
 
     def in_memory(self) -> Embeddings:
         self._fit()
@@ -115,7 +127,7 @@ class _Work:
                 bar.advance(len(batch))
         if not parts:
             raise FileFormatError("there must be at least one item that can be embedded, got none")
-        return Embeddings(np.concatenate(parts), ids, self.encoder.name, tuple(skipped))
+        return Embeddings(np.concatenate(parts), ids, self.encoder.name, tuple(skipped), cut=tuple(self.cut))
 
     def in_files(self, places: Places) -> Embeddings:
         self._fit()
@@ -146,9 +158,8 @@ class _Work:
                 "skipped": skipped,
             }
             store.finish(record)
-        return Embeddings(
-            mapped_array(places.output), read_ids(places.ids), self.encoder.name, tuple(skipped), num_resumed
-        )
+        made = mapped_array(places.output), read_ids(places.ids), self.encoder.name
+        return Embeddings(*made, tuple(skipped), num_resumed, tuple(self.cut))
 
     def _resume(self, store: Store) -> int:
         """Check that the batches that are done are of the items as they are now; how many vectors that keeps."""
@@ -209,6 +220,8 @@ class _Work:
             try:
                 values.append(item.read())
                 ids.append(item.id)
+                if isinstance(values[-1], str) and len(values[-1]) > MOST_CHARACTERS:
+                    self.cut.append(item.id)
             except (FileFormatError, FileNotFoundError, PermissionError) as error:
                 if not self.skip_bad:
                     raise _refusal(str(error)) from error

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from batchbalance.encoders.contract import Kind, Vectors, first_line, state_digest, usable_device
+from batchbalance.encoders.contract import Kind, Vectors, cut, first_line, state_digest, usable_device
 from batchbalance.errors import FileFormatError, MissingExtraError
 
 TFIDF_FEATURES = 256
@@ -122,7 +122,7 @@ class Tfidf:
 
         self._vectorizer = TfidfVectorizer(sublinear_tf=True)
         try:
-            counts = self._vectorizer.fit_transform(inputs)
+            counts = self._vectorizer.fit_transform(cut(text) for text in inputs)
         except ValueError as error:
             raise FileFormatError(f"the texts must hold words of two letters or more: {error}") from error
         dim = min(self._most, *counts.shape)

@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,48 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     folders = [folder for path in paths for folder in _run_folders(Path(path))]
     runs = [_read_run(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     return _told_apart(runs)
+
+
+def newest_settings(runs: Sequence[Run], named: Sequence[Path] = ()) -> tuple[list[Run], list[Run]]:
+    """Split runs into those under the settings that were run last in their folder, and those under earlier ones.
+
+    A config was edited where one strategy was run under several settings in a folder. The settings in which these
+    differ must then be those of the run that was written to last; runs without records do not count for that.
+
+    Args:
+        runs: as `read_runs` gives them.
+        named: run directories to keep in any case.
+    """
+    kept = [run for run in runs if run.path in {Path(path).resolve() for path in named}]
+    omitted: list[Run] = []
+    folders: dict[Path, list[Run]] = {}
+    for run in runs:
+        if run not in kept:
+            folders.setdefault(run.path.parent, []).append(run)
+    for found in folders.values():
+        settings = [
+            {key: x for key, x in _flat(run.config).items() if not key.startswith("strategy.")} for run in found
+        ]
+        strategies = [run.config["strategy"] for run in found]
+        edited = {
+            key
+            for (i, one), (j, other) in combinations(enumerate(settings), 2)
+            if strategies[i] == strategies[j]
+            for key in one | other
+            if one.get(key) != other.get(key)
+        }
+        newest = max(range(len(found)), key=lambda i: (any(found[i].trials.values()), _last_change(found[i])))
+        for run, own in zip(found, settings, strict=True):
+            is_old = any(own.get(key) != settings[newest].get(key) for key in edited)
+            (omitted if is_old else kept).append(run)
+    order = {run.path: place for place, run in enumerate(runs)}
+    plain = [replace(run, label=strategy_label(run.config["strategy"])) for run in kept]
+    return _told_apart(sorted(plain, key=lambda run: order[run.path])), omitted
+
+
+def _last_change(run: Run) -> int:
+    paths = [run.path / CONFIG, *(trial_path(run.path, seed) for seed in run.trials)]
+    return max(path.stat().st_mtime_ns for path in paths)
 
 
 def only_labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:

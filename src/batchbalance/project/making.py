@@ -91,6 +91,7 @@ class Maker:
     def _embedded(self, found: sources.Items, using: Encoder, skip_bad: bool) -> list[str]:
         made = embed(found, using, output=self._folder / sources.NEW, skip_bad=skip_bad, progress=self._progress)
         self.notes += [f"skipped: {reason}" for _, reason in made.skipped]
+        self.notes += made.notes
         return made.ids
 
     def _check_new(self, names: list[str]) -> None:

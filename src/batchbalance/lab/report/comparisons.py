@@ -132,6 +132,7 @@ class Report:
         comparisons: one for each run but the control.
         wins: for a pair of labels, (seeds in which the first is better, a tie counting half; seeds compared).
         empty: labels of the runs omitted, which have no value of the metric yet.
+        earlier: labels of the runs omitted, which were run under earlier settings.
         runs: those that are compared, the control first.
         curves: what the learning curves show: means with 95 % intervals, or medians with quartiles.
     """
@@ -151,6 +152,7 @@ class Report:
     empty: tuple[str, ...]
     runs: tuple[Run, ...] = ()
     curves: Drawn = "means"
+    earlier: tuple[str, ...] = ()
 
     @property
     def higher_is_better(self) -> bool:
