@@ -131,7 +131,9 @@ def test_the_table_tells_the_rest(facts):
     assert told["audit without label"].startswith("1 skipped, 0 disputed; ")
     assert told["audit items copied"].startswith("1 equal")
     assert told["exact copies"] == "4, 1 groups with labels that differ"
-    assert told["classes"] == "neither 80, dog 100, cat 120"
+    assert told["class dog"].startswith("100 labels; share of the pool 0.")
+    assert told["majority class"].startswith("always 'neither' would reach 0.")
+    assert re.fullmatch(r"0\.\d{3} \[0\.\d{3}, 0\.\d{3}\]", told["macro F1"])
     assert told["likely label error"] == "s1: 'dog' has probability 0.03; 'cat'?"
     unlikely = replace(facts, suspects=(replace(facts.suspects[0], probability=0.001),))
     assert "has probability below 0.01;" in table(status_of(unlikely))["likely label error"]
@@ -145,10 +147,39 @@ def test_the_table_tells_the_rest(facts):
 
 
 def test_many_classes_are_summed_up(facts):
-    names = tuple(f"c{i}" for i in range(20))
-    counts = (0, 0, *range(5, 23))
-    told = table(status_of(replace(facts, classes=names, class_counts=counts)))["classes"]
-    assert told == "2 without a label; fewest: c2 5, c3 6, c4 7; most: c19 22"
+    names = tuple(f"c{i}" for i in range(30))
+    counts = (0, 0, *range(5, 33))
+    told = table(status_of(replace(facts, classes=names, class_counts=counts)))
+    summed = "2 without a label; fewest: c2 5, c3 6, c4 7; most: c29 32; status.html shows them all"
+    assert told["classes"] == summed
+    assert told["macro F1"].endswith("over 3 classes")
+    assert sum(name.startswith("class ") for name in told) == 3
+
+
+def test_classes_stand_beside_the_accuracy_for_people_and_programs(facts):
+    status = status_of(facts)
+    found = json.loads(json.dumps(status.as_dict(), allow_nan=False))["quality"]
+    assert [each["name"] for each in found["classes"]] == ["cat", "dog", "neither"]
+    assert set(found["classes"][0]) == {"name", "labels", "share", "precision", "recall", "f1"}
+    page = status_page(status)
+    assert "Always &#x27;neither&#x27;" in page or "always &#x27;neither&#x27;" in page
+    assert "Macro F1" in page
+    for text in ("share of the pool", "precision", "recall"):
+        assert text in page
+    assert page.count(str(status.quality.classes[1].recall)) == 1
+    before = status_of(replace(facts, rounds=(), confidence=np.zeros(60)))
+    assert (before.quality.macro_f1, before.quality.classes[0].f1) == (None, None)
+    assert before.quality.classes[0].share is not None
+
+
+def test_a_test_set_measures_the_classes_too(facts):
+    rounds = (replace(facts.rounds[-1], test_correct=3, test_total=4),)
+    arrays = {"test_labels": np.array([0, 0, 0, 2]), "test_predicted": np.array([0, 0, 1, 2])}
+    quality = status_of(replace(facts, rounds=rounds, **arrays)).quality
+    assert quality.classes[0].recall.value == pytest.approx(2 / 3)
+    assert quality.classes[1].precision.value == 0
+    assert quality.majority == "cat"
+    assert quality.classes[1].share == status_of(facts).quality.classes[1].share
 
 
 def test_an_empty_project_has_a_status():

@@ -14,6 +14,7 @@ from batchbalance.errors import FileFormatError, MissingExtraError
 from batchbalance.markup import page, table
 from batchbalance.project.accuracy import ONE_LOOK, Accuracy
 from batchbalance.project.charts import curve_chart, steps_chart
+from batchbalance.project.class_quality import Estimate
 from batchbalance.project.status import Shown, Status
 
 THUMBNAIL, QUALITY = 240, 80  # pixels of the longer side; of a JPEG
@@ -40,11 +41,21 @@ def status_page(status: Status) -> str:
     """`status.html`: one file, nothing from elsewhere."""
     facts, counts = status.facts, status.facts.counts
     title = f"{facts.name}: {counts.labelled:,} labels"
-    above = {"accuracy", "curve", "classes", "likely label error", "cannot be known", "note"}
-    above |= {each.rule for each in status.advice}
+    above = {
+        "accuracy",
+        "majority class",
+        "macro F1",
+        "curve",
+        "classes",
+        "likely label error",
+        "cannot be known",
+        "note",
+    }
+    above |= {each.rule for each in status.advice} | {f"class {each.name}" for each in status.quality.classes}
     parts = [f"<h1>{escape(title)}</h1>", *_headline(status), *_warned(status), *_charts(status)]
     parts += ["<h2>Whether to stop</h2>", _advice(status), *_items(status), *_classes(status)]
-    told = [row for row in status.rows() if row[0].partition(":")[0] not in above]
+    above |= dict(status.quality.class_rows()).keys()
+    told = [row for row in status.rows() if row[0] not in above and row[0].partition(":")[0] not in above]
     parts += ["<h2>More</h2>", f'<div class="more">{table(["", ""], told, is_text=True)}</div>']
     return page(title, parts, STYLE)
 
@@ -135,6 +146,8 @@ def _headline(status: Status) -> Iterator[str]:
         f"{found.num_labels:,} labels. Whoever looks often sees a lucky interval sooner or later; the advice below "
         "allows for that.</p>"
     )
+    beside = ". ".join(f"{name[0].upper()}{name[1:]}: {text}" for name, text in status.quality.rows())
+    yield f'<p class="text">{escape(beside)}.</p>' if beside else ""
 
 
 def _warned(status: Status) -> Iterator[str]:
@@ -183,14 +196,25 @@ def _advice(status: Status) -> str:
 
 
 def _classes(status: Status) -> Iterator[str]:
-    counts = status.facts.class_counts
-    if any(counts):
-        bars = "".join(
-            f'<div>{escape(name)}</div><div class="count">{count:,}</div>'
-            f'<div><i style="width:{100 * count / max(counts):.1f}%"></i></div>'
-            for name, count in zip(status.facts.classes, counts, strict=True)
-        )
-        yield f'<h2>Labels of each class</h2><div class="bars">{bars}</div>'
+    found = status.quality.classes
+    most = max((each.labels for each in found), default=0)
+    if not most:
+        return
+    bars = "".join(
+        f'<div>{escape(each.name)}</div><div class="count">{each.labels:,}</div>'
+        f'<div><i style="width:{100 * each.labels / most:.1f}%"></i></div>'
+        for each in found
+    )
+    yield f'<h2>Labels of each class</h2><div class="bars">{bars}</div>'
+    if any(each.share or each.f1 for each in found):
+        columns = ["class", "share of the pool", "precision", "recall", "F1"]
+        rows = [[each.name, *map(_figure, (each.share, each.precision, each.recall, each.f1))] for each in found]
+        yield f'<h2>Each class</h2><div class="more">{table(columns, rows, is_text=True)}</div>'
+        yield f'<p class="text">On audit or test labels, with 95 % intervals, {ONE_LOOK} at one figure.</p>'
+
+
+def _figure(estimate: Estimate | None) -> str:
+    return "not known" if estimate is None else str(estimate)
 
 
 def _items(status: Status) -> Iterator[str]:

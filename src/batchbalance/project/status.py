@@ -18,6 +18,7 @@ from batchbalance.project import stopping
 from batchbalance.project.accuracy import ONE_LOOK, Accuracy, curve_on_audit, curve_on_test, looks_of, told_accuracy
 from batchbalance.project.arm import ArmComparison
 from batchbalance.project.audit import Calibration, Look, calibration
+from batchbalance.project.class_quality import Quality, class_quality
 from batchbalance.project.label_errors import Duplicates
 from batchbalance.project.stopping import UNKNOWN, Advice, Forecast, Round
 
@@ -131,6 +132,8 @@ class Facts:
             not of the audit set.
         confidence: (F,) the newest model's probability of the class it predicts, for the same items.
         class_counts: (C,) labels of each class, audit labels included.
+        test_labels: (T,) the class of each item of the user's own test set.
+        test_predicted: (T,) what the newest model says about them; empty before there is a model.
         label_times: when each label came, in seconds since 1970, rising.
         cross_validated_error: of the training labels; None if there are too few.
         target: the accuracy that is wanted, or None.
@@ -157,6 +160,8 @@ class Facts:
     audit_labels: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     confidence: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
     class_counts: tuple[int, ...] = ()
+    test_labels: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    test_predicted: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     label_times: tuple[float, ...] = ()
     cross_validated_error: float | None = None
     target: float | None = None
@@ -183,6 +188,7 @@ class Status:
         curve: the accuracy of every model on the test set, if there is one, else on all audit labels known today.
         looks: those that count for advice.
         calibration: of the newest model, or None.
+        quality: of the newest model, class by class.
         forecast: what 50 more labels would bring, or None.
         advice: of each rule.
         unknown: sentences on what cannot be known.
@@ -192,6 +198,7 @@ class Status:
     curve: tuple[Accuracy, ...]
     looks: tuple[Look, ...]
     calibration: Calibration | None
+    quality: Quality
     forecast: Forecast | None
     advice: tuple[Advice, ...]
     unknown: tuple[str, ...]
@@ -210,7 +217,7 @@ class Status:
         facts = {
             each.name: _plain(getattr(self.facts, each.name))
             for each in dataclasses.fields(self.facts)
-            if each.name not in ("rounds", "audit_labels", "confidence")
+            if not isinstance(getattr(self.facts, each.name), np.ndarray) and each.name != "rounds"
         }
         made = {
             each.name: _plain(getattr(self, each.name)) for each in dataclasses.fields(self) if each.name != "facts"
@@ -265,6 +272,7 @@ def status_of(facts: Facts) -> Status:
         curve_on_test(rounds, about) if has_test else curve_on_audit(rounds, predicted, is_right, about),
         tuple(counted),
         calibration(np.asarray(facts.confidence)[audited], is_right[-1]) if rounds else None,
+        _class_quality(facts, truth[audited], predicted, has_test, about),
         found,
         advice,
         tuple(_unknown(facts, has_test)),
@@ -278,6 +286,15 @@ def _about(facts: Facts, has_test: bool) -> str:
         return f"of the first {facts.num_first:,} items only, not of the {counts.items - facts.num_first:,} added since"
     is_part = counts.chosen and not has_test
     return f"of all items but the {counts.chosen:,} whose labels were brought as chosen" if is_part else ""
+
+
+def _class_quality(facts: Facts, audit: NDArray[Any], predicted: NDArray[Any], has_test: bool, about: str) -> Quality:
+    """Every class on the labels that the accuracy is measured on, its share of the pool on the audit labels."""
+    truth, said = (facts.test_labels, facts.test_predicted) if has_test else (audit, predicted[-1:].reshape(-1))
+    known = said != UNKNOWN
+    counts = facts.class_counts or (0,) * len(facts.classes)
+    truth = truth[known] if len(said) else truth
+    return class_quality(facts.classes, counts, audit, truth, said[known], about)
 
 
 def _not_about_all(facts: Facts, has_test: bool) -> str:
@@ -322,8 +339,7 @@ def _rows(status: Status) -> Iterator[tuple[str, str]]:
     if facts.cost is not None:
         yield "cost", f"{facts.cost:,g} so far"
     yield from _quality(status)
-    if facts.class_counts:
-        yield "classes", _balance(facts)
+    yield from status.quality.class_rows()
     yield from ((f"{each.rule}: {each.verdict}", each.sentence) for each in status.advice)
     yield from _doubts(facts)
     yield from (("annotators", f"{pair}: {_told_kappa(kappa)}") for pair, kappa in facts.annotators.items())
@@ -335,6 +351,7 @@ def _quality(status: Status) -> Iterator[tuple[str, str]]:
     """How good the model is."""
     facts = status.facts
     yield "accuracy", told_accuracy(status.accuracy)
+    yield from status.quality.rows()
     if len(status.curve) > 1:
         told = [f"{each.value:.3f} with {each.num_labels:,}" for each in status.curve[-NUM_ON_CURVE:]]
         yield "curve", f"{', '.join(told)} labels"
@@ -364,16 +381,6 @@ def _told_kappa(kappa: float) -> str:
         if math.isnan(kappa)
         else f"κ = {kappa:.2f} by first answers"
     )
-
-
-def _balance(facts: Facts) -> str:
-    """Labels of each class; of more than ten classes, those that have fewest and the one that has most."""
-    counted = sorted(zip(facts.class_counts, facts.classes, strict=True), key=lambda each: each[0])
-    if len(counted) <= 10:
-        return ", ".join(f"{name} {count:,}" for count, name in counted)
-    none = sum(not count for count, _ in counted)
-    fewest = ", ".join(f"{name} {count:,}" for count, name in counted[none : none + 3])
-    return f"{none:,} without a label; fewest: {fewest or 'none'}; most: {counted[-1][1]} {counted[-1][0]:,}"
 
 
 def _doubts(facts: Facts) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ const HEIGHT = 260;
 const SIDES = { left: 54, right: 12, top: 12, bottom: 34 };
 
 const percent = (share) => `${(100 * share).toFixed(0)} %`;
+const range = (found) => `${percent(found.value)} (${percent(found.interval.low)} to ${percent(found.interval.high)})`;
 
 export class Progress {
   constructor(box) {
@@ -81,8 +82,16 @@ function accuracyCard({ status }) {
     el("p", { className: "figure", textContent: percent(now.value) }),
     el("p", { className: "quiet-text", textContent: between }),
     ...warning,
+    ...beside(status.quality),
     ...(status.curve.length > 1 ? [el("div", { className: "chart-room" })] : [el("p", { className: "quiet-text", textContent: "A curve comes with the next models." })]),
   );
+}
+
+// What an accuracy means: what one class alone would reach, and how good the model is at all classes alike.
+function beside(quality) {
+  if (!quality?.macro_f1) return [];
+  const told = [`Always “${quality.majority}” would reach ${range(quality.majority_accuracy)}.`, `Macro F1, the mean over classes: ${range(quality.macro_f1)}.`];
+  return told.map((textContent) => el("p", { className: "quiet-text", textContent }));
 }
 
 // Accuracy over labels, with its interval as a band.
@@ -122,10 +131,20 @@ function text(x, y, content, anchor) {
   return made;
 }
 
-function balanceCard({ classes }) {
+function balanceCard({ classes, status }) {
   const most = Math.max(1, ...classes.map((one) => one.count));
   const rows = classes.map((one) => bar(one.name, one.count / most, String(one.count)));
-  return card("Classes", "balance", el("ul", { className: "bars", tabIndex: 0, "aria-label": "Labels of each class" }, ...rows));
+  const figures = { share: "share of all items", precision: "precision", recall: "recall", f1: "F1" };
+  const told = (status?.quality?.classes ?? []).flatMap((one) => {
+    const known = Object.keys(figures).filter((key) => one[key]).map((key) => `${figures[key]} ${range(one[key])}`);
+    return known.length ? [el("li", {}, el("strong", { textContent: `${one.name}: ` }), known.join(", "))] : [];
+  });
+  return card(
+    "Classes",
+    "balance",
+    el("ul", { className: "bars", tabIndex: 0, "aria-label": "Labels of each class" }, ...rows),
+    ...(told.length ? [el("details", {}, el("summary", { textContent: "How good the model is at each" }), el("ul", { className: "quiet-text" }, ...told))] : []),
+  );
 }
 
 function adviceCard({ status }) {

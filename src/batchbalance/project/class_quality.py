@@ -1,0 +1,188 @@
+"""How good a model is at each class: labels, share of the pool, precision, recall and F1, each with a 95 % interval.
+
+Shares, precision and recall have Clopper and Pearson's interval. So has F1: of the m items that are of a class or
+predicted as it, the number of those that are both is binomial with the Jaccard index J, and F1 = 2J / (1 + J) rises
+with J. Macro F1 joins the intervals of the classes as Zou and Donner do (2008, "Construction of confidence limits about
+effect measures"), with a correlation for errors that two classes share.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchbalance.project.audit import Interval, clopper_pearson
+
+MOST_SHOWN, SHOWN_OF_MANY = 20, 10  # classes that a table shows one by one; of more, those with the lowest F1
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number between 0 and 1 and its 95 % interval, for one look."""
+
+    value: float
+    interval: Interval
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.interval.low:.3f}, {self.interval.high:.3f}]"
+
+
+@dataclass(frozen=True)
+class ClassQuality:
+    """What is known of one class. Figures are None where there is nothing to measure them on.
+
+    Attributes:
+        name: of the class.
+        labels: items with this label, audit items included.
+        share: of the pool, by the audit labels.
+        precision: share of items predicted as this class that are of it.
+        recall: share of items of this class that are predicted as it.
+        f1: harmonic mean of precision and recall.
+    """
+
+    name: str
+    labels: int
+    share: Estimate | None = None
+    precision: Estimate | None = None
+    recall: Estimate | None = None
+    f1: Estimate | None = None
+
+    def sentence(self) -> str:
+        """Labels and figures in one line."""
+        figures = {"share of the pool": self.share, "precision": self.precision, "recall": self.recall, "F1": self.f1}
+        told = [f"{name} {value}" for name, value in figures.items() if value is not None]
+        return "; ".join([f"{self.labels:,} labels", *told])
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good the newest model is, class by class.
+
+    Attributes:
+        classes: in the order of the project.
+        macro_f1: mean F1 of the classes that were seen or predicted; None without a model or labels to measure by.
+        num_measured: how many classes these are.
+        majority: the most frequent class among the labels to measure by; None if there are none.
+        majority_accuracy: what always answering that class would reach.
+        about: what the labels to measure by are a sample of, if it is not all items; else "".
+    """
+
+    classes: tuple[ClassQuality, ...]
+    macro_f1: Estimate | None = None
+    num_measured: int = 0
+    majority: str | None = None
+    majority_accuracy: Estimate | None = None
+    about: str = ""
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """What stands beside the accuracy in a table: that of the majority class, and macro F1."""
+        if self.majority is not None and self.macro_f1 is not None:
+            yield "majority class", f"always {self.majority!r} would reach {self.majority_accuracy}"
+        if self.macro_f1 is not None:
+            part = "" if self.num_measured == len(self.classes) else f" over {self.num_measured} classes"
+            about = f"; like all figures of classes, {self.about}" if self.about else ""
+            yield "macro F1", f"{self.macro_f1}{part}{about}"
+
+    def class_rows(self) -> Iterator[tuple[str, str]]:
+        """A row for each class; of many, a summary of their labels and the classes with the lowest F1."""
+        classes = self.classes
+        if len(classes) > MOST_SHOWN:
+            counted = sorted(classes, key=lambda each: each.labels)
+            none = sum(not each.labels for each in classes)
+            fewest = ", ".join(f"{each.name} {each.labels:,}" for each in counted[none : none + 3]) or "none"
+            most = f"{counted[-1].name} {counted[-1].labels:,}"
+            yield "classes", f"{none:,} without a label; fewest: {fewest}; most: {most}; status.html shows them all"
+            measured = [(each.f1.value, each) for each in classes if each.f1 is not None]
+            classes = tuple(each for _, each in sorted(measured, key=lambda pair: pair[0])[:SHOWN_OF_MANY])
+        yield from ((f"class {each.name}", each.sentence()) for each in classes)
+
+
+def class_quality(
+    names: Sequence[str],
+    labels: Sequence[int],
+    audit: NDArray[Any],
+    truth: NDArray[Any],
+    predicted: NDArray[Any],
+    about: str = "",
+) -> Quality:
+    """Measure each class.
+
+    Args:
+        names: (C,) of the classes.
+        labels: (C,) how many labels each has.
+        audit: (a,) classes of a uniform sample of the pool.
+        truth: (n,) classes of the items to measure by: the audit labels, or those of a test set.
+        predicted: (n,) what the newest model says about these; empty before there is a model.
+        about: what these labels are a sample of, if it is not all items.
+    """
+    num = len(names)
+    sampled = np.bincount(audit, minlength=num)
+    counts = np.zeros((num, num), dtype=np.int64)  # true class, predicted class
+    if len(predicted):
+        np.add.at(counts, (truth, predicted), 1)
+    right, actual, said = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
+    scores = [_f1(int(right[c]), int(actual[c] + said[c] - right[c])) for c in range(num)]
+    found = tuple(
+        ClassQuality(
+            names[c],
+            labels[c],
+            share_of(int(sampled[c]), len(audit)),
+            share_of(int(right[c]), int(said[c])),
+            share_of(int(right[c]), int(actual[c])),
+            scores[c],
+        )
+        for c in range(num)
+    )
+    measured = [c for c in range(num) if scores[c] is not None]
+    most = int(np.bincount(truth, minlength=num).argmax()) if len(truth) else None
+    return Quality(
+        found,
+        _macro([each for each in scores if each is not None], counts[np.ix_(measured, measured)]),
+        len(measured),
+        None if most is None else names[most],
+        None if most is None else share_of(int((truth == most).sum()), len(truth)),
+        about,
+    )
+
+
+def share_of(count: int, total: int) -> Estimate | None:
+    """A share with Clopper and Pearson's interval; None of nothing."""
+    return Estimate(count / total, clopper_pearson(count, total)) if total else None
+
+
+def _f1(both: int, either: int) -> Estimate | None:
+    """F1 of a class from the items that are of it and predicted as it, and those that are one of these."""
+    jaccard = share_of(both, either)
+    if jaccard is None:
+        return None
+    value, low, high = (2 * j / (1 + j) for j in (jaccard.value, jaccard.interval.low, jaccard.interval.high))
+    return Estimate(value, Interval(low, high))
+
+
+def _macro(scores: Sequence[Estimate], counts: NDArray[Any]) -> Estimate | None:
+    """The mean of F1 scores, by the confusion matrix (c, c) of their classes.
+
+    An error counts against two classes, the true one and the predicted one. Two classes with e and e' errors that share
+    s of them have the correlation (s + 1/(c − 1)) / √((e + 1)(e' + 1)): 1 for two classes, which share all errors. The
+    added error, spread evenly over the other classes, stands for those that a small sample does not show. F1 of few
+    items is biased, in all classes alike: 1/√(m m') is added for classes measured on m and m' items, up to 1.
+    """
+    num = len(scores)
+    if not num:
+        return None
+    shared = (counts + counts.T).astype(np.float64)
+    np.fill_diagonal(shared, 0)
+    shared += (1 - np.eye(num)) / max(1, num - 1)
+    np.fill_diagonal(shared, np.maximum(shared.sum(axis=1), 1))
+    scale = np.sqrt(np.diag(shared))
+    either = counts.sum(axis=0) + counts.sum(axis=1) - np.diag(counts)
+    bias = 1 / np.sqrt(np.outer(either, either))
+    correlation = np.minimum(1, shared / np.outer(scale, scale) + bias * (1 - np.eye(num)))
+    values = np.array([each.value for each in scores])
+    below = values - [each.interval.low for each in scores]
+    above = np.array([each.interval.high for each in scores]) - values
+    reach = [float(np.sqrt(side @ correlation @ side)) / num for side in (below, above)]
+    mean = float(values.mean())
+    return Estimate(mean, Interval(max(0.0, mean - reach[0]), min(1.0, mean + reach[1])))
