@@ -497,13 +497,13 @@ def test_predictions_of_new_data_and_exports(tmp_path):
     assert [(each.id, each.label) for each in found] == [(x.id, x.label) for x in project.guess(range(5))]
     assert project.export(tmp_path / "labels.csv") == len({*asked, "79"})
     lines = (tmp_path / "labels.csv").read_text().splitlines()
-    assert lines[0] == "id,label,state,annotators,flags,comments"
-    assert f"{asked[0]},{truth(asked)[asked[0]]},labelled,,odd,why?" in lines
+    assert lines[0] == "id,label,state,annotators,flags,comments,asked_for"
+    assert f"{asked[0]},{truth(asked)[asked[0]]},labelled,,odd,why?,{project.view(asked[0]).reasons[0]}" in lines
     assert project.export(tmp_path / "all.csv", predictions=True) == 80
     rows = [line.split(",") for line in (tmp_path / "all.csv").read_text().splitlines()[1:]]
     guesses = project.guess([row[0] for row in rows])
-    assert [row[6] for row in rows] == [each.label for each in guesses]
-    assert [float(row[7]) for row in rows] == pytest.approx(
+    assert [row[7] for row in rows] == [each.label for each in guesses]
+    assert [float(row[8]) for row in rows] == pytest.approx(
         [each.probabilities[each.label] for each in guesses], abs=5e-5
     )
 

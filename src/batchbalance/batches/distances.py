@@ -49,6 +49,11 @@ def distances(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Floa
     return apart[:, 0].double().cpu()
 
 
+def directions(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Float[Tensor, "n D"]:
+    """Rows centred and scaled to unit length, the space of a linear head; a row at the centre stays there."""
+    return torch.nn.functional.normalize(points - centre, dim=1)
+
+
 def squared_norms(points: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
     """Squared norms in float64, a block at a time."""
     blocks = points.split(max(1, BLOCK_NUMBERS // points.shape[1]))

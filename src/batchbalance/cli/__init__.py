@@ -5,12 +5,12 @@ import io
 import sys
 from contextlib import suppress
 
-from batchbalance.cli import embed, experiments, label, labelstudio, project, project_changes, report, run, select
+from batchbalance.cli import embed, experiments, find, label, labelstudio, project, project_changes, report, run, select
 from batchbalance.cli.app import app
 
 __all__ = [
-    "app", "embed", "experiments", "label", "labelstudio", "main", "project", "project_changes", "report", "run",
-    "select",
+    "app", "embed", "experiments", "find", "label", "labelstudio", "main", "project", "project_changes", "report",
+    "run", "select",
 ]  # fmt: skip
 
 

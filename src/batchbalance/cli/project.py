@@ -93,6 +93,12 @@ def init_command(
     strategy: Annotated[
         str | None, typer.Option(help="The strategy, default auto; see 'batchbalance strategies'.")
     ] = None,
+    seek: Annotated[
+        list[str] | None, typer.Option(help="Rare classes to look for, such as fraud; repeat it or use commas.")
+    ] = None,
+    seek_share: Annotated[
+        float | None, typer.Option(help="With --seek: the share of a batch that looks for them; default 0.5.")
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Items in a batch; default 20.")] = None,
     audit: Annotated[
         float | None, typer.Option(help="Share of items set aside to measure accuracy on; default 0.1, 0 for none.")
@@ -137,6 +143,8 @@ def init_command(
                 image_size=image_size,
                 model=model,
                 strategy=strategy,
+                seek=None if seek is None else [name for each in seek for name in each.split(",") if name.strip()],
+                seek_share=seek_share,
                 batch_size=batch_size,
                 audit=audit,
                 random_arm=random_arm,
@@ -212,11 +220,12 @@ def show_batch(batch: "Batch") -> None:
     for name in ("id", *batch.columns):
         table.add_column(name, overflow="fold")
     for i, name in enumerate(batch.ids):
-        table.add_row(*(Text(_short(cell)) for cell in (name, *batch.cells(i))))
+        table.add_row(*(Text(short(cell)) for cell in (name, *batch.cells(i))))
     out.print(table)
 
 
-def _short(cell: str) -> str:
+def short(cell: str) -> str:
+    """A cell on one line of the screen."""
     line = " ".join(cell.split())
     return line if len(line) <= CELL else f"{line[: CELL - 1]}…"
 

@@ -10,6 +10,9 @@ AUDIT_WHY = (
 NO_MODEL_WHY = "There is no model yet. It was chosen because it is typical of many items that have no label near them."
 NEARLY_ALL = 0.9  # of the draws
 BY_REASON = {
+    "found": "Somebody looked for items like this one.",
+    "seek": "It was chosen because it may be of a class that is looked for.",
+    "explore": "All labels so far are of one class. It was chosen to find out whether it is of another one.",
     "random": "It was chosen at random, to find out whether the strategy does better than chance.",
     "disputed": "People disagree about this one, so one more opinion is needed.",
     "overlap": "Somebody else labels this one too, to find out how well people agree.",

@@ -7,7 +7,7 @@ import numpy as np
 
 from batchbalance.project.state import ItemView, State
 
-COLUMNS = ("id", "label", "state", "annotators", "flags", "comments")
+COLUMNS = ("id", "label", "state", "annotators", "flags", "comments", "asked_for")
 MORE_COLUMNS = ("prediction", "probability")
 LABELLED, DISPUTED, SKIPPED, OPEN, UNLABELLED = "labelled", "disputed", "skipped", "open", "unlabelled"
 
@@ -23,6 +23,7 @@ class Exported:
         annotators: who answered, one a line.
         flags: notes of flags, one a line.
         comments: other notes, one a line.
+        asked_for: why it was asked: "audit", "random", "found", or the name of a strategy; one a line.
         prediction: the most probable class, by the model; "" without one.
         probability: of that class.
     """
@@ -33,12 +34,13 @@ class Exported:
     annotators: str
     flags: str
     comments: str
+    asked_for: str = ""
     prediction: str = ""
     probability: float | None = None
 
     def cells(self, *, predictions: bool) -> list[str]:
         """As a row of a CSV file."""
-        found = [self.id, self.label, self.state, self.annotators, self.flags, self.comments]
+        found = [self.id, self.label, self.state, self.annotators, self.flags, self.comments, self.asked_for]
         if predictions:
             found += [self.prediction, "" if self.probability is None else f"{self.probability:.4f}"]
         return found
@@ -69,6 +71,7 @@ def exported(
             "\n".join(who or "" for who in view.answers).strip(),
             "\n".join(note.text or "flagged" for note in view.flags),
             "\n".join(note.text for note in view.comments),
+            "\n".join(dict.fromkeys(view.reasons)),
             said,
             sure,
         )

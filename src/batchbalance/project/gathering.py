@@ -15,7 +15,7 @@ from batchbalance.project.model import Trained, class_probs, model_warning
 from batchbalance.project.planning import set_aside
 from batchbalance.project.rounds import read_rounds
 from batchbalance.project.settings import Settings
-from batchbalance.project.state import ANSWERS, AUDIT, RANDOM, State
+from batchbalance.project.state import ANSWERS, AUDIT, FOUND, RANDOM, State
 from batchbalance.project.status import Counts, Facts, Hard, Shown, SuspectLabel
 from batchbalance.project.stopping import UNKNOWN
 from batchbalance.project.store import ProjectStore
@@ -52,6 +52,9 @@ class Gathering:
         known = dict(zip(audit.tolist(), truth.tolist(), strict=True))
         answers = [event for event in state.history() if event.kind in ANSWERS]
         counts = Counter(state.labels().values())
+        tested = np.zeros(0, dtype=np.int64)
+        if model is not None and state.tests:
+            tested = class_probs(model.posterior, vectors[list(state.tests)]).argmax(axis=1)
         error, suspects = (None, ()) if model is None else self._judged(state, vectors, model)
         return Facts(
             self._folder.resolve().name,
@@ -62,6 +65,8 @@ class Gathering:
             audit_labels=np.array([known.get(row, UNKNOWN) for row in fixed.tolist()], dtype=np.int64),
             confidence=np.zeros(len(fixed)) if model is None else class_probs(model.posterior, vectors[fixed]).max(1),
             class_counts=tuple(counts[each] for each in range(len(state.classes))),
+            test_labels=np.array(list(state.tests.values()), dtype=np.int64),
+            test_predicted=tested,
             label_times=tuple(event.time for event in answers),
             cross_validated_error=error,
             target=settings.target_accuracy,
@@ -111,7 +116,9 @@ class Gathering:
         chosen = [
             row
             for _, row in asked
-            if row in labels and not self._store.is_audit[row] and state.items[row].reasons[0] not in (RANDOM, AUDIT)
+            if row in labels
+            and not self._store.is_audit[row]
+            and state.items[row].reasons[0] not in (RANDOM, AUDIT, FOUND)
         ]
         audit, _ = self._learning.audit_labels(state)
         every = np.full(self._store.num_items, UNKNOWN, dtype=np.int64)

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from batchbalance.encoders import Encoder, embed
+from batchbalance.encoders.contract import encoded as encode_batch
 from batchbalance.errors import FileFormatError
+from batchbalance.ids import check_unicode
 from batchbalance.project import items as sources
 from batchbalance.project.audit import is_audit
 from batchbalance.project.items import KINDS, Kept, folder_of, source_path
@@ -72,6 +74,21 @@ class Maker:
         found = sources.open_source(data, self._folder)
         made = embed(found, self.encoder(), skip_bad=data.skip_bad, progress=self._progress)
         return made.ids, made.vectors
+
+    def encoded_text(self, text: str) -> np.ndarray:
+        """Return the embedding (1, D) of a text that somebody typed."""
+        kind = self._settings.data.kind
+        if kind != "texts":
+            raise ValueError(
+                f"`text` must be for a project of texts, whose encoder takes one, got one of {kind}; name items with "
+                "`like`"
+            )
+        if not text.strip():
+            raise ValueError("`text` must say what to look for, got an empty text")
+        vector = encode_batch(self.encoder(), [check_unicode("`text`", text)])
+        if not vector.any():
+            raise ValueError(f"`text` must have words that the encoder knows, got {text!r}; say it in other words")
+        return vector
 
     def kept(self, *, first: bool = False) -> Kept:
         """The items as the project keeps them; `first` only those that it began with."""

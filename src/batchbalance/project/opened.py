@@ -49,7 +49,7 @@ class OpenProject:
         settings = self.settings
         rules = Rules(settings.seed, settings.audit, settings.random_arm, settings.annotators_per_item)
         self._rules = rules
-        self._planner = Planner(self._store, rules, settings.strategy)
+        self._planner = Planner(self._store, rules, strategy_of(settings.strategy, settings.classes))
         self._learning = Learning(folder, self._store, settings, show=progress)
         self.notes += self._store.log.notes
 
@@ -167,7 +167,7 @@ class OpenProject:
 def check_parts(settings: Settings) -> None:
     """Refuse settings that name a model, a strategy or an encoder that there is none of."""
     model_fit(settings.model, len(settings.classes))
-    strategy_of(settings.strategy)
+    strategy_of(settings.strategy, settings.classes)
     if settings.data.kind == "embeddings":
         if settings.encoder is not None:
             raise ValueError("bare embeddings have no encoder; leave `encoder` out")

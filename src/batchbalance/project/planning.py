@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,15 @@ from batchbalance.project.state import AUDIT, RANDOM, State, Who
 from batchbalance.project.store import ProjectStore
 from batchbalance.seeds import derived_seed
 from batchbalance.selection import Selection, select
-from batchbalance.strategies import AUTO, Choice, Random, Strategy, strategy_named
+from batchbalance.strategies import AUTO, Choice, Explore, Random, Seek, Strategy, strategy_named
 from batchbalance.strategies.baselines import ScoreStrategy
+from batchbalance.strategies.seeking import class_position, with_examples
 
 OFFERED = 4  # times as many items as are wanted, to choose from by gain per cost
 AGAIN, DISPUTED, OVERLAP, RETURNED = "again", "disputed", "overlap", "returned"  # other reasons to ask
+ONE_CLASS = "all labels so far are of one class: half of the batch is as unlike them as can be, half is random"
+LEAST_ALIKE = 10  # labels of one class from which on others are probably rare
+FIND = "`batchbalance find` looks for a first one by an example or a text"
 
 
 @dataclass(frozen=True)
@@ -159,12 +163,17 @@ def by_gain_per_cost(selection: Selection, costs: np.ndarray, count: int) -> Sel
     )
 
 
-def strategy_of(table: dict[str, Any]) -> str | Strategy:
-    """The strategy that a table of settings names; "auto" is left for later."""
+def strategy_of(table: dict[str, Any], classes: Sequence[str]) -> str | Strategy:
+    """The strategy that a table of settings names; "auto" is left for later. Classes to seek become their numbers."""
     options = dict(table)
     name = options.pop("name", AUTO)
     if name != AUTO:
-        return strategy_named(name, options)
+        found = strategy_named(name, options)
+        if not isinstance(found, Seek):
+            return found
+        if not found.classes:
+            raise ValueError(f"strategy 'seek' must name the classes to look for, of {', '.join(classes)}; got none")
+        return found.model_copy(update={"classes": tuple(class_position(each, classes) for each in found.classes)})
     if options:
         raise ValueError(f"strategy 'auto' has no options, got {', '.join(options)}; name a strategy")
     return AUTO
@@ -173,7 +182,7 @@ def strategy_of(table: dict[str, Any]) -> str | Strategy:
 class Planner:
     """Plans questions for the items of a store."""
 
-    def __init__(self, store: ProjectStore, rules: Rules, strategy: dict[str, Any]) -> None:
+    def __init__(self, store: ProjectStore, rules: Rules, strategy: str | Strategy) -> None:
         self._store, self._rules = store, rules
         self._strategy = strategy
         self._orders: dict[str, list[int]] = {}
@@ -218,7 +227,8 @@ class Planner:
             selection = self._selected(
                 state, left, free & ~store.is_audit, vectors, trained, validation_error, memory_budget, progress
             )
-            chosen = [Question(int(row), selection.strategy.name) for row in selection.indices]
+            reasons = selection.choice.reasons or (selection.strategy.name,) * left
+            chosen = [Question(int(row), why) for row, why in zip(selection.indices, reasons, strict=True)]
         notes = () if selection is None else (*([selection.note] if selection.note else []), *selection.warnings)
         questions = spread(spread(chosen, uniform, rules.seed, state.num_batches), audit, rules.seed, state.num_batches)
         return Plan(tuple(questions), tuple(drawn), selection, tuple(notes))
@@ -238,7 +248,7 @@ class Planner:
         candidates = candidates.copy()
         excluded = ~candidates
         excluded[labelled] = False
-        strategy = self._chosen_strategy(trained)
+        strategy, note = self._chosen_strategy(state, labelled, trained)
         arguments: dict[str, Any] = {}
         pool = torch.from_numpy(vectors)
         if strategy == AUTO:
@@ -265,6 +275,7 @@ class Planner:
             progress=progress,
             **arguments,
         )
+        found = replace(found, warnings=(note, *found.warnings)) if note else found
         return found if wanted == count else by_gain_per_cost(found, self._store.costs, count)
 
     def _offered(self, strategy: str | Strategy, count: int, most: int) -> int:
@@ -272,15 +283,25 @@ class Planner:
         costs = self._store.costs
         if not len(costs) or costs.min() == costs.max():
             return count
-        if isinstance(strategy, Random):
+        if isinstance(strategy, Random | Explore | Seek):  # what they choose has no gain to divide by a cost
             return count
         return most if isinstance(strategy, ScoreStrategy) else min(OFFERED * count, most)
 
-    def _chosen_strategy(self, trained: Trained | None) -> str | Strategy:
-        """The strategy of the settings; before there is a model, cold-start coverage for those that need one."""
-        strategy = strategy_of(self._strategy)
-        is_cold = isinstance(strategy, Strategy) and trained is None and strategy.needs_predictions
-        return AUTO if is_cold else strategy
+    def _chosen_strategy(
+        self, state: State, labelled: np.ndarray, trained: Trained | None
+    ) -> tuple[str | Strategy, str]:
+        """The strategy of the settings, or what takes its place before there are labels to learn from; and a note."""
+        strategy, note = self._strategy, ""
+        if isinstance(strategy, Seek):
+            labels = state.labels()
+            seen = {labels[row] for row in labelled.tolist()}
+            found, note = with_examples(strategy, range(len(state.classes)), seen, state.classes)
+            strategy = AUTO if found is None or trained is None else found
+            note = note and f"{note}; {FIND}"
+        is_cold = trained is None and (isinstance(strategy, str) or strategy.needs_predictions)
+        if is_cold and len(labelled) >= LEAST_ALIKE:
+            return Explore(), f"{note}. {ONE_CLASS}" if note else ONE_CLASS
+        return (AUTO if is_cold else strategy), note
 
     def _order(self, reason: str) -> list[int]:
         """Rows in the order in which the audit set, or the random arm, is asked."""

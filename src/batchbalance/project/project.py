@@ -23,7 +23,8 @@ from batchbalance.project.settings import (
     as_settings,
     write_settings,
 )
-from batchbalance.project.state import ItemView, State, Who
+from batchbalance.project.state import FOUND, ItemView, State, Who
+from batchbalance.strategies import Seek
 
 SOURCES: tuple[SourceKind, ...] = ("images", "texts", "table", "embeddings")
 
@@ -55,6 +56,8 @@ class Project(ReadableProject):
         cost: str | None = None,
         ids: str | os.PathLike[str] | None = None,
         test: str | os.PathLike[str] | None = None,
+        seek: str | Iterable[Any] | None = None,
+        seek_share: float | None = None,
         skip_bad: bool = False,
         progress: bool = False,
         **settings: Any,
@@ -74,6 +77,8 @@ class Project(ReadableProject):
             cost: the column of what a label costs, or a CSV file of ids and costs.
             ids: a file of ids, one a line, for embeddings.
             test: a CSV file of ids and labels to measure by. Its items are never asked nor trained on.
+            seek: rare classes to look for: a name or several. The strategy is `seek` then.
+            seek_share: of the strategy's questions that look for them; 0.5 if omitted.
             skip_bad: leave out damaged files and empty texts.
             progress: show how far it is.
             settings: others, by their names in `project.toml`: `encoder`, `model`, `strategy`, `batch_size`,
@@ -101,6 +106,16 @@ class Project(ReadableProject):
         }  # fmt: skip
         if isinstance(settings.get("model"), str):
             settings["model"] = named_model(settings["model"])
+        sought = [named_class(each) for each in ([seek] if isinstance(seek, str) else seek or ())]
+        if seek is not None and not sought:
+            raise ValueError("`seek` must name at least one class, got none; leave it out to look for no class")
+        if sought and settings.get("strategy") is not None:
+            raise ValueError("`seek` must not be given together with `strategy`; name the strategy 'seek' or leave one")
+        if seek_share is not None and not sought:
+            raise ValueError("`seek_share` is for `seek`, got it without; name the classes to look for")
+        if sought:
+            share = {} if seek_share is None else {"share": seek_share}
+            settings["strategy"] = {"name": Seek.name, "classes": sought, **share}
         if isinstance(settings.get("strategy"), str):
             settings["strategy"] = {"name": settings["strategy"]}
         known = {key: value for key, value in settings.items() if value is not None}
@@ -189,6 +204,25 @@ class Project(ReadableProject):
         if len(rows) < wanted:
             notes.append(f"{wanted} were asked for and {len(rows)} are left")
         return self._batch(rows, state.classes, who, tuple(notes), selection)
+
+    def queue(self, ids: Any, annotator: str | None = None) -> list[str]:
+        """Make questions of items that somebody found; those that became questions, or got answers, meanwhile are not.
+
+        They are marked "found", are trained on like any other, and never measure the model.
+
+        Raises:
+            ValueError: if an item is of the audit set or of the test set.
+        """
+        who, rows = check_name(annotator), [self.row_of(each) for each in dict.fromkeys(_as_ids(ids))]
+        with self._writing() as state:
+            for row in rows:
+                if self._store.is_audit[row] or row in state.tests:
+                    name = self._store.ids([row])[0]
+                    raise ValueError(f"items to ask must not be set aside to measure by, got {name!r}; leave it out")
+            asked = [row for row in rows if is_free(state, row, who)]
+            batch = state.num_batches
+            self._store.log.append([NewEvent("asked", row, FOUND, who, batch=batch) for row in asked])
+        return self._store.ids(asked)
 
     def batch(self, annotator: str | None = None) -> Batch:
         """The open questions of a person, as a batch."""

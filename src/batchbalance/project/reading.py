@@ -4,8 +4,11 @@ import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
+import numpy as np
+
+from batchbalance.checks import check_whole
 from batchbalance.errors import UnknownNameError
 from batchbalance.labels import Event
 from batchbalance.project import sheets
@@ -13,12 +16,14 @@ from batchbalance.project.agreement import Agreement, agreements
 from batchbalance.project.answers import check_name, class_number
 from batchbalance.project.batch import shown
 from batchbalance.project.exporting import COLUMNS, MORE_COLUMNS, Exported, exported
+from batchbalance.project.finding import Found, nearest
 from batchbalance.project.gathering import Gathering
 from batchbalance.project.insight import Insight, insights
 from batchbalance.project.learning import Guess, guesses_of
 from batchbalance.project.model import class_probs
 from batchbalance.project.opened import OpenProject
 from batchbalance.project.pages import project_fragment
+from batchbalance.project.planning import free_rows
 from batchbalance.project.settings import NAMES, Data
 from batchbalance.project.state import ItemView
 from batchbalance.project.status import Shown, Status, status_of
@@ -179,6 +184,40 @@ class ReadableProject(OpenProject):
         """How good the model is by now, what is open, and whether to stop."""
         gathering = Gathering(self.folder, self._store, self.settings, self._learning, self.root)
         return status_of(gathering.facts(self._snapshot(), self._embeddings().array, self.notes))
+
+    def find(
+        self,
+        like: str | Iterable[Any] = (),
+        *,
+        text: str | None = None,
+        n: SupportsIndex = 20,
+        annotator: str | None = None,
+    ) -> list[Found]:
+        """Find items like some others, or like a text, by the encoder's numbers; the nearest first.
+
+        Items that this person can be asked as new ones are looked at: not labelled, not asked, not of the audit set,
+        not of the test set. ``queue`` makes questions of them.
+
+        Args:
+            like: one id, or several; near to any of them counts.
+            text: in a project of texts, what to look for.
+            n: how many.
+            annotator: who is to be asked.
+        """
+        count, who = check_whole("n", n), check_name(annotator)
+        rows = [self.row_of(each) for each in ([like] if isinstance(like, str | int) else like)]
+        if not rows and text is None:
+            raise ValueError("`like` or `text` must be given, got neither; name an item or say what to look for")
+        state, vectors = self._snapshot(), self._embeddings().array
+        queries = [vectors[rows]] if rows else []
+        if text is not None:
+            queries.append(self._maker().encoded_text(text))
+        free = free_rows(state, len(self), who) & ~self._store.is_audit
+        free[rows] = False
+        is_table = self.settings.data.kind == "table"
+        found = nearest(vectors, np.concatenate(queries), np.flatnonzero(free), count, is_table=is_table)
+        names = self._store.ids([row for row, _ in found])
+        return [Found(name, apart) for name, (_, apart) in zip(names, found, strict=True)]
 
     def check(self) -> list[str]:
         """What SQLite's integrity check finds beside the hashes, which are checked on opening; empty if all is well."""

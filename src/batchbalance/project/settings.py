@@ -144,8 +144,13 @@ def write_settings(folder: Path, settings: Settings) -> None:
 
 
 def replace_classes(folder: Path, classes: list[str]) -> None:
-    """Put other classes into the file; its comments go, its settings stay."""
-    write_settings(folder, read_settings(folder).model_copy(update={"classes": tuple(classes)}))
+    """Put other classes into the file, also where the strategy seeks some; its comments go, its settings stay."""
+    settings = read_settings(folder)
+    renamed = dict(zip(settings.classes, classes, strict=False))
+    strategy = dict(settings.strategy)
+    if isinstance(strategy.get("classes"), list | tuple):
+        strategy["classes"] = [renamed.get(str(each), each) for each in strategy["classes"]]
+    write_settings(folder, settings.model_copy(update={"classes": tuple(classes), "strategy": strategy}))
 
 
 def _lines(settings: Settings) -> Iterator[str]:

@@ -10,7 +10,7 @@ from batchbalance.project.tallies import Who as Who
 
 ANSWERS = ("labelled", "corrected")
 UNDOABLE = (*ANSWERS, "skipped", "flagged", "commented")
-AUDIT, RANDOM = "audit", "random"  # why an item was asked, if it was not a strategy
+AUDIT, RANDOM, FOUND = "audit", "random", "found"  # why an item was asked, if it was not a strategy
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class ItemView:
         open: whom it was asked and who has neither answered, skipped nor given it back; with the number of the event.
         skipped: who skipped it, and was not asked again.
         is_returned: whether somebody gave it back, and nobody was asked since.
-        reasons: why it was asked: "audit", "random", or the name of a strategy; empty if it never was. An item whose
-            turn in the audit or the random arm came while its label was known, or asked for, is only drawn.
+        reasons: why it was asked: "audit", "random", "found", or the name of a strategy; empty if it never was. An item
+            whose turn in the audit or the random arm came while its label was known, or asked for, is only drawn.
         first_asked: the number of the event that asked or drew it first.
         flags: notes of those who flagged it.
         comments: other notes.

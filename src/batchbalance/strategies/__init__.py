@@ -35,6 +35,7 @@ from batchbalance.strategies.connected import (
 )
 from batchbalance.strategies.contract import Choice, ConnectedStrategy, Problem, Strategy
 from batchbalance.strategies.coverage import CoverBalance, MaxHerding, ProbCover, TypiClust, UHerding
+from batchbalance.strategies.seeking import Explore, Seek
 
 OWN = {
     strategy.name: strategy
@@ -53,6 +54,8 @@ OWN = {
         MaxHerding,
         ProbCover,
         TypiClust,
+        Seek,
+        Explore,
         Bald,
         BatchBald,
         PowerBald,
@@ -109,6 +112,7 @@ __all__ = [
     "Entropy",
     "EnumeratedBalance",
     "Epig",
+    "Explore",
     "GreedyBalance",
     "LeastConfidence",
     "Margin",
@@ -122,6 +126,7 @@ __all__ = [
     "Problem",
     "Random",
     "SampledBalance",
+    "Seek",
     "StochasticBalance",
     "Strategy",
     "TypiClust",

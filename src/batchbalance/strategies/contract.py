@@ -114,6 +114,7 @@ class Choice:
         continuation: what was done from there on.
         clustering_rounds: how many rounds a clustering took, for strategies that cluster by Δ.
         notes: sentences for the user.
+        reasons: the strategy that chose each point, for strategies that share a batch with others; else empty.
         cover: what the batch covers in the space of embeddings, if the strategy looked at that.
     """
 
@@ -124,6 +125,7 @@ class Choice:
     continuation: Continuation | None = None
     clustering_rounds: int | None = None
     notes: tuple[str, ...] = field(default=())
+    reasons: tuple[str, ...] = field(default=())
     cover: Cover | None = None
 
 
