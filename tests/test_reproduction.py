@@ -147,6 +147,17 @@ def test_trials_that_were_run_earlier_are_not_run_again(tmp_path):
     assert missing == ["batch-bald"]
 
 
+def test_kept_records_are_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "RECORDS", tmp_path / "records.tar.gz")
+    write_run(made_run(tmp_path / "one" / "dry-bean", seeds=[0], counts=(14, 24)))
+    (tmp_path / "one" / "dry-bean" / reproduce.SPENT).write_text('{"trial": 0, "seconds": 3600}\n', encoding="utf-8")
+    keep = CliRunner().invoke(reproduce.app, ["keep", "--runs-dir", str(tmp_path / "one")])
+    assert keep.exit_code == 0, keep.output
+    said = CliRunner().invoke(reproduce.app, ["run", "--dry-run", "--runs-dir", str(tmp_path / "two")]).output
+    assert "dry-bean: 0 of 6 trials, 1.00 h spent" in said
+    assert page.trials_of(tmp_path / "two").keys() == {"random"}
+
+
 def test_hours_and_the_schedule(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     order = [(row.name, seed) for row, seed in reproduce.schedule()]

@@ -156,6 +156,7 @@ def run(
 ) -> None:
     """Run what is missing, in order; records are durable round by round, so it may be ended at any time."""
     with reported_errors():
+        unpack_kept(runs_dir)
         if dry_run:
             show_hours(runs_dir)
             return
@@ -186,10 +187,7 @@ def keep(runs_dir: RunsDir = RUNS) -> None:
 def page(runs_dir: RunsDir = RUNS) -> None:
     """Write docs/reproduction.md; unpacks the kept records if there are no others."""
     with reported_errors():
-        if not runs_dir.is_dir() and RECORDS.is_file():
-            runs_dir.mkdir(parents=True)
-            with tarfile.open(RECORDS) as archive:
-                archive.extractall(runs_dir, filter="data")
+        unpack_kept(runs_dir)
         known = rows()
         spent = {}
         for name in names_in_order():
@@ -197,6 +195,14 @@ def page(runs_dir: RunsDir = RUNS) -> None:
             spent[name] = complete, sum(spent_hours(known[name], runs_dir).values())
         PAGE.write_text(written(content()["claims"], known, runs_dir, spent), encoding="utf-8")
         out.print(Text(f"written: {PAGE}"))
+
+
+def unpack_kept(runs_dir: Path) -> None:
+    """Unpack the kept records, unless there are others: a run goes on from there."""
+    if not runs_dir.is_dir() and RECORDS.is_file():
+        runs_dir.mkdir(parents=True)
+        with tarfile.open(RECORDS) as archive:
+            archive.extractall(runs_dir, filter="data")
 
 
 @contextmanager
