@@ -6,11 +6,13 @@ import random
 import signal
 import sqlite3
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from batchbalance import FileFormatError
+from batchbalance import FileFormatError, Predictions
 from batchbalance.labels import EventLog, NewEvent, log, machines
 
 
@@ -285,6 +287,34 @@ def test_a_log_in_use_is_waited_for_and_then_told(tmp_path, monkeypatch):
         with pytest.raises(BlockingIOError, match="is in use by another process"), second.writing():
             pass
     assert len(second.events()) == 1
+
+
+def test_too_many_open_files_are_no_damage(tmp_path):
+    resource = pytest.importorskip("resource")
+    path = filled(tmp_path / "a.sqlite")
+    np.save(tmp_path / "a.npy", np.full((2, 2, 2), 0.5))
+    made = EventLog(path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        for read in (lambda: EventLog(path), lambda: written(made), lambda: Predictions.load(tmp_path / "a.npy")):
+            with pytest.raises(OSError, match="Too many open files"):
+                read()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for each in held:
+            os.close(each)
+    written(made)
+    assert len(EventLog(path).events()) == 7
+
+
+def written(made):
+    with made.writing():
+        made.append([NewEvent("labelled", 1, 2)])
 
 
 def test_a_closed_log_says_so(tmp_path):

@@ -12,6 +12,7 @@ Other mistakes in arguments are plain ``ValueError`` and ``TypeError``.
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -47,6 +48,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and ("allocate" in text or "out of memory" in text or "too big" in text)
     )
+
+
+def is_out_of_files(error: BaseException) -> bool:
+    """Whether the system lets this process open no more files, which says nothing about the one it tried."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def sentence(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from batchbalance.errors import FileFormatError
+from batchbalance.errors import FileFormatError, is_out_of_files
 from batchbalance.machine import as_text, free_memory
 
 
@@ -184,6 +184,8 @@ def mapped_array(path: Path) -> np.memmap:
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged header is read as Python, so that anything may come
+        if is_out_of_files(error):
+            raise
         if "Python objects" in str(error):
             raise FileFormatError(f"{path} holds pickled objects, which are never loaded; save an array") from error
         raise FileFormatError(f"{path} is damaged or not a .npy file: {error}") from error

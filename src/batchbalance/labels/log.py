@@ -263,6 +263,11 @@ class EventLog:
             return OSError(
                 f"cannot write to {self.path}: {said}; all earlier events are intact: make room and try again"
             )
+        if "unable to open" in said:
+            try:
+                Path(os.devnull).open("rb").close()  # not the database: closing it would give up SQLite's locks
+            except OSError as told:  # too many open files, which SQLite does not tell
+                return OSError(told.errno, told.strerror, str(self.path))
         if "readonly" in said or "unable to open" in said or "authorized" in said:
             return PermissionError(
                 f"cannot write to {self.path}: {said}; its folder must be there and writable: copy it to such a place"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchbalance.errors import FileFormatError
+from batchbalance.errors import FileFormatError, is_out_of_files
 from batchbalance.files import archived_arrays, archived_names, check_is_file, mapped_array, replacing
 from batchbalance.predictions.arrays import Label, Values
 from batchbalance.predictions.notes import note_path, read_note, write_note
@@ -181,6 +181,8 @@ def _which(path: Path, names: list[str], values: Values | None) -> tuple[str, Va
 
 
 def _raise_unreadable(path: Path, error: Exception) -> NoReturn:
+    if is_out_of_files(error):
+        raise error
     if "pickle" in str(error).lower() or "Python objects" in str(error):
         raise FileFormatError(f"{path} holds pickled objects, which are never loaded; save a plain array") from error
     raise FileFormatError(f"{path} is damaged or not a {path.suffix} file: {error}") from error
