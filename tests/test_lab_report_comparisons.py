@@ -98,7 +98,7 @@ def test_labels_saved_need_half_of_the_seeds(tmp_path):
             lucky.trials[seed][-1]["metrics"]["accuracy"] = 1.0
         comparison = compare([slow, lucky], target=1.0).comparisons[0]
         assert (comparison.num_saved, comparison.saved) == (num_lucky, saved)
-        assert (comparison.saved_interval is None) == (saved is None)
+        assert comparison.saved_interval is None  # of fewer than six seeds
 
 
 def test_the_default_target_is_reached_by_every_trial_of_the_control(runs):

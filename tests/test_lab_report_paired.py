@@ -98,17 +98,22 @@ def test_mean_interval_against_scipy():
     assert paired.mean_interval([1.0]) is None
 
 
-def test_median_interval_against_a_loop():
-    values = [3.0, -1.0, 4.0, 10.0, 5.5, 9.0, 2.0]
-    rng = np.random.default_rng(0)
-    medians = sorted(sorted(rng.choice(values, 7))[3] for _ in range(20_000))
-    low, high = paired.median_interval(values, generator=gen())
-    # The ends are sample values: the share of medians below them must be about 2.5 % and 97.5 %.
-    error = 4 * math.sqrt(0.025 * 0.975 * (1 / 20_000 + 1 / paired.NUM_RESAMPLES))
-    below, upto = np.mean(np.array(medians) < low), np.mean(np.array(medians) <= low)
-    assert below - error <= 0.025 <= upto + error
-    below, upto = np.mean(np.array(medians) < high), np.mean(np.array(medians) <= high)
-    assert below - error <= 0.975 <= upto + error
+@pytest.mark.parametrize("num", [6, 7, 8, 9, 12, 20, 31])
+def test_the_interval_of_a_median_covers_it_and_no_narrower_one_does(num):
+    """Over all ways in which values fall below and above the median, as coins do."""
+    low, high = paired.median_interval([float(i) for i in range(num)])
+    k = int(low) + 1
+    assert high == num - k
+
+    def coverage(rank):
+        return sum(math.comb(num, below) for below in range(rank, num - rank + 1)) / 2**num
+
+    assert coverage(k) >= 0.95 > coverage(k + 1)
+
+
+def test_few_values_have_no_interval_of_the_median():
+    for num in range(6):
+        assert paired.median_interval([float(i) for i in range(num)]) is None
 
 
 def test_medians_with_infinities():
@@ -117,12 +122,5 @@ def test_medians_with_infinities():
     assert paired.middle([1.0, inf, 5.0, 7.0]) == 6
     assert paired.middle([inf, inf, 5.0]) == inf
     assert paired.middle([-inf, inf]) is None
-    assert paired.median_interval([10.0, 20.0, inf], generator=gen()) == (10, inf)
-    assert paired.median_interval([-inf, inf], generator=gen()) == (-inf, inf)
-    assert paired.median_interval([10.0] * 4, generator=gen()) == (10, 10)
-    assert paired.median_interval([10.0], generator=gen()) is None
-
-
-def test_the_bootstrap_repeats():
-    values = np.random.default_rng(2).normal(size=9).tolist()
-    assert paired.median_interval(values, generator=gen(7)) == paired.median_interval(values, generator=gen(7))
+    assert paired.median_interval([10.0, 20.0, inf, -inf, 5.0, 7.0]) == (-inf, inf)
+    assert paired.median_interval([10.0] * 6) == (10, 10)

@@ -1,5 +1,6 @@
 """Stopping advice: what each rule sees, and that the forecast holds where its assumption does."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -57,20 +58,35 @@ def test_small_batches_do_not_look_settled():
 
 
 def test_label_change_is_against_half_the_labels():
-    first = np.zeros(100, dtype=int)
-    later = np.where(np.arange(100) < 5, 1, 0)
+    first = np.zeros(400, dtype=int)
+    later = np.where(np.arange(400) < 12, 1, 0)
     rounds = rounds_of([10, 30, 50, 60], [first + 3, first, first + 3, later])
     found = label_change(rounds)
     assert found.verdict == "stop"
-    assert "From 30 to 60 labels 5.0 %" in found.sentence
-    assert label_change(rounds_of([30, 60], [first, np.where(np.arange(100) < 6, 1, 0)])).verdict == "go on"
+    assert "From 30 to 60 labels 12 of 400 predicted labels changed: of all items at most 4.8 %" in found.sentence
+    assert label_change(rounds_of([30, 60], [first, np.where(np.arange(400) < 16, 1, 0)])).verdict == "cannot tell"
+    assert label_change(rounds_of([30, 60], [first, np.where(np.arange(400) < 21, 1, 0)])).verdict == "go on"
     assert label_change(rounds_of([31, 60], [first, later])).verdict == "cannot tell"
     assert label_change([]).verdict == "cannot tell"
 
 
+@pytest.mark.parametrize("total", [30, 59, 100, 300])
+@pytest.mark.parametrize("true", [0.0501, 0.1])
+def test_a_larger_change_seldom_passes_however_small_the_set_is(total, true):
+    """The exact probability: with 30 items a change of 10 % passed in 18 % of cases when the share itself decided."""
+    passed = 0.0
+    for changed in range(total + 1):
+        rounds = rounds_of([30, 60], [np.zeros(total, dtype=int), np.where(np.arange(total) < changed, 1, 0)])
+        if label_change(rounds).verdict != "stop":
+            break
+        passed += math.comb(total, changed) * true**changed * (1 - true) ** (total - changed)
+    assert passed <= 0.05
+    assert (changed > 0) == (total >= 59)  # with fewer items than that nothing can pass
+
+
 def test_items_that_came_later_are_left_out():
     before, after = np.array([0, 0, 0, -1, -1]), np.array([0, 0, 0, 1, 1])
-    assert "0.0 %" in label_change(rounds_of([30, 60], [before, after])).sentence
+    assert "0 of 3 predicted labels changed" in label_change(rounds_of([30, 60], [before, after])).sentence
     with pytest.raises(ValueError, match="share none"):
         label_change(rounds_of([30, 60], [np.array([-1, 0]), np.array([0, -1])]))
 

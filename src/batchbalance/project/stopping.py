@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from batchbalance.project.audit import ALPHA, FIRST_LOOK, LEAST_FOR_ERROR, Interval, Look
+from batchbalance.project.audit import ALPHA, FIRST_LOOK, LEAST_FOR_ERROR, Interval, Look, clopper_pearson
 
 UNKNOWN = -1  # the class predicted for an item that was not there yet, and the label of one that has none
 
@@ -107,17 +107,23 @@ def agreement(rounds: Sequence[Round], least: float = LEAST_KAPPA) -> Advice:
 
 
 def label_change(rounds: Sequence[Round], most: float = MOST_CHANGED) -> Advice:
-    """Whether more than a share of predicted labels differs from the model with half as many labels, or fewer."""
+    """Whether at most a share of predicted labels differs from the model with half as many labels, or fewer.
+
+    The fixed set is a sample of all items, so the upper end of the one-sided 95 % interval of the share decides.
+    """
     before = [each for each in rounds if 0 < 2 * each.num_labels <= rounds[-1].num_labels]
     if not before:
         return Advice("label change", "cannot tell", "There is no model yet with half as many labels as now.")
     first, last = _both_known(before[-1], rounds[-1])
-    changed = float((first != last).mean())
+    changed, total = int((first != last).sum()), len(first)
+    high = clopper_pearson(changed, total, 2 * ALPHA).high
+    verdict: Verdict = "stop" if high <= most else "go on" if changed > most * total else "cannot tell"
     return Advice(
         "label change",
-        "stop" if changed <= most else "go on",
-        f"From {before[-1].num_labels} to {rounds[-1].num_labels} labels {100 * changed:.1f} % of predicted labels "
-        f"changed, so accuracy changed by at most as much; {100 * most:g} % or less says that it settled.",
+        verdict,
+        f"From {before[-1].num_labels} to {rounds[-1].num_labels} labels {changed:,} of {total:,} predicted labels "
+        f"changed: of all items at most {100 * high:.1f} % (95 %, for one look), and accuracy by at most as much; "
+        f"{100 * most:g} % or less says that it settled.",
     )
 
 

@@ -95,7 +95,7 @@ class Comparison:
         least_corrected_p: the same, corrected.
         saved: the median over seeds of labels saved to the target. ∞: the control never reached it; −∞: the run. None
             if neither did in more than half of the shared seeds.
-        saved_interval: its 95 % bootstrap interval.
+        saved_interval: its 95 % interval; None with fewer than six seeds.
         num_saved: seeds in which at least one of the two reached the target.
     """
 
@@ -180,7 +180,7 @@ def compare(
         target: the value to reach; if omitted: what the control's worst trial has at the last label count that
             all runs cover.
         curves: what the learning curves show: "means" with 95 % intervals, or "medians" with quartiles.
-        seed: of the bootstrap.
+        seed: of the sign flips.
 
     Raises:
         ValueError: if no run has a result yet, or an argument is out of range.
@@ -362,7 +362,7 @@ def _against(summary: Summary, control: Summary, metric: str, seed: int) -> Comp
         p=sign_flip_test(values, generator=generator(seed, "report-flips")) if values else None,
         least_p=smallest_p(len(values)),
         saved=middle(saved) if known else None,
-        saved_interval=median_interval(saved, generator=generator(seed, "report-bootstrap")) if known else None,
+        saved_interval=median_interval(saved) if known else None,
         num_saved=len(saved),
     )
 

@@ -12,7 +12,6 @@ import torch
 
 EXACT_LIMIT = 36  # differences, up to which all sign flips are counted
 NUM_SAMPLED_FLIPS = 100_000
-NUM_RESAMPLES = 10_000
 CONFIDENCE = 0.95
 TIE = 1e-9  # sums that differ by less than this share of the largest one count as equal
 
@@ -84,19 +83,18 @@ def middle(values: Sequence[float]) -> float | None:
     return None if math.isnan(found) else found
 
 
-def median_interval(values: Sequence[float], *, generator: torch.Generator) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of a median, by percentiles; None for fewer than two values.
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The distribution-free 95 % interval of a median, between two of the values; None for fewer than six.
 
-    Values may be infinite, and so may the ends. A resample whose median is undefined widens the interval.
+    The median lies below the k-th smallest value with the probability of fewer than k heads in n tosses, and above the
+    k-th largest alike. Even the smallest and the largest of five values hold it in 93.75 % only, and of three in 75 %.
+    Values may be infinite, and so may the ends.
     """
-    if len(values) < 2:
-        return None
-    rows = torch.randint(len(values), (NUM_RESAMPLES, len(values)), generator=generator).numpy()
-    medians = _medians(np.asarray(values, dtype=np.float64)[rows])
-    tail = (1 - CONFIDENCE) / 2
-    lows = np.sort(np.where(np.isnan(medians), -np.inf, medians))
-    highs = np.sort(np.where(np.isnan(medians), np.inf, medians))
-    return float(lows[int(tail * NUM_RESAMPLES)]), float(highs[math.ceil((1 - tail) * NUM_RESAMPLES) - 1])
+    num, ordered = len(values), sorted(values)
+    below, k = 0, 0  # of the 2ⁿ outcomes of n tosses, those with fewer than k + 1 heads
+    while 2 * (below + math.comb(num, k)) <= (1 - CONFIDENCE) * 2**num:
+        below, k = below + math.comb(num, k), k + 1
+    return (ordered[k - 1], ordered[num - k]) if k else None
 
 
 def _medians(rows: np.ndarray) -> np.ndarray:

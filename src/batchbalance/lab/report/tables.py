@@ -114,8 +114,8 @@ def savings(report: Report) -> Table:
     rows = tuple((*row, *_saved(against.get(row[0]))) for row in rows)
     text += (
         f" Saved is the median over shared seeds of {report.control}'s training labels minus the strategy's, with its "
-        f"bootstrap interval; ∞ where {report.control} did not get there, −∞ where the strategy did not. Seeds "
-        "in which neither did are omitted."
+        f"interval from six seeds on; ∞ where {report.control} did not get there, −∞ where the strategy did not. "
+        "Seeds in which neither did are omitted."
     )
     return Table("Labels to a target", text, (*header, "saved", "95 % interval", "seeds"), rows)
 
