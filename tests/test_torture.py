@@ -13,6 +13,7 @@ from torture.damage import damaged, judged
 SAMPLED = [each for each in CAMPAIGNS if not each.name.startswith(("kill", "looks")) and "project" not in each.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("campaign", SAMPLED, ids=lambda each: each.name)
 def test_a_sample_finds_nothing(campaign):
     tally = run(campaign, 0.0, seed=7, at_least=8)

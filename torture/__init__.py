@@ -4,7 +4,16 @@
 again, from one seed, and counts what it tried and what it found. Nothing here is needed to select.
 """
 
-from torture import damage, fuzz, kills, labels, looks, projects, servers  # noqa: F401  (they register their campaigns)
+from torture import (  # noqa: F401  (they register their campaigns)
+    damage,
+    exchanges,
+    fuzz,
+    kills,
+    labels,
+    looks,
+    projects,
+    servers,
+)
 from torture.campaign import CAMPAIGNS, Campaign, Finding, Tally
 
 __all__ = ["CAMPAIGNS", "Campaign", "Finding", "Tally"]

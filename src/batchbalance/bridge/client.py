@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import requests
+from pydantic import TypeAdapter, ValidationError
+
+from batchbalance.bridge.shapes import Access, Tasks
 
 PATIENCE = 300.0  # seconds to wait for a server that does not answer
 LONGEST_PAUSE = 10.0
@@ -13,6 +16,9 @@ TIMEOUT = (10.0, 120.0)  # seconds to connect, and to wait for an answer
 PAGE = 500  # tasks of one answer
 FIELDS = "id,data,predictions,annotations,result,completed_by,was_cancelled,updated_at,lead_time"  # also of annotations
 AWAY = (502, 503, 504)  # what a proxy says while the server behind it restarts
+
+
+T = TypeVar("T")
 
 
 class InterruptedRequestError(ConnectionError):
@@ -74,17 +80,32 @@ class Server:
         """Wait until the server answers."""
         self.get("/api/version")
 
+    def understood(self, content: Any, shape: type[T], path: str) -> T:
+        """Return what the server said, if it has the shape that Label Studio's answers have.
+
+        Raises:
+            ValueError: if it has not.
+        """
+        try:
+            return TypeAdapter(shape).validate_python(content)
+        except ValidationError as error:
+            raise self._strange(path) from error
+
     def tasks(self, project: int) -> Iterator[dict[str, Any]]:
         """All tasks of a project with their annotations and predictions.
 
         Not by an export, of which the server would keep a copy each time.
         """
-        done, page = 0, 1
+        seen, page, path = set[int](), 1, "/api/tasks"
         while True:
-            found = self.get("/api/tasks", project=project, fields="all", include=FIELDS, page=page, page_size=PAGE)
-            yield from found["tasks"]
-            done, page = done + len(found["tasks"]), page + 1
-            if done >= found["total"] or not found["tasks"]:
+            content = self.get(path, project=project, fields="all", include=FIELDS, page=page, page_size=PAGE)
+            found = self.understood(content, Tasks, path)
+            numbers = {task["id"] for task in found["tasks"]}
+            if numbers and numbers <= seen:  # the same page for ever
+                raise self._strange(path)
+            yield from map(dict, found["tasks"])
+            seen, page = seen | numbers, page + 1
+            if len(seen) >= found["total"] or not numbers:
                 return
 
     def _patiently(self, method: str, path: str, **request: Any) -> Any:
@@ -118,7 +139,8 @@ class Server:
         response = self._send("POST", "/api/token/refresh/", json={"refresh": self._token})
         if response.status_code in (400, 401, 403):
             raise self._refused()
-        self._access = f"Bearer {self._content(response, '/api/token/refresh/')['access']}"
+        path = "/api/token/refresh/"
+        self._access = f"Bearer {self.understood(self._content(response, path), Access, path)['access']}"
 
     def _refused(self) -> PermissionError:
         return PermissionError(
@@ -133,6 +155,8 @@ class Server:
             )
         except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
             raise InterruptedRequestError(f"{self.url} stopped answering; run the command again") from error
+        except requests.RequestException as error:
+            raise self._strange(path) from error
         if response.status_code in AWAY:
             raise InterruptedRequestError(f"{self.url} is unavailable for a moment ({response.status_code})")
         return response
@@ -146,15 +170,16 @@ class Server:
             raise ValueError(f"`url` must be where Label Studio is, got {self.url}, which leads to another address")
         try:
             content = response.json() if response.content else None
-        except ValueError as error:
-            raise ValueError(
-                f"{self.url}{path} must answer as Label Studio does, got other content; check the address"
-            ) from error
+        except (ValueError, RecursionError) as error:
+            raise self._strange(path) from error
         if status == 404:
             raise NotThereError(f"{self.url} has no {path}")
         if status >= 400:
             raise ValueError(f"{self.url}{path} refused ({status}): {_reason(content)}")
         return content
+
+    def _strange(self, path: str) -> ValueError:
+        return ValueError(f"{self.url}{path} must answer as Label Studio does, got other content; check the address")
 
 
 def _reason(content: Any) -> str:
@@ -163,7 +188,8 @@ def _reason(content: Any) -> str:
         return "no reason given"
     errors = content.get("validation_errors")
     if isinstance(errors, dict):
-        said = "; ".join(f"{name}: {' '.join(map(str, texts))}" for name, texts in errors.items())
+        pairs = ((name, texts if isinstance(texts, list) else [texts]) for name, texts in errors.items())
+        said = "; ".join(f"{name}: {' '.join(map(str, texts))}" for name, texts in pairs)
     else:
         said = str(content.get("detail") or "no reason given")
     line = " ".join(said.split())

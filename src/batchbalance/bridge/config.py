@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from xml.sax.saxutils import quoteattr
 
+from batchbalance.bridge.shapes import Control
 from batchbalance.bridge.tasks import CONTROL, Names
 from batchbalance.project.settings import SourceKind
 
@@ -41,7 +41,7 @@ def proposed_config(kind: SourceKind, classes: Sequence[str]) -> str:
     )
 
 
-def fitting(parsed: Mapping[str, Any], kind: SourceKind, classes: Sequence[str], where: str) -> Fitting:
+def fitting(parsed: Mapping[str, Control], kind: SourceKind, classes: Sequence[str], where: str) -> Fitting:
     """The part of an existing config that asks for the project's classes.
 
     Args:
@@ -54,23 +54,29 @@ def fitting(parsed: Mapping[str, Any], kind: SourceKind, classes: Sequence[str],
         ValueError: if it has no such part.
     """
     about = OBJECTS[kind]
-    found = [
-        (name, control)
-        for name, control in parsed.items()
-        if control.get("type") == "Choices" and any(each.get("type") in about for each in control.get("inputs", ()))
-    ]
+    shown = {name: _shown(control, about) for name, control in parsed.items() if control.get("type") == "Choices"}
+    found = [name for name, pair in shown.items() if pair is not None]
     if not found:
         raise ValueError(
             f"the labelling config of {where} must have Choices about {about[0]} ${about[0].lower()}; change it in "
             "Settings, Labeling Interface, or link a project without a config"
         )
-    name, control = max(found, key=lambda each: len(set(each[1]["labels"]) & set(classes)))
-    missing = [each for each in classes if each not in control["labels"]]
+    name = max(found, key=lambda each: len(set(parsed[each].get("labels", ())) & set(classes)))
+    labels = parsed[name].get("labels", [])
+    missing = [each for each in classes if each not in labels]
     if missing:
         raise ValueError(
             f"the choices {name!r} of {where} must have every class, got none for {', '.join(missing)}; add them in "
             "Settings, Labeling Interface"
         )
-    place = next(i for i, each in enumerate(control["inputs"]) if each.get("type") in about)
-    unknown = tuple(each for each in control["labels"] if each not in classes)
-    return Fitting(Names(name, control["to_name"][place]), control["inputs"][place]["value"].lstrip("$"), unknown)
+    unknown = tuple(each for each in labels if each not in classes)
+    of, key = shown[name] or ("", "")
+    return Fitting(Names(name, of), key, unknown)
+
+
+def _shown(control: Control, about: Sequence[str]) -> tuple[str, str] | None:
+    """The name of what a control is about, and the key of its data; None if it is about something else."""
+    for name, each in zip(control.get("to_name", ()), control.get("inputs", ()), strict=False):
+        if each.get("type") in about and "value" in each:
+            return name, each["value"].lstrip("$")
+    return None

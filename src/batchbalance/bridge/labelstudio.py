@@ -18,6 +18,7 @@ from batchbalance.bridge.client import InterruptedRequestError, Server
 from batchbalance.bridge.files import as_answer
 from batchbalance.bridge.items import ITEM, shown_data
 from batchbalance.bridge.link import Link, check_config
+from batchbalance.bridge.shapes import Imported, User
 from batchbalance.bridge.tasks import Annotation, annotations_of, rank_score
 from batchbalance.bridge.uploads import Uploads
 from batchbalance.errors import NothingLeftError
@@ -26,6 +27,7 @@ from batchbalance.project.answers import Told
 
 ASKER = "label-studio"
 BLOCK = 500  # tasks created, or scores written, by one request
+MOST_TRIES = 5  # to create tasks, or to write scores, while the server goes away again and again
 SAMPLING = "Uncertainty sampling"
 
 
@@ -100,7 +102,8 @@ def pull(project: Project, link: Link, server: Server) -> Pulled:
     """Take in labels, corrections and skips, who gave them and how long each took."""
     with _alone(project):
         tasks = list(server.tasks(link.project))
-        users = {each["id"]: each["email"] for each in server.get("/api/users/")}
+        people = server.understood(server.get("/api/users/"), list[User], "/api/users/")
+        users = {each["id"]: each["email"] for each in people}
         seen = {key: moment for each in link.notes(project, "annotations") for key, moment in each.items()}
         ours = [task for task in tasks if _item(task) is not None]
         found = [
@@ -116,8 +119,8 @@ def pull(project: Project, link: Link, server: Server) -> Pulled:
         note = link.note(annotations={str(each.key): each.moment for each in new})
         told = project.record(answers, skips, note) if new else Told()
         notes += _reopen_disputed(project, server, ours) + _skip_deleted(project, link, {_item(task) for task in ours})
-    people = sum(who != ASKER for _, who in skips)
-    return Pulled(Told(told.labelled, told.corrected, told.unchanged, people), _num_open(project), tuple(notes))
+    num_skipped = sum(who != ASKER for _, who in skips)
+    return Pulled(Told(told.labelled, told.corrected, told.unchanged, num_skipped), _num_open(project), tuple(notes))
 
 
 def sync(
@@ -241,17 +244,23 @@ def _create(
     uploads = Uploads(server, link.project, project.root)
     for start in range(0, len(missing), BLOCK):
         part = missing[start : start + BLOCK]
-        while part:
-            data = _data(project, link, uploads, part)
+        for tried in range(MOST_TRIES):
+            data, path = _data(project, link, uploads, part), f"/api/projects/{link.project}/import"
             try:
-                made = server.post(f"/api/projects/{link.project}/import", data, return_task_ids="true")
-                there |= {
-                    name: {"id": key, "predictions": []} for name, key in zip(part, made["task_ids"], strict=True)
-                }
+                made = server.understood(server.post(path, data, return_task_ids="true"), Imported, path)["task_ids"]
+                there |= {name: {"id": key, "predictions": []} for name, key in zip(part, made, strict=False)}
             except InterruptedRequestError:
+                if tried == MOST_TRIES - 1:
+                    raise
                 server.wait()
                 there |= _tasks_by_item(server, link)
             part = [name for name in part if name not in there]
+            if not part:
+                break
+        else:
+            raise ValueError(
+                f"{server.url} must create a task for each item, got {len(part)} fewer; look what is there"
+            )
     return len(missing)
 
 
@@ -287,6 +296,7 @@ def _order(
     guessed: Mapping[str, str],
     version: str,
     there: dict[str, dict[str, Any]],
+    tries: int = MOST_TRIES,
 ) -> None:
     """Write the order as scores of predictions of this version, those that are not there."""
     scores = [
@@ -304,12 +314,14 @@ def _order(
     try:
         server.post(f"/api/projects/{link.project}/import/predictions", scores)
     except InterruptedRequestError:
+        if tries == 1:
+            raise
         server.wait()
-        _order(link, server, names, guessed, version, _tasks_by_item(server, link))
+        _order(link, server, names, guessed, version, {**there, **_tasks_by_item(server, link)}, tries - 1)
 
 
 def _has_version(task: Mapping[str, Any], version: str) -> bool:
-    return any(each["model_version"] == version for each in task["predictions"])
+    return any(each.get("model_version") == version for each in task["predictions"])
 
 
 def _sorted_out(project: Project, found: Iterable[Annotation]) -> tuple[list[Annotation], list[str]]:

@@ -1,6 +1,6 @@
 """Linking a project to one on a Label Studio server."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from batchbalance.bridge.client import NotThereError, Server
 from batchbalance.bridge.config import Fitting, fitting, proposed_config
 from batchbalance.bridge.items import shown_data
+from batchbalance.bridge.shapes import LinkedProject
 from batchbalance.bridge.tasks import Names
 from batchbalance.files import read_sealed, write_sealed
 from batchbalance.project import Project
@@ -76,15 +77,16 @@ def link(project: Project, server: Server, number: int | None = None) -> tuple[L
     shown_data(project, str)  # refuses what cannot be shown
     config = proposed_config(kind, classes)
     if number is None:
-        found = server.post("/api/projects/", {"title": _title(project.folder), "label_config": config})
+        made = server.post("/api/projects/", {"title": _title(project.folder), "label_config": config})
+        found = _understood(server, made)
     else:
         found = _project(server, number)
         if not found["parsed_label_config"]:
-            found = server.patch(f"/api/projects/{number}/", {"label_config": config})
+            found = _understood(server, server.patch(f"/api/projects/{number}/", {"label_config": config}))
     fits = _fitting(project, server, found)
-    made = Link(server.url, found["id"], fits.names.control, fits.names.object, fits.key)
-    write_sealed(project.folder / FILE, asdict(made), indent=2)
-    return made, _about_unknown(fits.unknown)
+    linked = Link(server.url, found["id"], fits.names.control, fits.names.object, fits.key)
+    write_sealed(project.folder / FILE, asdict(linked), indent=2)
+    return linked, _about_unknown(fits.unknown)
 
 
 def _title(folder: Path) -> str:
@@ -92,15 +94,18 @@ def _title(folder: Path) -> str:
     return (name if len(name) >= TITLE[0] else f"{name} project")[: TITLE[1]]
 
 
-def _project(server: Server, number: int) -> dict[str, Any]:
+def _project(server: Server, number: int) -> LinkedProject:
     try:
-        found: dict[str, Any] = server.get(f"/api/projects/{number}/")
+        return _understood(server, server.get(f"/api/projects/{number}/"))
     except NotThereError:
         raise ValueError(f"{server.url} has no project {number}, or not for the owner of this token") from None
-    return found
 
 
-def _fitting(project: Project, server: Server, found: Mapping[str, Any]) -> Fitting:
+def _understood(server: Server, content: Any) -> LinkedProject:
+    return server.understood(content, LinkedProject, "/api/projects/")
+
+
+def _fitting(project: Project, server: Server, found: LinkedProject) -> Fitting:
     where = f"project {found['id']} on {server.url}"
     return fitting(found["parsed_label_config"], project.settings.data.kind, project.classes, where)
 

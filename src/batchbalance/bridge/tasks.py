@@ -14,6 +14,7 @@ from batchbalance.errors import FileFormatError
 CONTROL = "label"  # the name of the choices in the labelling config that we propose
 MODEL_VERSION = "batchbalance"
 CHOICES = "choices"
+MOST_SECONDS = 1e9  # that an answer can have taken
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def _annotation(
         given.get("id"),
         str(given.get("updated_at") or given.get("created_at") or ""),
         who or None,
-        float(took) if isinstance(took, int | float) and took >= 0 else None,
+        float(took) if isinstance(took, int | float) and 0 <= took <= MOST_SECONDS else None,
         chosen,
         bool(given.get("was_cancelled")) or not chosen,
     )

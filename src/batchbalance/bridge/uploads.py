@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from batchbalance.bridge.client import InterruptedRequestError, Server
+from batchbalance.bridge.shapes import Upload
 
 MOST_FILES = 100  # of one request; the server takes no more
 MOST_BYTES = 50_000_000
@@ -32,8 +33,10 @@ class Uploads:
                     self._server.upload(f"/api/projects/{self._project}/import", part, commit_to_project="false")
                 except InterruptedRequestError:
                     self._server.wait()
-            self._places = None
+            self._places, before = None, len(missing)
             missing = [each for each in missing if _name(each) not in self._there()]
+            if len(missing) == before:
+                raise ValueError(f"{self._server.url} must keep files that are uploaded, got none of {before} there")
 
     def address(self, path: Path) -> str:
         """Where a file is on the server."""
@@ -43,8 +46,9 @@ class Uploads:
     def _there(self) -> dict[str, str]:
         """Where files are, by our names for them. The server puts letters of its own and a dash before each."""
         if self._places is None:
-            found = self._server.get(f"/api/projects/{self._project}/file-uploads", all="true")
-            places = [str(each["file"]) for each in found]
+            path = f"/api/projects/{self._project}/file-uploads"
+            found = self._server.understood(self._server.get(path, all="true"), list[Upload], path)
+            places = [each["file"] for each in found]
             self._places = {place.rpartition("/")[2].partition("-")[2]: place for place in places}
         return self._places
 

@@ -74,7 +74,8 @@ def check_name(annotator: Any) -> Who:
         return None
     name = unicodedata.normalize("NFC", annotator).strip() if isinstance(annotator, str) else ""
     if not name or not name.isprintable() or len(name) > MOST_LETTERS:
-        raise ValueError(f"`annotator` must be a name of at most {MOST_LETTERS} letters that print, got {annotator!r}")
+        got = repr(annotator if not isinstance(annotator, str) else annotator[: MOST_LETTERS + 1])
+        raise ValueError(f"`annotator` must be a name of at most {MOST_LETTERS} letters that print, got {got}")
     return name
 
 
