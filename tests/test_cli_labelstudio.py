@@ -101,7 +101,7 @@ def test_without_a_token(folder, fake, monkeypatch):
 def test_a_link_is_no_secret(folder, fake):
     run("labelstudio", "link", folder, "--url", URL)
     path = folder / "labelstudio.json"
-    assert set(json.loads(path.read_text())) == {"url", "project", "control", "object", "key"}
+    assert set(json.loads(path.read_text())) == {"url", "project", "control", "object", "key", "checksum"}
     assert os.name == "nt" or stat.S_IMODE(path.stat().st_mode) & 0o400
 
 

@@ -10,8 +10,9 @@ import pytest
 import uvicorn
 
 from batchbalance.page.app import Page, make_app
-from batchbalance.page.connections import BoundedProtocol, Limits
+from batchbalance.page.connections import BoundedProtocol, Limits, run_server
 from batchbalance.page.guard import MOST_BYTES, Guard, Sessions
+from batchbalance.page.serving import Serving, bound_socket
 from page_fakes import FakeChooser, FakeDesk
 
 HEAD = "{} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: c-t=t\r\n{}\r\n"
@@ -152,3 +153,15 @@ def test_a_request_that_is_too_large_is_answered_without_reading_it():
             with suppress(ConnectionError):
                 sender.sendall(b"GET / HTTP/1.1\r\n" + b"X: " + b"x" * 2**22)
             assert is_ended(sender)
+
+
+def test_an_address_can_be_opened_as_soon_as_it_is_told():
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    def ready():
+        connected(listening.getsockname()[1]).close()
+        raise Enough
+
+    with bound_socket(Serving()) as listening, pytest.raises(Enough):
+        run_server(make_app, Serving(), listening, ready)

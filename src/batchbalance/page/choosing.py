@@ -103,5 +103,8 @@ def main(folder: str, allow_imports: bool) -> None:
 
 
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt, BrokenPipeError):
-        main(sys.argv[1], "--allow-imports" in sys.argv[2:])
+    try:
+        with suppress(KeyboardInterrupt, BrokenPipeError):
+            main(sys.argv[1], "--allow-imports" in sys.argv[2:])
+    except (ValueError, OSError) as error:  # such as a project that is gone by now
+        sys.exit(sentence(error))

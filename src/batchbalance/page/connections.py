@@ -117,6 +117,7 @@ def run_server(app: ASGIApp, serving: Serving, listening: socket, ready: Callabl
             f"`certfile` must be a certificate and its key, or a certificate whose key is in `keyfile`, both in PEM, "
             f"got {' and '.join(str(each) for each in (serving.certificate, serving.key) if each)}"
         ) from error
+    listening.listen(BACKLOG)  # an address that is printed can be opened at once
     ready()
     with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])
