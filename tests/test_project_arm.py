@@ -1,61 +1,119 @@
-"""The random arm: two heads at equal counts on the same audit items."""
+"""The random arm: two heads at equal counts on the same audit items, and a test that is right about chance."""
 
 import math
 
 import numpy as np
 import pytest
 
-from batchbalance.project.arm import compare_arms, compared, paired_interval
+from batchbalance.project.arm import ArmComparison, compare_arms
 
 
-def test_the_interval_by_hand():
-    # Bonett and Price: one more of each disagreement, two more items.
-    first, second = 13 / 52, 5 / 52
-    reach = 1.959963984540054 * math.sqrt((first + second - (first - second) ** 2) / 52)
-    found = paired_interval(12, 4, 50)
-    assert (found.low, found.high) == pytest.approx((first - second - reach, first - second + reach), abs=1e-12)
-    assert paired_interval(1, 0, 1).high == 1.0
-    assert paired_interval(0, 1, 1).low == -1.0
+def nearest_mean(x, y):
+    """Trains on rows: the nearest of two class means."""
+
+    def train(rows, others):
+        means = np.array([x[rows][y[rows] == label].mean(axis=0) for label in (0, 1)])
+        weights = np.exp(-((x[others][:, None] - means) ** 2).sum(axis=2))
+        return weights / weights.sum(axis=1, keepdims=True)
+
+    return train
 
 
-@pytest.mark.parametrize("total", [10, 20, 50])
-@pytest.mark.parametrize("shares", [(0.02, 0.02), (0.1, 0.02), (0.3, 0.1), (0.2, 0.2)])
-def test_it_covers(total, shares):
-    """The exact probability, over all ways in which items fall on the two kinds of disagreement."""
-    first, second = shares
-    covered = 0.0
-    for a in range(total + 1):
-        for b in range(total + 1 - a):
-            ways = math.comb(total, a) * math.comb(total - a, b)
-            probability = ways * first**a * second**b * (1 - first - second) ** (total - a - b)
-            covered += probability * (first - second in paired_interval(a, b, total))
-    assert covered >= 0.93
+def points(rng, num):
+    y = rng.integers(0, 2, num)
+    return rng.normal(size=(num, 2)) + 0.8 * y[:, None], y
 
 
-def test_a_comparison_counts_disagreements():
-    found = compared(np.array([1, 1, 1, 0, 0] * 8), np.array([1, 0, 0, 1, 0] * 8), 30)
-    assert (found.only_chosen, found.only_random, found.total) == (16, 8, 40)
-    assert found.difference == pytest.approx(0.2)
-    assert "for one look" in found.sentence()
+def test_what_a_comparison_says():
+    found = ArmComparison(30, 40, 16, 8, 39, 6)
+    assert (found.difference, found.p) == (pytest.approx(0.2), pytest.approx(7 / 40))
+    assert "+20.0 points of accuracy against random, two heads of 30 labels each on 40 audit items" in found.sentence()
+    assert "6 differ by as much (p = 0.175, for one look)" in found.sentence()
     assert "statistically indistinguishable" in found.sentence()
-    better = compared(np.ones(40), np.zeros(40), 30)
-    assert "better than random" in better.sentence()
-    assert "worse than random" in compared(np.zeros(40), np.ones(40), 30).sentence()
-    with pytest.raises(ValueError, match="the same audit items"):
-        compared(np.ones(3), np.ones(4), 30)
+    assert "statistically indistinguishable" in ArmComparison(30, 40, 16, 8, 39, 1).sentence()
+    assert "better than random here" in ArmComparison(30, 40, 16, 8, 39, 0).sentence()
+    assert "worse than random here" in ArmComparison(30, 40, 8, 16, 39, 0).sentence()
+    unknown = ArmComparison(30, 40, 30, 0, 0, 0).sentence()
+    assert "Whether that is chance is not known" in unknown
+    assert "better" not in unknown
 
 
 def test_heads_are_trained_at_equal_counts_on_the_first_labels():
     trained = []
 
     def train(rows, others):
-        trained.append(list(rows))
-        right = np.isin(others, [80, 81]) if rows[0] == 0 else np.isin(others, [80])
+        trained.append(sorted(rows))
+        right = np.isin(others, [80, 81]) if 0 in rows else np.isin(others, [80])
         return np.stack([~right, right], axis=1).astype(float)
 
-    chosen, uniform, audit = np.arange(40), np.arange(50, 62), np.arange(80, 92)
-    found = compare_arms(chosen, uniform, audit, np.ones(100, dtype=int), train)
-    assert trained == [list(range(12)), list(range(50, 62))]
+    labels = np.ones(100, dtype=int)
+    labels[[3, 53]] = 0
+    chosen, uniform, audit = np.arange(40), np.array([*range(50, 60), 3, 5, *range(62, 66)]), np.arange(80, 92)
+    found = compare_arms(chosen, uniform[:12], audit, labels, train, num_splits=5)
+    assert trained[:2] == [list(range(12)), sorted(uniform[:12].tolist())]
     assert (found.num_labels, found.total, found.only_chosen, found.only_random) == (12, 12, 1, 0)
-    assert compare_arms(chosen, uniform[:9], audit, np.ones(100, dtype=int), train) is None
-    assert compare_arms(chosen, uniform, audit[:9], np.ones(100, dtype=int), train) is None
+    union = sorted({*range(12), *range(50, 60)})
+    for one, other in zip(trained[2::2], trained[3::2], strict=True):  # rows of both arms stay in both
+        assert set(one) & set(other) == {3, 5}
+        assert sorted({*one, *other}) == union
+        assert len(one) == len(other) == 12
+    assert compare_arms(chosen, uniform[:9], audit, labels, train) is None
+    assert compare_arms(chosen, uniform, audit[:9], labels, train) is None
+
+
+def test_arms_of_one_class_need_no_model():
+    labels = np.array([0] * 30 + [1] * 10)
+    found = compare_arms(np.arange(10), np.arange(10, 20), np.arange(20, 40), labels, lambda *_: pytest.fail("trained"))
+    assert (found.difference, found.p) == (0, 1)
+
+
+def test_p_is_that_of_all_deals():
+    """The share of deals that differ by as much, by a loop over others."""
+    rng = np.random.default_rng(5)
+    x, y = points(rng, 60)
+    y[:4] = [0, 1, 0, 1]
+    chosen, uniform, audit = np.arange(0, 20, 2), np.arange(1, 20, 2), np.arange(20, 60)
+    train = nearest_mean(x, y)
+
+    def score(rows):
+        """Right answers, and the mean probability of the truth for ties."""
+        total = 0.0
+        for row in audit:
+            means = [np.mean([x[i] for i in rows if y[i] == label], axis=0) for label in (0, 1)]
+            zero, one = (math.exp(-float(((x[row] - mean) ** 2).sum())) for mean in means)
+            truth = (one if y[row] else zero) / (zero + one)
+            total += (truth > 0.5) + truth / len(audit)
+        return total
+
+    difference = abs(score(chosen) - score(uniform))
+    far = []
+    for _ in range(150):
+        half = [int(each) for each in rng.choice(20, 10, replace=False)]
+        others = [row for row in range(20) if row not in half]
+        far.append(abs(score(half) - score(others)) >= difference)
+    found = compare_arms(chosen, uniform, audit, y, train, num_splits=600, seed=1)
+    share = np.mean(far)
+    assert found.p == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 120) + 2e-3)
+
+
+@pytest.mark.slow
+def test_false_verdicts_stay_at_five_percent():
+    rng = np.random.default_rng(0)
+    num, verdicts = 200, 0
+    for seed in range(num):
+        x, y = points(rng, 80)
+        found = compare_arms(np.arange(12), np.arange(12, 24), np.arange(24, 80), y, nearest_mean(x, y), seed=seed)
+        verdicts += "indistinguishable" not in found.sentence()
+    assert verdicts / num <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / num)
+
+
+def test_a_strategy_that_is_far_better_is_found():
+    rng = np.random.default_rng(0)
+    verdicts = 0
+    for seed in range(10):
+        x, y = points(rng, 400)
+        poor = y.copy()
+        poor[:80] = rng.integers(0, 2, 80)  # labels of this arm say nothing
+        rows = np.arange(80, 160), np.arange(80), np.arange(200, 400)
+        verdicts += "better than random" in compare_arms(*rows, poor, nearest_mean(x, poor), seed=seed).sentence()
+    assert verdicts >= 4

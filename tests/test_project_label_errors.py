@@ -1,5 +1,7 @@
 """Labels that are probably wrong, exact copies, and cross-validation."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from batchbalance.project.label_errors import (
     folds,
     likely_errors,
     row_digests,
+    wrong_probabilities,
 )
 
 
@@ -60,28 +63,85 @@ def test_too_few_labels_judge_nothing():
         assert likely_errors(probs, labels, judged) == []
 
 
-def test_wrong_labels_are_found():
-    rng = np.random.default_rng(0)
-    truth = rng.integers(0, 3, 90)
-    x = 4 * np.eye(3)[truth] + rng.normal(size=(90, 3)) * 0.5
+def made(rng, num, noise, spread=0.5):
+    """Three classes, of whose labels some are wrong; and what a model says that has not seen them."""
+    truth = rng.integers(0, 3, num)
+    x = 4 * np.eye(3)[truth] + rng.normal(size=(num, 3)) * spread
     labels = truth.copy()
-    wrong = [5, 40, 77]
-    labels[wrong] = (labels[wrong] + 1) % 3
-    probs, judged = cross_validated(labels, nearest_mean(x, labels, 3))
+    wrong = rng.random(num) < noise
+    labels[wrong] = (labels[wrong] + rng.integers(1, 3, wrong.sum())) % 3
+    return labels, truth, *cross_validated(labels, nearest_mean(x, labels, 3))
+
+
+def test_wrong_labels_are_found():
+    labels, truth, probs, judged = made(np.random.default_rng(0), 150, 0.05, spread=1.0)
     found = likely_errors(probs, labels, judged)
-    assert {each.row for each in found} == set(wrong)
-    assert [each.probability for each in found] == sorted(each.probability for each in found)
-    for each in found:
-        assert each.suggested == truth[each.row] != each.label
-        assert each.suggested_probability > each.probability
-    assert cross_validated_error(probs, labels, judged) == pytest.approx(3 / 90)
-    assert len(likely_errors(probs, labels, judged, limit=2)) == 2
+    assert {each.row for each in found} == set(np.flatnonzero(labels != truth).tolist())
+    assert [each.wrong for each in found] == sorted((each.wrong for each in found), reverse=True)
+    assert all(each.suggested == truth[each.row] != each.label for each in found)
+    judged[found[0].row] = False
+    assert {each.row for each in likely_errors(probs, labels, judged)} == {each.row for each in found[1:]}
 
 
-def test_a_label_that_the_model_would_give_too_is_no_error():
-    probs = np.array([[0.35, 0.33, 0.32], [0.1, 0.9, 0.0], [0.0, 0.2, 0.8], [0.2, 0.8, 0.0]])
-    found = likely_errors(probs, np.array([0, 0, 2, 0]), np.array([True, True, True, True]))
-    assert [(each.row, each.label, each.suggested) for each in found] == [(1, 0, 1)]
+def plain_wrong(probs, labels):
+    """The most likely temperature and share of wrong labels by plain loops, and what follows for each label."""
+    num_classes = len(probs[0])
+
+    def terms(rate, temperature):
+        made = []
+        for row, label in zip(probs, labels, strict=True):
+            tempered = [max(p, 1e-12) ** (1 / temperature) for p in row]
+            own = tempered[label] / sum(tempered)
+            made.append(((1 - rate) * own, rate * (1 - own) / (num_classes - 1)))
+        return made
+
+    def likelihood(pairs):
+        return sum(math.log(right + wrong) for right, wrong in pairs)
+
+    temperatures = [0.25 * 256 ** (i / 32) for i in range(33)]
+    rates = [0.002 * 250 ** (i / 39) for i in range(40)]
+    without = max(likelihood(terms(0.0, each)) for each in temperatures)
+    best = max((terms(rate, each) for each in temperatures for rate in rates), key=likelihood)
+    shares = [wrong / (right + wrong) for right, wrong in best]
+    return shares if likelihood(best) - without >= max(2.5, 0.2 * sum(shares)) else [0.0] * len(labels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_probabilities_of_wrong_labels_by_plain_loops(noise):
+    labels, _, probs, _ = made(np.random.default_rng(0), 150, noise, spread=1.0)
+    found = wrong_probabilities(probs, labels)
+    assert found.tolist() == pytest.approx(plain_wrong(probs.tolist(), labels.tolist()), abs=1e-10)
+    assert found.any() == (noise > 0)
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.5, 3.0])
+def test_right_labels_are_hardly_ever_suspected_however_weak_the_model_is(spread):
+    listing = 0
+    for seed in range(40):
+        labels, _, probs, judged = made(np.random.default_rng(seed), 80, 0.0, spread)
+        listing += bool(likely_errors(probs, labels, judged))
+    assert listing <= 2
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.15])
+def test_as_many_are_wrong_as_is_said(noise):
+    right = expected = variance = 0.0
+    for seed in range(30):
+        labels, truth, probs, judged = made(np.random.default_rng(seed), 120, noise, spread=1.2)
+        for each in likely_errors(probs, labels, judged):
+            right += labels[each.row] != truth[each.row]
+            expected += each.wrong
+            variance += each.wrong * (1 - each.wrong)
+    assert expected > 50
+    assert abs(right - expected) <= 4 * math.sqrt(variance) + 0.05 * expected
+
+
+def test_few_labels_are_not_judged():
+    probs = np.tile([0.99, 0.01], (19, 1))
+    labels = np.array([0] * 15 + [1] * 4)
+    assert likely_errors(probs, labels, np.ones(19, dtype=bool)) == []
+    assert likely_errors(np.zeros((0, 2)), np.zeros(0, dtype=int), np.zeros(0, dtype=bool)) == []
 
 
 def test_copies():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from batchbalance.project.arm import compared
+from batchbalance.project.arm import ArmComparison
 from batchbalance.project.audit import calibration, clopper_pearson
 from batchbalance.project.charts import HEIGHT, WIDTH, curve_chart, steps_chart, ticks
 from batchbalance.project.label_errors import Duplicates
@@ -46,7 +46,7 @@ def facts():
         target=0.7,
         budget=400,
         hardest=(Hard(Shown("h1", text="a dog-like cat"), (("cat", 0.5), ("dog", 0.45))),),
-        suspects=(SuspectLabel(Shown("s1", text="a cat"), "dog", "cat", 0.03),),
+        suspects=(SuspectLabel(Shown("s1", text="a cat"), "dog", "cat", 0.03, 0.8),),
         duplicates=Duplicates(4, 3, ((1, 2),), 1),
         annotators={"ann and bob": 0.8},
     )
@@ -116,7 +116,7 @@ def test_better_than_random_cannot_be_known_without_the_arm(facts):
     assert any("cannot be known yet" in each for each in too_early.unknown)
     never = status_of(replace(facts, random_arm=0.2, audit_share=0.0))
     assert any("cannot be known without an audit set" in each for each in never.unknown)
-    found = compared(np.arange(30) % 2 == 0, np.arange(30) % 3 == 0, 25)
+    found = ArmComparison(25, 30, 10, 5, 39, 12)
     with_arm = status_of(replace(facts, random_arm=0.2, arm=found))
     assert with_arm.unknown == ()
     assert table(with_arm)["random arm"] == found.sentence()
@@ -252,7 +252,7 @@ def test_nothing_typed_becomes_markup(facts, tmp_path):
         name=NASTY,
         classes=(NASTY, "dog", "neither"),
         hardest=(Hard(nasty, ((NASTY, 0.5),)),),
-        suspects=(SuspectLabel(nasty, NASTY, NASTY, 0.1),),
+        suspects=(SuspectLabel(nasty, NASTY, NASTY, 0.1, 0.6),),
         annotators={NASTY: 0.5},
         notes=(NASTY,),
     )

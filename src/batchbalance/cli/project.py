@@ -315,7 +315,7 @@ def status_command(
 @app.command("export")
 def export_command(
     folder: Folder,
-    output: Annotated[Path, typer.Option(help="The file to write.")],
+    output: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
     form: Annotated[
         str, typer.Option("--format", help="csv, jsonl (also for doccano and Prodigy), label-studio or argilla.")
     ] = "csv",
@@ -326,6 +326,9 @@ def export_command(
         bool,
         typer.Option("--open", help="Write only items that were asked and not answered, in their order; not for csv."),
     ] = False,
+    suspects: Annotated[
+        Path | None, typer.Option(help="A CSV file to write labels to that are probably wrong, with suggestions.")
+    ] = None,
     image_url: Annotated[
         str | None,
         typer.Option(help="Where other tools find the folder of images; if omitted, images go into the file."),
@@ -336,8 +339,16 @@ def export_command(
     with reported_errors(export_command):
         from batchbalance.bridge import write_export
 
-        check_not_its_own(folder, output)
+        if output is None and suspects is None:
+            raise ValueError("one of --output and --suspects must be given, got neither; name the file to write")
+        for path in (output, suspects):
+            if path is not None:
+                check_not_its_own(folder, path)
         project = opened(folder, allow_imports=allow_imports)
+        if suspects is not None:
+            say(f"{project.export_suspects(suspects):,} labels that are probably wrong written to {suspects}")
+        if output is None:
+            return
         count = write_export(project, output, form, predictions=predictions, only_open=only_open, image_url=image_url)
         say(f"{count:,} items written to {output}")
 

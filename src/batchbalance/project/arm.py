@@ -2,22 +2,24 @@
 
 Within one project that cannot be known without labels that were chosen at random. With `--random-arm 0.2` a fifth of
 the training labels are uniform. Two heads are trained on equally many labels, one on the strategy's first and one on
-the uniform ones, and compared on the audit set, item by item. The interval is Bonett and Price's (2012) for paired
-shares: each kind of disagreement gets one more count.
+the uniform ones, and compared on the audit set.
+
+Other labels would have given other heads, so that an interval for these two heads says too little. If the strategy were
+as good as random, its labels and the uniform ones could change places. So they are shuffled and dealt to two heads
+again and again; how often these differ by as much is the p-value of a permutation test, exact for any model.
 """
 
-import math
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchbalance.project.audit import ALPHA, Interval
+from batchbalance.project.audit import ALPHA
 from batchbalance.project.label_errors import TrainAndPredict
 
 LEAST_FOR_ARM = 10  # labels in either arm, and audit labels
+NUM_SPLITS, LEVEL = 39, ALPHA / 2  # a verdict only if none of them differs by as much: people look more than once
 
 
 @dataclass(frozen=True)
@@ -29,67 +31,89 @@ class ArmComparison:
         total: audit items.
         only_chosen: items that the head of the strategy's labels alone gets right.
         only_random: items that the head of uniform labels alone gets right.
-        interval: of the difference in accuracy, strategy minus random.
+        num_splits: how often the labels were shuffled and dealt to two heads; 0 if training takes too long for that.
+        num_as_far: how many of these pairs of heads differ by as much.
     """
 
     num_labels: int
     total: int
     only_chosen: int
     only_random: int
-    interval: Interval
+    num_splits: int
+    num_as_far: int
 
     @property
     def difference(self) -> float:
         """Accuracy of the strategy's head minus that of the other."""
         return (self.only_chosen - self.only_random) / self.total
 
+    @property
+    def p(self) -> float:
+        """The p-value of the permutation test; 1 without one."""
+        return (1 + self.num_as_far) / (1 + self.num_splits)
+
     def sentence(self) -> str:
         """The comparison in one sentence."""
-        found = f"{100 * self.difference:+.1f} points [{100 * self.interval.low:+.1f}, {100 * self.interval.high:+.1f}]"
-        if self.interval.low > 0:
-            verdict = "the strategy is better than random here"
-        elif self.interval.high < 0:
-            verdict = "the strategy is worse than random here"
-        else:
+        found = (
+            f"{100 * self.difference:+.1f} points of accuracy against random, two heads of {self.num_labels} labels "
+            f"each on {self.total} audit items"
+        )
+        if not self.num_splits:
+            return f"{found}. Whether that is chance is not known: this kind of model takes too long to train again."
+        if self.p > LEVEL:
             verdict = "the strategy and random are statistically indistinguishable so far"
+        else:
+            verdict = f"the strategy is {'better' if self.difference > 0 else 'worse'} than random here"
         return (
-            f"{found} of accuracy against random, two heads of {self.num_labels} labels each on {self.total} audit "
-            f"items (95 %, for one look): {verdict}."
+            f"{found}. Of {self.num_splits} random deals of these labels to two heads {self.num_as_far} differ by as "
+            f"much (p = {self.p:.3f}, for one look): {verdict}."
         )
 
 
-def paired_interval(only_first: int, only_second: int, total: int, alpha: float = ALPHA) -> Interval:
-    """The interval of p₁ − p₂ for two classifiers on the same items, from the items that just one gets right."""
-    first, second = (only_first + 1) / (total + 2), (only_second + 1) / (total + 2)
-    reach = NormalDist().inv_cdf(1 - alpha / 2) * math.sqrt((first + second - (first - second) ** 2) / (total + 2))
-    return Interval(max(-1.0, first - second - reach), min(1.0, first - second + reach))
-
-
-def compared(chosen_right: NDArray[Any], random_right: NDArray[Any], num_labels: int) -> ArmComparison:
-    """Compare two heads by which of the same audit items each gets right, (n,) both."""
-    chosen, uniform = np.asarray(chosen_right, dtype=bool), np.asarray(random_right, dtype=bool)
-    if chosen.shape != uniform.shape or not len(chosen):
-        raise ValueError(f"both heads must answer the same audit items, got {len(chosen)} and {len(uniform)}")
-    only_chosen, only_random = int((chosen & ~uniform).sum()), int((uniform & ~chosen).sum())
-    interval = paired_interval(only_chosen, only_random, len(chosen))
-    return ArmComparison(num_labels, len(chosen), only_chosen, only_random, interval)
-
-
 def compare_arms(
-    chosen: NDArray[Any], uniform: NDArray[Any], audit: NDArray[Any], labels: NDArray[Any], train: TrainAndPredict
+    chosen: NDArray[Any],
+    uniform: NDArray[Any],
+    audit: NDArray[Any],
+    labels: NDArray[Any],
+    train: TrainAndPredict,
+    *,
+    num_splits: int = NUM_SPLITS,
+    seed: int = 0,
 ) -> ArmComparison | None:
     """Train the two heads at equal counts and compare them; None with fewer than 10 labels in an arm or audit.
 
     Args:
         chosen: rows that the strategy chose, in the order they were asked.
-        uniform: rows of the random arm, likewise.
+        uniform: rows of the random arm, likewise. A row may be in both.
         audit: rows of audit items with a label.
         labels: (N,) the class of every row named above.
         train: trains on rows and gives the class probabilities (n, C) of others.
+        num_splits: how often labels are dealt anew; 0 for no test.
+        seed: of the deals.
     """
     count = min(len(chosen), len(uniform))
     if min(count, len(audit)) < LEAST_FOR_ARM:
         return None
+    first, second = np.asarray(chosen)[:count], np.asarray(uniform)[:count]
     truth = np.asarray(labels)[audit]
-    right = [train(np.asarray(rows)[:count], np.asarray(audit)).argmax(axis=1) == truth for rows in (chosen, uniform)]
-    return compared(right[0], right[1], count)
+
+    def answers(rows: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
+        """Which items a head gets right; and how many, where the mean probability of the truth breaks ties."""
+        known = np.unique(labels[rows])
+        if len(known) == 1:  # of one class no model is made, and none is needed
+            right, sure = np.asarray(truth == known[0]), float((truth == known[0]).mean())
+        else:
+            probs = train(rows, np.asarray(audit))
+            right, sure = np.asarray(probs.argmax(axis=1) == truth), float(probs[np.arange(len(truth)), truth].mean())
+        return right, int(right.sum()) + sure
+
+    (ours, our_score), (theirs, their_score) = answers(first), answers(second)
+    shared = np.intersect1d(first, second)
+    dealt = np.concatenate([np.setdiff1d(first, shared), np.setdiff1d(second, shared)])
+    random, num_as_far = np.random.default_rng(seed), 0
+    for _ in range(num_splits):
+        halves = np.split(random.permutation(dealt), 2)
+        one, other = (answers(np.concatenate([shared, half]))[1] for half in halves)
+        num_as_far += abs(one - other) >= abs(our_score - their_score)
+    only = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
+    return ArmComparison(count, len(audit), *only, num_splits, num_as_far)

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from batchbalance.project.agreement import agreements
-from batchbalance.project.arm import ArmComparison, compare_arms
+from batchbalance.project.arm import NUM_SPLITS, ArmComparison, compare_arms
 from batchbalance.project.batch import shown
 from batchbalance.project.exporting import DISPUTED, SKIPPED, state_of
-from batchbalance.project.label_errors import Duplicates, cross_validated_error, duplicates, likely_errors
+from batchbalance.project.label_errors import Duplicates, duplicates, likely_errors
 from batchbalance.project.learning import Learning
-from batchbalance.project.model import Trained, class_probs, model_warning
+from batchbalance.project.model import Trained, can_refit, class_probs, model_warning
 from batchbalance.project.planning import set_aside
 from batchbalance.project.rounds import read_rounds
 from batchbalance.project.settings import Settings
@@ -55,7 +55,8 @@ class Gathering:
         tested = np.zeros(0, dtype=np.int64)
         if model is not None and state.tests:
             tested = class_probs(model.posterior, vectors[list(state.tests)]).argmax(axis=1)
-        error, suspects = (None, ()) if model is None else self._judged(state, vectors, model)
+        error = None if model is None else learning.cross_validated_error(state, vectors, model)
+        suspects = () if model is None else self.suspects(state, vectors, model)
         return Facts(
             self._folder.resolve().name,
             tuple(state.classes),
@@ -79,6 +80,7 @@ class Gathering:
             arm=self._arm(state, vectors, model) if settings.random_arm and model is not None else None,
             hardest=() if model is None else self._hardest(state, vectors, model),
             suspects=suspects,
+            num_judged=0 if model is None else len(self._judged(state, model)),
             duplicates=self._duplicates(state),
             annotators={f"{x.first or NOBODY} and {x.second or NOBODY}": x.kappa for x in agreements(state)},
             notes=notes,
@@ -127,7 +129,15 @@ class Gathering:
         def train(rows: np.ndarray, test: np.ndarray) -> np.ndarray:
             return class_probs(self._learning.retrain(state, vectors, model, rows, every[rows]), vectors[test])
 
-        return compare_arms(np.array(chosen, dtype=np.int64), np.array(uniform, dtype=np.int64), audit, every, train)
+        return compare_arms(
+            np.array(chosen, dtype=np.int64),
+            np.array(uniform, dtype=np.int64),
+            audit,
+            every,
+            train,
+            num_splits=NUM_SPLITS if can_refit(model.posterior) else 0,
+            seed=derived_seed(self._settings.seed, "deals"),
+        )
 
     def _hardest(self, state: State, vectors: np.ndarray, model: Trained) -> tuple[Hard, ...]:
         """Unlabelled items with the smallest margin between their two most probable classes, in a sample."""
@@ -149,19 +159,36 @@ class Gathering:
             found.append(Hard(item, tuple((state.classes[each], float(p[each])) for each in ranked.tolist())))
         return tuple(found)
 
-    def _judged(
-        self, state: State, vectors: np.ndarray, model: Trained
-    ) -> tuple[float | None, tuple[SuspectLabel, ...]]:
-        """The cross-validated error, and labels that are probably wrong."""
-        probs, judged = self._learning.cross_validated(state, vectors, model)
-        error = cross_validated_error(probs, model.labels, judged)
-        found = likely_errors(probs, model.labels, judged)
-        items = self._shown([int(model.rows[each.row]) for each in found])
+    def suspects(self, state: State, vectors: np.ndarray, model: Trained) -> tuple[SuspectLabel, ...]:
+        """Labels that are probably wrong, of training and audit items."""
+        probs, is_judged = self._learning.cross_validated(state, vectors, model)
+        rows = self._judged(state, model)
+        aside = rows[len(model.rows) :]
+        every = [probs, class_probs(model.posterior, vectors[aside])] if len(aside) else [probs]
+        labels = state.labels()
+        found = likely_errors(
+            np.concatenate(every),
+            np.array([labels[row] for row in rows.tolist()]),
+            np.concatenate([is_judged, np.ones(len(aside), dtype=bool)]),
+        )
+        items = self._shown([int(rows[each.row]) for each in found])
         names = state.classes
-        return error, tuple(
-            SuspectLabel(item, names[each.label], names[each.suggested], each.probability)
+        return tuple(
+            SuspectLabel(
+                item,
+                names[each.label],
+                names[each.suggested],
+                each.probability,
+                each.wrong,
+                each.row >= len(model.rows),
+            )
             for item, each in zip(items, found, strict=True)
         )
+
+    def _judged(self, state: State, model: Trained) -> np.ndarray:
+        """Rows whose labels are judged: those that the model was trained on, then those of the audit set."""
+        aside = set_aside(state, self._store)
+        return np.array([*model.rows.tolist(), *(row for row in state.labels() if aside[row])], dtype=np.int64)
 
     def _duplicates(self, state: State) -> Duplicates:
         labels = state.labels()

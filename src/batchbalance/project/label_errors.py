@@ -1,7 +1,9 @@
 """Labels that are probably wrong, exact copies, and the cross-validation behind both ε and the first.
 
-A model that has not seen a label judges it: folds of the training labels, stratified by class. Labels that it finds
-least likely, and would have given otherwise, are worth a second look (Northcutt et al. 2021 count them as we do).
+A model that has not seen a label judges it: of the training labels by folds, stratified by class; audit labels, which
+no model sees, as they are. Where the two differ, the label is wrong or the model is. How many labels are wrong, and how
+far the model can be trusted, is estimated from all labels together, so that a weak model suspects nothing, and a good
+one says how many of its suspicions are expected to be right.
 """
 
 import hashlib
@@ -15,7 +17,11 @@ from numpy.typing import NDArray
 from batchbalance.checks import check_whole
 
 NUM_FOLDS = 5
-NUM_SHOWN, UNLIKELY = 10, 0.2  # labels shown at most, and how probable they may be
+LEAST_JUDGED = 20  # labels from which on errors among them are looked for
+EVIDENCE, EVIDENCE_EACH = 2.5, 0.2  # of wrong labels in log-likelihood: at least, and for each that is expected
+TEMPERATURES = np.geomspace(0.25, 64, 33)  # by which the model's log-probabilities may be too large
+LEAST_PROBABILITY = 1e-12  # that is taken at its word: votes of few members are often 0
+RATES = np.geomspace(0.002, 0.5, 40)  # shares of wrong labels that are tried beside none
 
 # Trains on some rows of the labelled items and gives class probabilities (n, C) of others.
 TrainAndPredict = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]]
@@ -30,14 +36,14 @@ class Suspect:
         label: the class that was told.
         suggested: the class that the model would have told.
         probability: of the label.
-        suggested_probability: of the suggestion.
+        wrong: the probability that the label is wrong, given all labels.
     """
 
     row: int
     label: int
     suggested: int
     probability: float
-    suggested_probability: float
+    wrong: float
 
 
 @dataclass(frozen=True)
@@ -105,29 +111,53 @@ def cross_validated_error(probs: NDArray[Any], labels: NDArray[Any], judged: NDA
     return float(wrong.mean()) if len(wrong) else None
 
 
-def likely_errors(
-    probs: NDArray[Any], labels: NDArray[Any], judged: NDArray[Any], limit: int = NUM_SHOWN
-) -> list[Suspect]:
-    """The labels that the model finds least likely, below 0.2, and would have given otherwise; the least likely first.
+def likely_errors(probs: NDArray[Any], labels: NDArray[Any], judged: NDArray[Any]) -> list[Suspect]:
+    """Return the labels that are wrong rather than right, the most probable errors first.
+
+    Their mean `wrong` is the share of them that is expected to be wrong. There are none where the model's own errors
+    explain as well what it finds unlikely.
 
     Args:
         probs: (L, C) by models that have not seen the label.
         labels: (L,) classes.
         judged: (L,) which rows count.
-        limit: how many at most.
     """
-    labels = np.asarray(labels)
-    rows = np.flatnonzero(judged)
-    suggested = probs[rows].argmax(axis=1) if len(rows) else rows
-    rows, suggested = rows[suggested != labels[rows]], suggested[suggested != labels[rows]]
-    own = probs[rows, labels[rows]] if len(rows) else np.empty(0)
+    labels, rows = np.asarray(labels), np.flatnonzero(judged)
+    if len(rows) < LEAST_JUDGED:
+        return []
+    wrong = wrong_probabilities(probs[rows], labels[rows])
+    suggested = probs[rows].argmax(axis=1)
+    order = [i for i in np.argsort(-wrong, kind="stable") if wrong[i] > 0.5 and suggested[i] != labels[rows[i]]]
+    own = probs[rows, labels[rows]]
     return [
-        Suspect(
-            int(rows[i]), int(labels[rows[i]]), int(suggested[i]), float(own[i]), float(probs[rows[i], suggested[i]])
-        )
-        for i in np.argsort(own, kind="stable")[:limit]
-        if own[i] < UNLIKELY
+        Suspect(int(rows[i]), int(labels[rows[i]]), int(suggested[i]), float(own[i]), float(wrong[i])) for i in order
     ]
+
+
+def wrong_probabilities(probs: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.float64]:
+    """(n,) the probability that each label is wrong; all 0 where there is no evidence that any is.
+
+    With p the model's probabilities at a temperature, and a share r of labels that is replaced by any other class, the
+    likelihood of a label y is (1 − r) p(y) + r (1 − p(y)) / (C − 1), and its second term is the part of wrong labels.
+    Temperature and share are the most likely ones. A model that fits badly looks much the same, but gains little for
+    each label that it takes for wrong. So wrong labels must explain what is seen better than none by a log-likelihood
+    of 2.5, and of 0.2 for each of them; `python -m torture.rates` measures what that leaves.
+    """
+    logs = np.log(np.maximum(np.asarray(probs, dtype=np.float64), LEAST_PROBABILITY))
+    rates = np.concatenate([[0.0], RATES])
+    best, without = (-np.inf, np.zeros(len(labels))), -np.inf  # log-likelihoods with and without wrong labels
+    for temperature in TEMPERATURES:
+        tempered = np.exp((logs - logs.max(axis=1, keepdims=True)) / temperature)
+        tempered /= tempered.sum(axis=1, keepdims=True)
+        own = tempered[np.arange(len(labels)), labels]
+        other = (1 - own) / (logs.shape[1] - 1)
+        likelihoods = np.log(np.maximum(np.outer(own, 1 - rates) + np.outer(other, rates), 1e-300)).sum(axis=0)
+        without = max(without, float(likelihoods[0]))
+        if likelihoods.max() > best[0]:
+            rate = rates[likelihoods.argmax()]
+            best = float(likelihoods.max()), other * rate / np.maximum(own * (1 - rate) + other * rate, 1e-300)
+    needed = max(EVIDENCE, EVIDENCE_EACH * float(best[1].sum()))
+    return best[1] if best[0] - without >= needed else np.zeros(len(labels))
 
 
 def row_digests(embeddings: NDArray[Any]) -> list[bytes]:

@@ -15,7 +15,7 @@ from batchbalance.markup import page, table
 from batchbalance.project.accuracy import ONE_LOOK, Accuracy
 from batchbalance.project.charts import curve_chart, steps_chart
 from batchbalance.project.class_quality import Estimate
-from batchbalance.project.status import Shown, Status
+from batchbalance.project.status import NUM_SUSPECTS, Shown, Status, told_suspects
 
 THUMBNAIL, QUALITY = 240, 80  # pixels of the longer side; of a JPEG
 SHOWN_TEXT = 600  # characters of a text on a contact sheet
@@ -48,6 +48,7 @@ def status_page(status: Status) -> str:
         "curve",
         "classes",
         "likely label error",
+        "likely label errors",
         "cannot be known",
         "note",
     }
@@ -221,9 +222,10 @@ def _items(status: Status) -> Iterator[str]:
     facts = status.facts
     if facts.suspects:
         yield "<h2>Likely label errors</h2>"
-        yield '<p class="text">Labels that a model which has not seen them finds least likely. Look at them again.</p>'
-        told = (f"{s.label}: {_percent(s.probability)}. Rather {s.suggested}?" for s in facts.suspects)
-        yield _sheet([s.item for s in facts.suspects], told)
+        shown = facts.suspects[:NUM_SUSPECTS]
+        yield f'<p class="text">{escape(told_suspects(facts)).capitalize()}. Look at them again.</p>'
+        told = (f"{s.label}: {_percent(s.probability)}. Rather {s.suggested}?" for s in shown)
+        yield _sheet([s.item for s in shown], told)
     if facts.hardest:
         yield "<h2>Hardest items</h2>"
         yield '<p class="text">Unlabelled items that the model is least sure about.</p>'

@@ -26,7 +26,7 @@ from batchbalance.project.pages import project_fragment
 from batchbalance.project.planning import free_rows
 from batchbalance.project.settings import NAMES, Data
 from batchbalance.project.state import ItemView
-from batchbalance.project.status import Shown, Status, status_of
+from batchbalance.project.status import Shown, Status, SuspectLabel, status_of
 
 
 class ReadableProject(OpenProject):
@@ -182,8 +182,7 @@ class ReadableProject(OpenProject):
 
     def status(self) -> Status:
         """How good the model is by now, what is open, and whether to stop."""
-        gathering = Gathering(self.folder, self._store, self.settings, self._learning, self.root)
-        return status_of(gathering.facts(self._snapshot(), self._embeddings().array, self.notes))
+        return status_of(self._gathering().facts(self._snapshot(), self._embeddings().array, self.notes))
 
     def find(
         self,
@@ -274,6 +273,28 @@ class ReadableProject(OpenProject):
         columns = (*COLUMNS, *(MORE_COLUMNS if predictions else ()))
         sheets.write_sheet(path, columns, (each.cells(predictions=predictions) for each in found))
         return len(found)
+
+    def suspects(self) -> list[SuspectLabel]:
+        """Labels that are probably wrong, the most probable errors first; none before there is a model.
+
+        Training labels are judged by models that have not seen them, audit labels by the model.
+        """
+        state, vectors = self._snapshot(), self._embeddings().array
+        model = self._learning.trained(state, vectors)
+        return [] if model is None else list(self._gathering().suspects(state, vectors, model))
+
+    def export_suspects(self, path: str | os.PathLike[str]) -> int:
+        """Write labels that are probably wrong to a CSV file, with what the model suggests; the number of rows.
+
+        Labels that are corrected in the file can be told with it.
+        """
+        found = self.suspects()
+        rows = ([x.item.id, x.label, x.suggested, f"{x.wrong:.4f}", "yes" if x.is_audit else "no"] for x in found)
+        sheets.write_sheet(path, (*COLUMNS[:2], "suggested", "probability_wrong", "audit"), rows)
+        return len(found)
+
+    def _gathering(self) -> Gathering:
+        return Gathering(self.folder, self._store, self.settings, self._learning, self.root)
 
     def _like_ours(self, source: str | os.PathLike[str], ids: Any, cost: str | None) -> Data:
         """A source of items like those of the project."""

@@ -23,6 +23,7 @@ from batchbalance.project.label_errors import Duplicates
 from batchbalance.project.stopping import UNKNOWN, Advice, Forecast, Round
 
 NUM_ON_CURVE = 6  # models of the curve that the table shows
+NUM_SUSPECTS = 10  # labels that may be wrong that the table shows
 NO_AUDIT = (
     "No audit set (--audit 0): the accuracy cannot be known, since the labels were chosen by the model itself; nor can "
     "its calibration, whether a target is reached, or what more labels would bring."
@@ -75,12 +76,16 @@ class SuspectLabel:
         label: what was told.
         suggested: what the model would have told.
         probability: of the label, by a model that has not seen it.
+        wrong: the probability that the label is wrong, given all labels.
+        is_audit: whether it is one of the audit set.
     """
 
     item: Shown
     label: str
     suggested: str
     probability: float
+    wrong: float
+    is_audit: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,8 @@ class Facts:
         random_arm: share of uniform labels; 0 for none.
         arm: the comparison of the two heads, or None if there are too few labels.
         hardest: items that the model is least sure about.
-        suspects: labels that are probably wrong.
+        suspects: labels that are probably wrong, the most probable errors first.
+        num_judged: labels that a model which has not seen them judged.
         duplicates: exact copies.
         annotators: Cohen's κ of each two people who labelled the same items.
         notes: anything else worth a sentence.
@@ -174,6 +180,7 @@ class Facts:
     arm: ArmComparison | None = None
     hardest: tuple[Hard, ...] = ()
     suspects: tuple[SuspectLabel, ...] = ()
+    num_judged: int = 0
     duplicates: Duplicates = field(default_factory=Duplicates)
     annotators: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -388,9 +395,20 @@ def _doubts(facts: Facts) -> Iterator[tuple[str, str]]:
     copies = facts.duplicates
     differ = f", {len(copies.conflicts):,} groups with labels that differ" if copies.conflicts else ""
     yield "exact copies", f"{copies.num_copies:,}{differ}"
-    for each in facts.suspects:
+    if facts.num_judged:
+        yield "likely label errors", told_suspects(facts)
+    for each in facts.suspects[:NUM_SUSPECTS]:
         text = f"{each.item.id}: {each.label!r} has probability {told_share(each.probability)}; {each.suggested!r}?"
         yield "likely label error", text
+
+
+def told_suspects(facts: Facts) -> str:
+    """How many labels are probably wrong, and how many of these are expected to be."""
+    judged = f"of {facts.num_judged:,} labels judged by a model that has not seen them"
+    if not facts.suspects:
+        return f"none {judged}: what it finds unlikely is explained by its own errors, or there are too few labels"
+    right = sum(each.wrong for each in facts.suspects) / len(facts.suspects)
+    return f"{len(facts.suspects):,} {judged}; about {100 * right:.0f} % of them are expected to be wrong"
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,104 @@
+"""Whether what `status` claims is true as often as it says, in whole projects: real questions, answers and retraining.
+
+- The random arm: in projects whose strategy is random, "better" or "worse than random" is false. 5 % may say so.
+- Suspected labels: where all labels are right, none is listed; else as many of those listed are wrong as is said.
+
+`python -m torture.rates --projects 200` prints the shares.
+"""
+
+import random as randomness
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from batchbalance.project.project import Project
+from batchbalance.strategies import Random
+from torture.campaign import Finding, campaign
+from torture.looks import HARDLY_EVER, TOGETHER, chance_of
+
+ITEMS, FEATURES, BATCH, ROUNDS = 300, 4, 30, 4  # 120 questions: 36 audit items, and 42 labels in either arm
+NUM_TOLD, NOISE = 200, 0.1  # digits with a label, and the share of wrong labels in every other project
+HEAD = {"kind": "bayesian-head", "method": "laplace", "num_draws": 4, "prior_precision": 0.05, "temperature": 0.05}
+
+
+class Uniform(Random):
+    """Uniform sampling under another name than that of the random arm."""
+
+    name: ClassVar[str] = "uniform"
+
+
+def says_a_difference(folder: Path, seed: int) -> bool:
+    """Whether a project in which both arms are random ends with a verdict."""
+    random = np.random.default_rng(seed)
+    num_classes = int(random.integers(2, 5))
+    centres = random.normal(size=(num_classes, FEATURES)) * random.uniform(0.5, 1.5)
+    classes = random.integers(num_classes, size=ITEMS)
+    np.save(folder / "pool.npy", (centres[classes] + random.normal(size=(ITEMS, FEATURES))).astype(np.float32))
+    project = Project.create(
+        folder / "project",
+        classes=[str(each) for each in range(num_classes)],
+        embeddings=folder / "pool.npy",
+        audit=0.3,
+        random_arm=0.5,
+        model=HEAD,
+        strategy="torture.claims:Uniform",
+        seed=seed,
+    )
+    for _ in range(ROUNDS):
+        project.tell({name: str(classes[int(name)]) for name in project.ask(BATCH)})
+    arm = project.status().facts.arm
+    project.close()
+    if arm is None:  # a model of one class
+        return False
+    return "indistinguishable" not in arm.sentence()
+
+
+@campaign(
+    "random arm of projects",
+    "of 20 projects with a random strategy no more name a difference than chance allows at 5 %",
+)
+def arms_are_alike(folder: Path, random: randomness.Random) -> Finding:
+    """Run some projects and count those with a verdict."""
+    num = 0
+    for number in range(TOGETHER):
+        (folder / str(number)).mkdir()
+        num += says_a_difference(folder / str(number), random.getrandbits(32))
+    what = f"{num} of {TOGETHER} projects with a random strategy call it better or worse than random"
+    return Finding("different" if chance_of(num, TOGETHER) < HARDLY_EVER else "intact", what)
+
+
+def suspected(folder: Path, seed: int, noise: float) -> tuple[int, int, float]:
+    """How many labels of a project of digits are suspected, how many of these are wrong, and how many should be."""
+    from sklearn.datasets import load_digits
+
+    pixels, digits = load_digits(return_X_y=True)
+    random = np.random.default_rng(seed)
+    rows = random.permutation(len(pixels))[:ITEMS]
+    told = digits[rows].copy()
+    is_wrong = random.random(ITEMS) < noise
+    told[is_wrong] = (told[is_wrong] + random.integers(1, 10, is_wrong.sum())) % 10
+    np.save(folder / "pool.npy", pixels[rows].astype(np.float32))
+    project = Project.create(
+        folder / "project", classes=range(10), embeddings=folder / "pool.npy", seed=seed, model={"num_draws": 4}
+    )
+    project.tell({str(row): str(told[row]) for row in range(NUM_TOLD)})
+    found = project.suspects()
+    project.close()
+    return len(found), sum(bool(is_wrong[int(x.item.id)]) for x in found), sum(x.wrong for x in found)
+
+
+@campaign(
+    "suspected labels of projects", "of 5 without errors at most 1 lists any; of 5 others as many are wrong as said"
+)
+def suspicions_hold(folder: Path, random: randomness.Random) -> Finding:
+    """Run projects with and without wrong labels."""
+    made = []
+    for number in range(10):
+        (folder / str(number)).mkdir()
+        made.append(suspected(folder / str(number), random.getrandbits(32), NOISE * (number % 2)))
+    num_listing = sum(found > 0 for found, _, _ in made[::2])
+    found, right, expected = (sum(each) for each in zip(*made[1::2], strict=True))
+    what = f"{num_listing} of 5 without errors list some; {right} of {found} are wrong, {expected:.1f} were expected"
+    holds = right >= expected - 4 * max(1.0, found * 0.1) ** 0.5 - 0.05 * found
+    return Finding("intact" if num_listing <= 1 and holds else "different", what)
