@@ -245,6 +245,8 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["correct", "done", "t0", "goood"], "unknown label 'goood'; did you mean 'good'"),
         (["correct", "done", "zz", "good"], "got 'zz'"),
         (["export", "done", "--output", "no/where.csv"], "cannot write"),
+        (["export", "done"], "one of --output and --suspects must be given, got neither"),
+        (["export", "done", "--suspects", "done/labels.sqlite"], "must not be a file that the project is made"),
         (["export", "done", "--output", "done/labels.sqlite"], "--output must not be a file that the project is made"),
         (["predict", "done", "t.csv", "--output", "done/../done/project.toml"], "--output must not be a file"),
         (["export", "done", "--output", "x.csv", "--predictions"], "there is no model yet"),

@@ -26,8 +26,8 @@ def main(
                 num += says_a_difference(Path(folder), seed + number)
             for noise, total in totals.items():
                 with tempfile.TemporaryDirectory(prefix="claims-") as folder:
-                    found = suspected(Path(folder), seed + number, noise)
-                total += (found[0] > 0, *found)
+                    listed = suspected(Path(folder), seed + number, noise)
+                total += (listed[0] > 0, *listed)
             bar.advance(note=f"{num} with a false verdict")
     typer.echo(f"Both arms random: a difference is claimed in {100 * num / projects:.1f} % of {projects:,} projects.")
     for noise, (listing, found, right, expected) in totals.items():
