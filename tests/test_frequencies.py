@@ -31,7 +31,12 @@ def by_loops(counts):
         + math.fsum(w * (count + a) / (total + num * a) for w, a in zip(weights, alphas, strict=False))
         for count in counts
     ]
-    return shares, math.fsum(w for w, a in zip(weights, alphas, strict=False) if a <= 1)
+    skew = math.fsum(w for w, a in zip(weights, alphas, strict=False) if a <= 1)
+    offset = [skew * math.log(share / max(shares)) for share in shares]
+    seen = [c for c in range(num) if counts[c]]
+    highest = math.fsum(offset[c] for c in seen) / len(seen) - math.log(max(1, total / len(seen) / 5))
+    offset = [offset[c] if counts[c] else min(offset[c], highest) for c in range(num)]
+    return shares, skew, offset
 
 
 def labels_of(counts):
@@ -41,7 +46,8 @@ def labels_of(counts):
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=6).filter(any))
 def test_frequencies_are_those_of_the_loops(counts):
     found = class_frequencies(labels_of(counts), len(counts))
-    shares, skew = by_loops(counts)
+    shares, skew, offset = by_loops(counts)
+    torch.testing.assert_close(found.offset, torch.tensor(offset, dtype=torch.float64), rtol=0, atol=1e-10)
     torch.testing.assert_close(found.shares, torch.tensor(shares, dtype=torch.float64), rtol=0, atol=1e-10)
     assert found.skew == pytest.approx(skew, abs=1e-10)
     order = sorted(range(len(counts)), key=counts.__getitem__)
@@ -56,6 +62,8 @@ def test_balanced_labels_give_nearly_equal_frequencies_and_skewed_ones_their_own
     uneven = class_frequencies(labels_of([1, 3, 2, 0, 4, 2, 2, 1, 3, 2]), 10)  # as twenty labels of a balanced pool are
     assert uneven.skew < 0.05
     assert 0.06 < float(uneven.shares.min()) < float(uneven.shares.max()) < 0.13
+    assert float(uneven.offset.min()) > -0.05
+    assert float(class_frequencies(labels_of([20, 20, 20, 0]), 4).offset[3]) < -1
     rare = class_frequencies(labels_of([97, 3]), 2)
     assert rare.skew > 0.9
     assert float(rare.shares[1]) == pytest.approx(0.03, abs=0.01)

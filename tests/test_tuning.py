@@ -44,8 +44,7 @@ def test_folds_are_predicted_by_the_others(rows):
     random = torch.Generator().manual_seed(1)
     for fold in range(2):
         known = folds._counts[:, fold]
-        shares, _ = by_loops([sum(bool(known[m]) and int(y[m]) == c for m in range(NUM)) for c in range(3)])
-        offset = [math.log(share / max(shares)) for share in shares]
+        shares, _, offset = by_loops([sum(bool(known[m]) and int(y[m]) == c for m in range(NUM)) for c in range(3)])
         weights, hessian = by_newton(x, y, known, PRECISION, offset)
         factor = torch.linalg.cholesky(0.5 * torch.linalg.inv(hessian))
         draws = weights.flatten() + torch.randn(20_000, 6, generator=random, dtype=torch.float64) @ factor.T

@@ -1,10 +1,10 @@
 """Draws of a linear head: around the most probable weights by Laplace's approximation, or on resampled labels.
 
-The logits of a row x are x·W + b. The bias b = log π + c·w has two parts. The frequencies π are those of the labels,
-shrunk towards equal ones, and w is the weight of a constant feature of size c, with the prior of all other weights. On
-balanced labels both are close to 0: few labels of each class say little about frequencies, and a free bias would follow
-their accidents. On skewed labels π is far from equal and c close to 1, so that a rare class can be rare: c is the
-square of the probability that frequencies are skewed.
+The logits of a row x are x·W + b. The bias b = s·log π + c·w has two parts. The frequencies π are those of the labels,
+shrunk towards equal ones, and s is the probability that they are skewed; w is the weight of a constant feature of size
+c = s², with the prior of all other weights. On balanced labels both parts are close to 0: few labels of each class say
+little about frequencies, and a free bias would follow their accidents. On skewed labels s is close to 1, so that a rare
+class can be rare.
 
 Labels that a strategy chose can be balanced where the pool is not. The classes then differ by more than a rotation
 around the centre of the pool, and only a bias can say so. So a free one, c = 1, is tried as well, and taken if it
@@ -62,7 +62,7 @@ class Bias:
 
     Attributes:
         size: c, of the constant feature.
-        offset: (1, C) log π, added to all logits; its largest number is 0.
+        offset: (1, C) s·log π, added to all logits.
     """
 
     size: float
@@ -74,7 +74,7 @@ class Bias:
         if size == 0:
             return cls(0.0, like.new_zeros(1, num_classes))
         found = class_frequencies(labels, num_classes)
-        return cls(found.skew**2 if size is None else size, found.logs[None].to(like))
+        return cls(found.skew**2 if size is None else size, found.offset[None].to(like))
 
     def folded(self, weights: Tensor) -> Tensor:
         """Return (D + 1, ..., C) weights with the bias itself in place of the weight of the constant feature."""

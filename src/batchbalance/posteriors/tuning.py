@@ -166,7 +166,7 @@ class Folds:
         self._out = (self._counts == 0) & (self._counts > 0).any(dim=0)
         self.num_held_out = int(self._out.sum())
         self._frequencies = [class_frequencies(labels[known], num_classes) for known in self._counts.T > 0]
-        logs = torch.stack([each.logs for each in self._frequencies]).to(x)  # (K, C)
+        logs = torch.stack([each.offset for each in self._frequencies]).to(x)  # (K, C)
         self._offset = logs if frequencies else torch.zeros_like(logs)
         self._exact = is_exact(x, num_classes)
         self._noise = normal((x.shape[1], NUM_DRAWS, num_classes), x, generator)
