@@ -12,7 +12,7 @@ from PIL import Image
 
 from batchbalance.encoders import embed, open_items, read_ids
 from batchbalance.encoders.embedding import Embeddings
-from batchbalance.encoders.store import HEADER_BYTES, Places, header
+from batchbalance.encoders.store import HEADER_BYTES, Places, header, mapped_embeddings
 from batchbalance.errors import FileFormatError
 from batchbalance.project import Project
 
@@ -389,3 +389,42 @@ def test_long_texts_are_cut_and_said(tmp_path):
     project = Project.create(tmp_path / "p", texts=tmp_path / "t.txt", classes=["a", "b"], encoder="tfidf", audit=0)
     assert "only the first 100,000 characters were read of 1 texts, as '2'" in project.notes
     assert len(project.contents(["2"])[0]) > 10_000_000
+
+
+def flip(path, at):
+    """Flip the lowest bit of a byte, counted from the end if `at` is negative."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("name", "at"), [("e.npy", -1), ("e.npy", 200), ("e.ids.txt", 1)])
+def test_a_flipped_bit_in_finished_embeddings_is_noticed(table, tmp_path, name, at):
+    embed(table, Counting(), output=tmp_path / "e.npy", batch_size=8)
+    before = contents(tmp_path)
+    assert mapped_embeddings(tmp_path / "e.npy").shape == (50, 3)
+    flip(tmp_path / name, at)
+    says = (
+        rf"{name} must be as e\.embed\.json says it was written, got other contents; embed again .*, or delete e\.emb"
+    )
+    with pytest.raises(FileFormatError, match=says):
+        mapped_embeddings(tmp_path / "e.npy")
+    with pytest.warns(UserWarning, match=r"e\.npy is made again: it or its ids are not as they were written"):
+        made = embed(table, Counting(), output=tmp_path / "e.npy", batch_size=8)
+    assert made.num_resumed == 0
+    assert contents(tmp_path) == before
+    flip(tmp_path / "e.embed.json", 30)
+    with pytest.raises(FileFormatError, match=r"e\.embed\.json is damaged: .*; embed again with the same command"):
+        mapped_embeddings(tmp_path / "e.npy")
+    assert embed(table, Counting(), output=tmp_path / "e.npy", batch_size=8).num_resumed == 0
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(("name", "at"), [("e.npy.part", HEADER_BYTES), ("e.npy.part", 400), ("e.ids.txt.part", 3)])
+def test_a_flipped_bit_in_unfinished_embeddings_starts_over(table, tmp_path, name, at):
+    stopped(table, tmp_path / "parted", 24)
+    flip(tmp_path / "parted" / name, at)
+    with pytest.warns(UserWarning, match="made again from the start: they were damaged meanwhile"):
+        embed(table, Counting(), output=tmp_path / "parted" / "e.npy", batch_size=8)
+    np.testing.assert_array_equal(np.load(tmp_path / "parted" / "e.npy"), lengths(texts()))
+    assert read_ids(tmp_path / "parted" / "e.ids.txt") == [f"t{i}" for i in range(50)]

@@ -93,6 +93,11 @@ def checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def array_digest(array: np.ndarray) -> str:
+    """Return a hash of the numbers of an array, about a second for a GB."""
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:32]
+
+
 @dataclass(frozen=True)
 class MappedFile:
     """A memory-mapped file. Reading past the end of one that shrank would kill the process, so look before each read.

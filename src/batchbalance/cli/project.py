@@ -277,7 +277,9 @@ def tell_command(
 def status_command(
     folder: Folder,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only check the database for damage.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the database and the embeddings for damage.")
+    ] = False,
     allow_imports: Imports = False,
 ) -> None:
     """Show labels, accuracy with its interval, what is open, and whether to stop; write status.html."""
@@ -287,7 +289,8 @@ def status_command(
             found = project.check()
             if found:
                 raise FileFormatError(f"{folder} is damaged: {found[0]}; restore it from a copy")
-            say(f"{folder}: {len(project.events()):,} events match their hashes, and SQLite finds no damage")
+            say(f"{folder}: {len(project.events()):,} events and the embeddings match their hashes")
+            say("SQLite finds no damage")
             return
         from batchbalance.files import replacing
         from batchbalance.project.pages import status_page

@@ -241,11 +241,11 @@ def read_lines(path: Path) -> list[str]:
 
 def read_embeddings(path: Path) -> Any:
     """The array of a .npy file, memory-mapped."""
-    from batchbalance.files import mapped_array
+    from batchbalance.encoders.store import mapped_embeddings
 
     if path.suffix != ".npy":
         raise FileFormatError(f"{path} must be a .npy file of embeddings, got {path.suffix or 'no ending'!r}")
-    return mapped_array(path)
+    return mapped_embeddings(path)
 
 
 def read_ids(paths: list[Path], num_points: int) -> list[str]:

@@ -1,7 +1,6 @@
 """From files to embeddings: batch by batch, into memory or into files that go on after any interruption."""
 
 import hashlib
-import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +16,9 @@ from batchbalance.encoders.contract import MOST_CHARACTERS, Encoder, FittedEncod
 from batchbalance.encoders.items import Item, Items, open_items
 from batchbalance.encoders.named import DEFAULTS
 from batchbalance.encoders.named import encoder as encoder_named
-from batchbalance.encoders.store import Places, Settings, Store
+from batchbalance.encoders.store import Places, Settings, Store, has_ids, has_vectors
 from batchbalance.errors import FileFormatError
-from batchbalance.files import mapped_array
+from batchbalance.files import mapped_array, read_sealed
 from batchbalance.ids import ids_path, read_ids
 from batchbalance.journal import Journal
 from batchbalance.progress import progress as shown_progress
@@ -154,7 +153,6 @@ class _Work:
                 "items": _joint_key([batch["key"] for batch in store.batches]),
                 "rows": sum(batch["rows"] for batch in store.batches),
                 "dim": max(batch["dim"] for batch in store.batches),
-                "ids": sum(batch["id_bytes"] for batch in store.batches),
                 "skipped": skipped,
             }
             store.finish(record)
@@ -187,14 +185,17 @@ class _Work:
     def _done(self, places: Places, settings: Settings) -> Embeddings | None:
         """The embeddings as they are, if they were made of these items with this encoder."""
         try:
-            record = json.loads(places.record.read_text(encoding="utf-8"))
+            record = read_sealed(places.record, "embed again")
             same = all(record[key] == value for key, value in settings.items())
-            if not same or (record["skipped"] and not self.skip_bad) or places.ids.stat().st_size != record["ids"]:
+            if not same or (record["skipped"] and not self.skip_bad):
                 return None
             vectors = mapped_array(places.output)
-            if vectors.shape != (record["rows"], record["dim"]):
-                return None
             if record["items"] != _joint_key([_key(batch) for batch in self._batches()]):
+                return None
+            if not has_vectors(record, vectors) or not has_ids(record, places.ids):
+                warnings.warn(
+                    f"{places.output} is made again: it or its ids are not as they were written", stacklevel=4
+                )
                 return None
         except (OSError, ValueError, KeyError, TypeError):  # no record, or none of ours
             return None

@@ -1,11 +1,12 @@
 """Embeddings that grow batch by batch in files, and go on after any interruption.
 
 While they grow, ``e.npy.part`` holds the vectors (a memory-mapped array with room for all of them), ``e.ids.txt.part``
-the ids, and ``e.npy.journal`` what is done: first the settings, then a record for each batch with a hash of its items.
-A batch counts once its record is there. At the end the parts are renamed, and ``e.embed.json`` says what was done.
+the ids, and ``e.npy.journal`` what is done: first the settings, then a record for each batch with a hash of its items
+and hashes of all vectors and ids so far. A batch counts once its record is there. At the end the parts are renamed, and
+``e.embed.json`` says what was done, with the last of those hashes: damage is found where the files are used again.
 """
 
-import json
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ import numpy as np
 
 from batchbalance.encoders.contract import Vectors
 from batchbalance.errors import FileFormatError
-from batchbalance.files import replacing
-from batchbalance.ids import line_of
+from batchbalance.files import array_digest, mapped_array, read_sealed, write_sealed
+from batchbalance.ids import ids_path, line_of
 from batchbalance.journal import Journal, sync_folder
 from batchbalance.machine import as_text
 
@@ -42,6 +43,7 @@ class Batch(TypedDict):
         dim: numbers of a vector; 0 if it gave none.
         id_bytes: bytes of the file of ids that are its own.
         skipped: id and reason of each item that was skipped.
+        digests: hashes of all vectors and of all lines of ids, those of earlier batches included.
     """
 
     key: str
@@ -49,6 +51,7 @@ class Batch(TypedDict):
     dim: int
     id_bytes: int
     skipped: list[list[str]]
+    digests: list[str]
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class Store:
         self._places, self._settings, self._room = places, settings, room
         self._map: np.memmap | None = None
         self._rows = self._id_bytes = 0
+        self._hashes = hashlib.sha256(), hashlib.sha256()  # of the vectors and of the lines of ids
         self._journal = Journal(places.journal)
         try:
             self._continue(list(self._journal))
@@ -142,6 +146,11 @@ class Store:
             if sizes[0] < HEADER_BYTES + rows * dim * NUMBER.itemsize or sizes[1] < id_bytes:
                 self.start_over("they were damaged meanwhile")
                 return
+            vectors = np.memmap(self._parts[0], NUMBER, mode="r", offset=HEADER_BYTES, shape=(rows, dim))
+            self._hashes = hashlib.sha256(vectors.data), hashlib.sha256(self._parts[1].read_bytes()[:id_bytes])
+            if self.digests != batches[-1].get("digests"):
+                self.start_over("they were damaged meanwhile")
+                return
             self._map = self._mapped(dim)
         self.batches, self._rows, self._id_bytes = batches, rows, id_bytes
 
@@ -149,6 +158,7 @@ class Store:
         """Forget all batches."""
         self.started_over = reason if self.batches or len(self._journal) > 1 else ""
         self._map, self.batches, self._rows, self._id_bytes = None, [], 0, 0
+        self._hashes = hashlib.sha256(), hashlib.sha256()
         for path in self._parts:
             path.unlink(missing_ok=True)
         self._begin()
@@ -165,6 +175,8 @@ class Store:
                 )
             self._map[self._rows : self._rows + len(vectors)] = vectors
             self._map.flush()
+            self._hashes[0].update(np.ascontiguousarray(vectors, dtype=NUMBER).data)
+            self._hashes[1].update(lines)
             with self._places.ids_part.open("r+b" if self._id_bytes else "wb") as file:
                 file.seek(self._id_bytes)
                 file.truncate()
@@ -177,6 +189,7 @@ class Store:
             "dim": 0 if vectors is None else vectors.shape[1],
             "id_bytes": len(lines),
             "skipped": [list(pair) for pair in skipped],
+            "digests": self.digests,
         }
         self._journal.append({"batch": batch})
         self.batches.append(batch)
@@ -197,8 +210,7 @@ class Store:
             file.truncate(self._id_bytes)
             os.fsync(file.fileno())
         self._places.output.unlink(missing_ok=True)
-        with replacing(self._places.record) as temporary:
-            temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_sealed(self._places.record, {**record, "digests": self.digests}, indent=2)
         self._places.ids_part.replace(self._places.ids)
         self._places.vectors_part.replace(self._places.output)
         sync_folder(self._places.output.parent)
@@ -215,6 +227,11 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def digests(self) -> list[str]:
+        """Hashes of all vectors and of all lines of ids."""
+        return [each.hexdigest()[:32] for each in self._hashes]
 
     @property
     def _parts(self) -> tuple[Path, Path]:
@@ -236,6 +253,36 @@ class Store:
         finally:
             os.close(handle)
         return np.memmap(path, dtype=NUMBER, mode="r+", offset=HEADER_BYTES, shape=(self._room, dim))
+
+
+def mapped_embeddings(path: Path) -> np.memmap:
+    """Return the embeddings of a ``.npy`` file, memory-mapped; those that `embed` made are read once and checked.
+
+    Raises:
+        FileFormatError: if they, or the ids beside them, differ from what ``e.embed.json`` says was written.
+    """
+    array, places = mapped_array(path), Places(path, ids_path(path))
+    if not places.record.is_file():
+        return array
+    remedy = f"embed again with the same command, or delete {places.record.name} if you changed the embeddings yourself"
+    record = read_sealed(places.record, remedy)
+    for file, is_same in ((path, has_vectors(record, array)), (places.ids, has_ids(record, places.ids))):
+        if file.is_file() and not is_same:
+            raise FileFormatError(
+                f"{file} must be as {places.record.name} says it was written, got other contents; {remedy}"
+            )
+    return array
+
+
+def has_vectors(record: dict[str, Any], array: np.ndarray) -> bool:
+    """Tell whether an array holds the vectors that a record is about."""
+    is_alike = array.dtype == NUMBER and list(array.shape) == [record.get("rows"), record.get("dim")]
+    return is_alike and array_digest(array) == record.get("digests", [""])[0]
+
+
+def has_ids(record: dict[str, Any], path: Path) -> bool:
+    """Tell whether a file holds the ids that a record is about."""
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest()[:32] == record.get("digests", [""])[-1]
 
 
 def header(num_rows: int, dim: int) -> bytes:

@@ -5,6 +5,7 @@ import os
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,19 @@ from batchbalance.encoders import DEFAULTS, Encoder, FittedEncoder, Items, encod
 from batchbalance.encoders.contract import Kind
 from batchbalance.encoders.items import Item
 from batchbalance.encoders.rows import open_rows
+from batchbalance.encoders.store import mapped_embeddings
 from batchbalance.errors import FileFormatError
-from batchbalance.files import mapped_array, read_sealed, replacing, write_sealed
+from batchbalance.files import array_digest, mapped_array, read_sealed, replacing, write_sealed
 from batchbalance.ids import check_unicode, ids_path, repeated_id
 from batchbalance.project.settings import Data, Settings, SourceKind
 from batchbalance.project.store import NewItem, digest_of
 
 KINDS: dict[SourceKind, Kind] = {"images": "images", "texts": "texts", "table": "rows"}
 VECTORS = "embeddings.npy"
-RECORD = "embeddings.json"  # which encoder made them
+RECORD = "embeddings.json"  # which encoder made them, and a hash of them
 NEW = "new.npy"  # while they are made
 BLOCK = 8192  # vectors copied at a time
+CHECKED_BYTES = 2**30  # of embeddings compared with their hash where they are opened, which takes about a second
 
 
 @dataclass(frozen=True)
@@ -112,21 +115,28 @@ def normal_id(name: str) -> str:
 
 
 def install(folder: Path, num_before: int, using: Encoder | None, image_size: int | None) -> None:
-    """Put the vectors of NEW behind the first `num_before` of a project's, and say which encoder made them."""
+    """Put the vectors of NEW behind the first `num_before` of a project's, and say which encoder made them.
+
+    The record comes last and keeps the hashes of fewer vectors: a process that is killed on the way leaves vectors
+    that match it, or the record of another encoder.
+    """
     made, target = folder / NEW, folder / VECTORS
-    record = {"encoder": using and using.name, "fingerprint": using and using.fingerprint, "image_size": image_size}
-    write_sealed(folder / RECORD, record)
+    digests: dict[str, str] = {}
     if num_before:
-        append_vectors(target, num_before, mapped_array(made))
+        append_vectors(target, vectors_of(folder, num_before, whole=True).array, mapped_array(made))
+        digests |= _digests(folder)
     else:
         made.replace(target)
+    array = mapped_array(target)
+    digests[str(len(array))] = array_digest(array)
+    record = {"encoder": using and using.name, "fingerprint": using and using.fingerprint, "image_size": image_size}
+    write_sealed(folder / RECORD, {**record, "digests": digests})
     for rest in (made, folder / "new.ids.txt", folder / "new.embed.json"):
         rest.unlink(missing_ok=True)
 
 
-def append_vectors(target: Path, num_before: int, more: np.ndarray) -> None:
-    """Write the first vectors of a file and some more in its place, whole or not at all."""
-    before = mapped_array(target)[:num_before]
+def append_vectors(target: Path, before: np.ndarray, more: np.ndarray) -> None:
+    """Write vectors and some more in the place of a file, whole or not at all."""
     if before.shape[1:] != more.shape[1:]:
         raise FileFormatError(f"new items must have {before.shape[1]} numbers each, got {more.shape[1]}")
     with replacing(target) as temporary:
@@ -152,7 +162,7 @@ def copy_vectors(parts: Sequence[np.ndarray], path: Path) -> None:
 def given_vectors(data: Data, folder: Path) -> tuple[np.ndarray, list[str]]:
     """The embeddings that a user gives, and their ids."""
     path = source_path(data, folder)
-    vectors = mapped_array(path)
+    vectors = mapped_embeddings(path)
     if vectors.ndim != 2 or not vectors.size or vectors.dtype.kind not in "fiu":
         raise FileFormatError(f"{path} must hold embeddings (N, D), got {vectors.dtype} of shape {vectors.shape}")
     beside = ids_path(path) if data.ids is None else folder / data.ids
@@ -169,15 +179,35 @@ def given_vectors(data: Data, folder: Path) -> tuple[np.ndarray, list[str]]:
     return vectors, names
 
 
-def vectors_of(folder: Path, num_items: int) -> Vectors:
-    """The embeddings of a project's items."""
-    array = mapped_array(folder / VECTORS)
+def vectors_of(folder: Path, num_items: int, *, whole: bool = False) -> Vectors:
+    """Return the embeddings of a project's items; they are compared with their hash if they are not large, or `whole`.
+
+    Raises:
+        FileFormatError: if they are not as they were written.
+    """
+    path = folder / VECTORS
+    array = mapped_array(path)
+    remedy = f"restore it from a copy, or delete it and {RECORD} to embed again"
     if array.ndim != 2 or len(array) < num_items or array.dtype != np.float32:
         raise FileFormatError(
-            f"{folder / VECTORS} must hold {num_items:,} embeddings of float32, got {array.dtype} of shape "
-            f"{array.shape}; restore it from a copy, or delete it and {RECORD} to embed again"
+            f"{path} must hold {num_items:,} embeddings of float32, got {array.dtype} of shape {array.shape}; {remedy}"
         )
+    if (folder / RECORD).is_file() and (whole or array.nbytes <= CHECKED_BYTES):
+        found = _digest_in_file(path, num_items, path.stat().st_mtime_ns)
+        if found != _digests(folder).get(str(num_items)):
+            raise FileFormatError(f"{path} is damaged: it does not match its checksum in {RECORD}; {remedy}")
     return Vectors(array[:num_items])
+
+
+@lru_cache(maxsize=16)  # so that a process that stays reads a file once, until it changes
+def _digest_in_file(path: Path, num_rows: int, _changed: int) -> str:
+    return array_digest(mapped_array(path)[:num_rows])
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the hash of the first n vectors, for each n that was the number of items at some time."""
+    path = folder / RECORD
+    return dict(read_sealed(path, "delete it to embed again").get("digests", {})) if path.is_file() else {}
 
 
 def recorded_encoder(folder: Path) -> dict[str, Any] | None:

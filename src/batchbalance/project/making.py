@@ -1,11 +1,12 @@
 """Making a project: its folder, its items, its embeddings; and adding to them."""
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from batchbalance.encoders import Encoder, embed
 from batchbalance.encoders.contract import encoded as encode_batch
@@ -18,7 +19,8 @@ from batchbalance.project.settings import Data, Settings
 from batchbalance.project.store import NewItem, ProjectStore
 
 BLOCK = 10_000  # items hashed at a time
-OWN_FILES = ("project.toml", "labels.sqlite", sources.VECTORS, sources.RECORD)  # what a project is made of
+LOCK = ".embeddings.lock"  # of the process that embeds
+OWN_FILES = ("project.toml", "labels.sqlite", sources.VECTORS, sources.RECORD, LOCK)  # what a project is made of
 
 
 class Maker:
@@ -37,6 +39,10 @@ class Maker:
 
     def add(self, data: Data) -> int:
         """Embed and add the items of a source; how many there were. An interrupted call goes on where it ended."""
+        with self._alone():
+            return self._add(data)
+
+    def _add(self, data: Data) -> int:
         if data.kind == "embeddings":
             vectors, names = sources.given_vectors(data, self._folder)
             new = self._folder / sources.NEW
@@ -56,8 +62,22 @@ class Maker:
 
     def embed_anew(self, using: Encoder) -> None:
         """Embed all items again, with another encoder."""
-        embed(self.kept(), using, output=self._folder / sources.NEW, progress=self._progress)
-        sources.install(self._folder, 0, using, self._settings.image_size)
+        with self._alone():
+            embed(self.kept(), using, output=self._folder / sources.NEW, progress=self._progress)
+            sources.install(self._folder, 0, using, self._settings.image_size)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one process at a time write embeddings, and tell it of items that others have added."""
+        try:
+            acquired = FileLock(self._folder / LOCK).acquire(timeout=0)
+        except Timeout as error:
+            raise BlockingIOError(
+                f"another process embeds items of {self._folder}; try again when it has ended"
+            ) from error
+        with acquired:
+            self._store.events()
+            yield
 
     def encoder(self) -> Encoder:
         """The project's encoder; one that learns from items has learned from those that the project began with."""

@@ -19,6 +19,7 @@ from batchbalance.project.exporting import COLUMNS, MORE_COLUMNS, Exported, expo
 from batchbalance.project.finding import Found, nearest
 from batchbalance.project.gathering import Gathering
 from batchbalance.project.insight import Insight, insights
+from batchbalance.project.items import vectors_of
 from batchbalance.project.learning import Guess, guesses_of
 from batchbalance.project.model import class_probs
 from batchbalance.project.opened import OpenProject
@@ -219,7 +220,12 @@ class ReadableProject(OpenProject):
         return [Found(name, apart) for name, (_, apart) in zip(names, found, strict=True)]
 
     def check(self) -> list[str]:
-        """What SQLite's integrity check finds beside the hashes, which are checked on opening; empty if all is well."""
+        """What SQLite's integrity check finds beside the hashes, which are checked on opening; empty if all is well.
+
+        Raises:
+            FileFormatError: if the embeddings, however many, do not match their hash.
+        """
+        vectors_of(self.folder, self._store.num_items, whole=True)
         return self._store.log.check()
 
     def explain(self, ids: Iterable[Any]) -> list[Insight] | None:
