@@ -14,6 +14,7 @@ from torture import (  # noqa: F401  (they register their campaigns)
     looks,
     projects,
     servers,
+    syncing,
 )
 from torture.campaign import CAMPAIGNS, Campaign, Finding, Tally
 
