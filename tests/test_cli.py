@@ -407,6 +407,7 @@ COMMANDS = [
     *([name, "no-such-project", "a"] for name in ("tell", "predict", "skip", "flag", "add-items", "add-class")),
     ["comment", "no-such-project", "a", "--text", "b"],
     *([name, "no-such-project", "a", "b"] for name in ("correct", "rename-class")),
+    ["find", "no-such-project", "--like", "a"],
     ["export", "no-such-project", "--output", "labels.csv"],
 ]
 
