@@ -121,3 +121,8 @@ def test_csv_files_are_written_in_one_place():
     """Another writer would not escape formulas."""
     sources = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")}
     assert [name for name, text in sources.items() if re.search(r"csv\.\w*[wW]riter", text)] == ["spreadsheets.py"]
+
+
+def test_source_files_stay_under_450_lines():
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "src").rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length >= 450} == {}

@@ -1,13 +1,14 @@
 """Which items to ask next, and why. Slow where a model chooses; nothing is written here."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from batchbalance.project.answers import named_class
 from batchbalance.project.audit import audit_due, audit_order
 from batchbalance.project.model import Trained, as_inputs, pool_predictions
 from batchbalance.project.state import AUDIT, RANDOM, State, Who
@@ -164,6 +165,20 @@ def by_gain_per_cost(selection: Selection, costs: np.ndarray, count: int) -> Sel
 
 
 def strategy_of(table: dict[str, Any], classes: Sequence[str]) -> str | Strategy:
+def strategy_table(strategy: Any, seek: str | Iterable[Any] | None, share: float | None) -> Any:
+    """Return the settings of a strategy that is named, or of looking for classes; None for neither."""
+    if seek is None:
+        if share is not None:
+            raise ValueError("`seek_share` is for `seek`, got it without; name the classes to look for")
+        return {"name": strategy} if isinstance(strategy, str) else strategy
+    if strategy is not None:
+        raise ValueError("`seek` must not be given together with `strategy`; name the strategy 'seek' or leave one")
+    sought = [named_class(each) for each in ([seek] if isinstance(seek, str) else seek)]
+    if not sought:
+        raise ValueError("`seek` must name at least one class, got none; leave it out to look for no class")
+    return {"name": Seek.name, "classes": sought, **({} if share is None else {"share": share})}
+
+
     """The strategy that a table of settings names; "auto" is left for later. Classes to seek become their numbers."""
     options = dict(table)
     name = options.pop("name", AUTO)

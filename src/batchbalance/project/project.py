@@ -16,7 +16,7 @@ from batchbalance.project.items import VECTORS
 from batchbalance.project.making import free_folder
 from batchbalance.project.model import named_model
 from batchbalance.project.opened import check_parts
-from batchbalance.project.planning import Plan, Question, is_free, waiting
+from batchbalance.project.planning import Plan, Question, is_free, strategy_table, waiting
 from batchbalance.project.reading import ReadableProject, seen_from
 from batchbalance.project.settings import (
     SourceKind,
@@ -24,7 +24,6 @@ from batchbalance.project.settings import (
     write_settings,
 )
 from batchbalance.project.state import FOUND, ItemView, State, Who
-from batchbalance.strategies import Seek
 
 SOURCES: tuple[SourceKind, ...] = ("images", "texts", "table", "embeddings")
 
@@ -106,18 +105,7 @@ class Project(ReadableProject):
         }  # fmt: skip
         if isinstance(settings.get("model"), str):
             settings["model"] = named_model(settings["model"])
-        sought = [named_class(each) for each in ([seek] if isinstance(seek, str) else seek or ())]
-        if seek is not None and not sought:
-            raise ValueError("`seek` must name at least one class, got none; leave it out to look for no class")
-        if sought and settings.get("strategy") is not None:
-            raise ValueError("`seek` must not be given together with `strategy`; name the strategy 'seek' or leave one")
-        if seek_share is not None and not sought:
-            raise ValueError("`seek_share` is for `seek`, got it without; name the classes to look for")
-        if sought:
-            share = {} if seek_share is None else {"share": seek_share}
-            settings["strategy"] = {"name": Seek.name, "classes": sought, **share}
-        if isinstance(settings.get("strategy"), str):
-            settings["strategy"] = {"name": settings["strategy"]}
+        settings["strategy"] = strategy_table(settings.get("strategy"), seek, seek_share)
         known = {key: value for key, value in settings.items() if value is not None}
         made = as_settings({"classes": [named_class(each) for each in classes], "data": data, **known})
         if len(set(made.classes)) < len(made.classes):
@@ -223,12 +211,6 @@ class Project(ReadableProject):
             batch = state.num_batches
             self._store.log.append([NewEvent("asked", row, FOUND, who, batch=batch) for row in asked])
         return self._store.ids(asked)
-
-    def batch(self, annotator: str | None = None) -> Batch:
-        """The open questions of a person, as a batch."""
-        state = self._snapshot()
-        who = check_name(annotator)
-        return self._batch(state.open_questions(who, self._rules.wanted), state.classes, who, (), None)
 
     def give_back(self, ids: Iterable[Any], annotator: str | None = None) -> None:
         """Take open questions back from a person, so that others can be asked."""
@@ -434,20 +416,6 @@ class Project(ReadableProject):
     def _is_drawn(self, state: State, question: Question) -> bool:
         view = state.items.get(question.row)
         return view is not None and question.reason in view.reasons
-
-    def _batch(
-        self, rows: Sequence[int], classes: Sequence[str], who: Who, notes: tuple[str, ...], selection: Any
-    ) -> Batch:
-        return Batch(
-            tuple(self._store.ids(rows)),
-            tuple(self._store.contents(rows)),
-            self.settings.data.kind,
-            tuple(classes),
-            who,
-            self.root,
-            notes,
-            selection,
-        )
 
     def _row_at(self, where: str, name: str) -> int:
         try:

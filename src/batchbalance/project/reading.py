@@ -14,7 +14,7 @@ from batchbalance.labels import Event
 from batchbalance.project import sheets
 from batchbalance.project.agreement import Agreement, agreements
 from batchbalance.project.answers import check_name, class_number
-from batchbalance.project.batch import shown
+from batchbalance.project.batch import Batch, shown
 from batchbalance.project.exporting import COLUMNS, MORE_COLUMNS, Exported, exported
 from batchbalance.project.finding import Found, nearest
 from batchbalance.project.gathering import Gathering
@@ -26,7 +26,7 @@ from batchbalance.project.opened import OpenProject
 from batchbalance.project.pages import project_fragment
 from batchbalance.project.planning import free_rows
 from batchbalance.project.settings import NAMES, Data
-from batchbalance.project.state import ItemView
+from batchbalance.project.state import ItemView, Who
 from batchbalance.project.status import Shown, Status, SuspectLabel, status_of
 
 
@@ -90,6 +90,11 @@ class ReadableProject(OpenProject):
         """What was asked of a person and has no answer yet, oldest first."""
         with self._lock:
             return self._store.ids(self._now().open_questions(check_name(annotator), self._rules.wanted))
+
+    def batch(self, annotator: str | None = None) -> Batch:
+        """The open questions of a person, as a batch."""
+        state, who = self._snapshot(), check_name(annotator)
+        return self._batch(state.open_questions(who, self._rules.wanted), state.classes, who, (), None)
 
     def skipped(self, annotator: str | None = None) -> list[str]:
         """What a person skipped and that still wants an answer; ``ask(again=True)`` brings it back."""
@@ -298,6 +303,13 @@ class ReadableProject(OpenProject):
         rows = ([x.item.id, x.label, x.suggested, f"{x.wrong:.4f}", "yes" if x.is_audit else "no"] for x in found)
         sheets.write_sheet(path, (*COLUMNS[:2], "suggested", "probability_wrong", "audit"), rows)
         return len(found)
+
+    def _batch(
+        self, rows: Sequence[int], classes: Sequence[str], who: Who, notes: tuple[str, ...], selection: Any
+    ) -> Batch:
+        names, contents = self._store.ids(rows), self._store.contents(rows)
+        kind = self.settings.data.kind
+        return Batch(tuple(names), tuple(contents), kind, tuple(classes), who, self.root, notes, selection)
 
     def _gathering(self) -> Gathering:
         return Gathering(self.folder, self._store, self.settings, self._learning, self.root)
