@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from batchbalance.errors import NothingLeftError
 from batchbalance.page.app import Page
 from batchbalance.page.choosing import Choosing
+from batchbalance.page.insight import why
 from batchbalance.page.project_desk import ProjectDesk
 from batchbalance.progress import progress, told_to
 from batchbalance.project import Project
@@ -173,6 +174,12 @@ def test_images_that_were_added_from_another_folder_are_sent(tmp_path):
     (tmp_path / "more" / "more.png").symlink_to(tmp_path / "elsewhere" / "elsewhere.png")
     with pytest.raises(HTTPException, match="leads out of the folder"):
         page.image(None, "more.png", "full")
+
+
+def test_a_random_strategy_is_not_called_a_test_of_the_strategy(tmp_path):
+    project = make(tmp_path, batch_size=10, audit=0.0, strategy="random")
+    reason = ProjectDesk(project).reason(next(iter(project.ask(10))))
+    assert why(reason, False, None) == {"sentence": "It was chosen at random."}
 
 
 def test_reasons_are_those_of_the_choice(tmp_path):

@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from batchbalance.project import Project, gathering
 from batchbalance.project.arm import ArmComparison, compare_arms
+from batchbalance.project.planning import strategy_reason
 
 
 def nearest_mean(x, y):
@@ -117,3 +119,49 @@ def test_a_strategy_that_is_far_better_is_found():
         rows = np.arange(80, 160), np.arange(80), np.arange(200, 400)
         verdicts += "better than random" in compare_arms(*rows, poor, nearest_mean(x, poor), seed=seed).sentence()
     assert verdicts >= 4
+
+
+def labelled(tmp_path, random_arm):
+    """A project of two classes whose strategy is random, with 60 labels; and what is compared in it."""
+    x, y = points(np.random.default_rng(0), 120)
+    np.save(tmp_path / "e.npy", x.astype(np.float32))
+    made = Project.create(
+        tmp_path / "p", embeddings=tmp_path / "e.npy", classes="ab", strategy="random", audit=0.25,
+        random_arm=random_arm, model={"method": "laplace", "num_draws": 4},
+    )  # fmt: skip
+    for _ in range(4):
+        made.tell({name: "ab"[y[int(name)]] for name in made.ask(20)})
+    return made
+
+
+def test_a_strategy_that_is_random_is_compared_with_the_random_arm(tmp_path):
+    """Its questions are not taken for those of the random arm, though both are called random."""
+    made = labelled(tmp_path, 0.5)
+    reasons = [view.reasons for view in made.views().values() if view.reasons]
+    chosen = sum("strategy random" in each for each in reasons)
+    uniform = sum("random" in each for each in reasons)
+    assert 25 <= chosen <= 35
+    assert 25 <= uniform <= 35
+    assert sum("audit" in each for each in reasons) == 20
+    arm = made.status().facts.arm
+    assert arm is not None
+    assert arm.num_labels == min(chosen, uniform)
+
+
+@pytest.mark.parametrize("name", ["audit", "random", "found", "again", "disputed", "overlap", "returned"])
+def test_the_name_of_a_strategy_is_no_other_reason(name):
+    assert strategy_reason(name) == f"strategy {name}"
+    assert strategy_reason("u-herding") == "u-herding"
+
+
+def test_the_first_uniform_labels_are_the_first_in_turn(tmp_path, monkeypatch):
+    """Not those that the strategy had chosen before their turn came."""
+    made = labelled(tmp_path, 0.8)
+    given = []
+    monkeypatch.setattr(gathering, "compare_arms", lambda *args, **_: given.append(args))
+    made.status()
+    chosen, uniform = given[0][:2]
+    assert len(chosen) < len(uniform)
+    assert np.intersect1d(chosen, uniform).size
+    order = [row for row in made._planner._order("random") if row in uniform]
+    assert uniform.tolist() == order

@@ -4,38 +4,65 @@ import math
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
 
 from batchbalance.progress import progress
+from batchbalance.project.arm import LEVEL
 from batchbalance.project.audit import ALPHA
-from torture.claims import NOISE, says_a_difference, suspected
+from torture.claims import NOISE, p_of_random, suspected
+
+MOST_TOO_HIGH = 0.1  # by which the expected share of wrong labels among suspects may exceed what is found
 
 
 def main(
     projects: Annotated[int, typer.Option(min=1, help="How many.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Of the first.")] = 0,
+    only: Annotated[Literal["arms", "suspects"] | None, typer.Option(help="One of the two parts.")] = None,
 ) -> None:
-    """Simulate projects and count false verdicts; exit code 1 if there are more than 5 % and two standard errors."""
-    num, totals = 0, {0.0: np.zeros(4), NOISE: np.zeros(4)}
-    with progress("simulating projects", projects, True) as bar:
-        for number in range(projects):
+    """Simulate projects and count false claims.
+
+    Exit code 1 if there are more false verdicts than 5 % and two standard errors, or if the suspected labels are wrong
+    less often than was said by more than ten points.
+    """
+    holds = [part(projects, seed) for name, part in (("arms", arms), ("suspects", suspects)) if only in (None, name)]
+    sys.exit(0 if all(holds) else 1)
+
+
+def arms(projects: int, seed: int) -> bool:
+    """Count verdicts in projects whose strategy is random; whether they are as rare as they should be."""
+    found = list[float]()
+    with progress("simulating projects with a random strategy", projects, True) as bar:
+        for number in range(seed, seed + projects):
             with tempfile.TemporaryDirectory(prefix="claims-") as folder:
-                num += says_a_difference(Path(folder), seed + number)
+                found.append(p_of_random(Path(folder), number))
+            bar.advance(note=f"{sum(p <= LEVEL for p in found)} with a false verdict")
+    num = sum(p <= LEVEL for p in found)
+    typer.echo(f"Both arms random: a difference is claimed in {num} of {projects:,} projects.")
+    at = ", ".join(f"p is at most {most:g} in {sum(p <= most for p in found)}" for most in (0.05, 0.1, 0.25, 0.5))
+    typer.echo(f"Of their p-values: {at}.")
+    return num / projects <= ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / projects)
+
+
+def suspects(projects: int, seed: int) -> bool:
+    """Count suspected labels in projects with and without wrong ones; whether as many are wrong as was said."""
+    totals = {0.0: np.zeros(4), NOISE: np.zeros(4)}
+    with progress("simulating projects with suspected labels", projects, True) as bar:
+        for number in range(seed, seed + projects):
             for noise, total in totals.items():
                 with tempfile.TemporaryDirectory(prefix="claims-") as folder:
-                    listed = suspected(Path(folder), seed + number, noise)
+                    listed = suspected(Path(folder), number, noise)
                 total += (listed[0] > 0, *listed)
-            bar.advance(note=f"{num} with a false verdict")
-    typer.echo(f"Both arms random: a difference is claimed in {100 * num / projects:.1f} % of {projects:,} projects.")
+            bar.advance()
     for noise, (listing, found, right, expected) in totals.items():
         typer.echo(
             f"{100 * noise:g} % wrong labels: {listing:.0f} of {projects:,} projects list suspects, {found:.0f} in "
             f"all; {right:.0f} of them are wrong, {expected:.0f} were expected."
         )
-    sys.exit(0 if num / projects <= ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / projects) else 1)
+    _, found, right, expected = totals[NOISE]
+    return bool(expected - right <= MOST_TOO_HIGH * found)
 
 
 if __name__ == "__main__":

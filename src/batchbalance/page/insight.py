@@ -14,6 +14,7 @@ BY_REASON = {
     "seek": "It was chosen because it may be of a class that is looked for.",
     "explore": "All labels so far are of one class. It was chosen to find out whether it is of another one.",
     "random": "It was chosen at random, to find out whether the strategy does better than chance.",
+    "strategy random": "It was chosen at random.",
     "disputed": "People disagree about this one, so one more opinion is needed.",
     "overlap": "Somebody else labels this one too, to find out how well people agree.",
     "again": "You skipped it before, and asked for it again.",

@@ -12,7 +12,7 @@ from batchbalance.project.exporting import DISPUTED, SKIPPED, state_of
 from batchbalance.project.label_errors import Duplicates, duplicates, likely_errors
 from batchbalance.project.learning import Learning
 from batchbalance.project.model import Trained, can_refit, class_probs, model_warning
-from batchbalance.project.planning import set_aside
+from batchbalance.project.planning import arm_order, set_aside, training_rows
 from batchbalance.project.rounds import read_rounds
 from batchbalance.project.settings import Settings
 from batchbalance.project.state import ANSWERS, AUDIT, FOUND, RANDOM, State
@@ -112,16 +112,13 @@ class Gathering:
         return float(sum(len(view.answers) * self._store.costs[row] for row, view in state.items.items()))
 
     def _arm(self, state: State, vectors: np.ndarray, model: Trained) -> ArmComparison | None:
-        labels = state.labels()
-        uniform = [row for row in state.asked_for(RANDOM) if row in labels]
-        asked = sorted((view.first_asked or 0, row) for row, view in state.items.items() if view.first_asked)
-        chosen = [
-            row
-            for _, row in asked
-            if row in labels
-            and not self._store.is_audit[row]
-            and state.items[row].reasons[0] not in (RANDOM, AUDIT, FOUND)
-        ]
+        labels, views = state.labels(), state.items
+        rows = [row for row in training_rows(state, self._store).tolist() if views[row].reasons]
+        chosen = [row for row in rows if views[row].reasons[0] not in (RANDOM, AUDIT, FOUND)]
+        chosen.sort(key=lambda row: views[row].first_asked or 0)
+        uniform = np.array([row for row in rows if RANDOM in views[row].reasons], dtype=np.int64)
+        # By their turns: by when they were first asked, those that the strategy had chosen before would come first.
+        uniform = uniform[np.argsort(arm_order(self._store.ids(uniform.tolist()), self._settings.seed), kind="stable")]
         audit, _ = self._learning.audit_labels(state)
         every = np.full(self._store.num_items, UNKNOWN, dtype=np.int64)
         every[list(labels)] = list(labels.values())
@@ -131,7 +128,7 @@ class Gathering:
 
         return compare_arms(
             np.array(chosen, dtype=np.int64),
-            np.array(uniform, dtype=np.int64),
+            uniform,
             audit,
             every,
             train,

@@ -11,7 +11,7 @@ import torch
 from batchbalance.project.answers import named_class
 from batchbalance.project.audit import audit_due, audit_order
 from batchbalance.project.model import Trained, as_inputs, pool_predictions
-from batchbalance.project.state import AUDIT, RANDOM, State, Who
+from batchbalance.project.state import AUDIT, FOUND, RANDOM, State, Who
 from batchbalance.project.store import ProjectStore
 from batchbalance.seeds import derived_seed
 from batchbalance.selection import Selection, select
@@ -21,6 +21,7 @@ from batchbalance.strategies.seeking import class_position, with_examples
 
 OFFERED = 4  # times as many items as are wanted, to choose from by gain per cost
 AGAIN, DISPUTED, OVERLAP, RETURNED = "again", "disputed", "overlap", "returned"  # other reasons to ask
+TAKEN = {AUDIT, RANDOM, FOUND, AGAIN, DISPUTED, OVERLAP, RETURNED}  # words that are not the name of a strategy
 ONE_CLASS = "all labels so far are of one class: half of the batch is as unlike them as can be, half is random"
 LEAST_ALIKE = 10  # labels of one class from which on others are probably rare
 FIND = "`batchbalance find` looks for a first one by an example or a text"
@@ -28,7 +29,7 @@ FIND = "`batchbalance find` looks for a first one by an example or a text"
 
 @dataclass(frozen=True)
 class Question:
-    """An item to ask, and why: "audit", "random", the name of a strategy, or another word of this module."""
+    """An item to ask, and why: "audit", "random", a reason of `strategy_reason`, or another word of this module."""
 
     row: int
     reason: str
@@ -164,7 +165,6 @@ def by_gain_per_cost(selection: Selection, costs: np.ndarray, count: int) -> Sel
     )
 
 
-def strategy_of(table: dict[str, Any], classes: Sequence[str]) -> str | Strategy:
 def strategy_table(strategy: Any, seek: str | Iterable[Any] | None, share: float | None) -> Any:
     """Return the settings of a strategy that is named, or of looking for classes; None for neither."""
     if seek is None:
@@ -179,6 +179,7 @@ def strategy_table(strategy: Any, seek: str | Iterable[Any] | None, share: float
     return {"name": Seek.name, "classes": sought, **({} if share is None else {"share": share})}
 
 
+def strategy_of(table: dict[str, Any], classes: Sequence[str]) -> str | Strategy:
     """The strategy that a table of settings names; "auto" is left for later. Classes to seek become their numbers."""
     options = dict(table)
     name = options.pop("name", AUTO)
@@ -192,6 +193,11 @@ def strategy_table(strategy: Any, seek: str | Iterable[Any] | None, share: float
     if options:
         raise ValueError(f"strategy 'auto' has no options, got {', '.join(options)}; name a strategy")
     return AUTO
+
+
+def strategy_reason(name: str) -> str:
+    """Return the reason to ask what a strategy chose: its name, unless that is a word for another reason."""
+    return f"strategy {name}" if name in TAKEN else name
 
 
 class Planner:
@@ -242,8 +248,8 @@ class Planner:
             selection = self._selected(
                 state, left, free & ~store.is_audit, vectors, trained, validation_error, memory_budget, progress
             )
-            reasons = selection.choice.reasons or (selection.strategy.name,) * left
-            chosen = [Question(int(row), why) for row, why in zip(selection.indices, reasons, strict=True)]
+            names = selection.choice.reasons or (selection.strategy.name,) * left
+            chosen = [Question(int(row), strategy_reason(x)) for row, x in zip(selection.indices, names, strict=True)]
         notes = () if selection is None else (*([selection.note] if selection.note else []), *selection.warnings)
         questions = spread(spread(chosen, uniform, rules.seed, state.num_batches), audit, rules.seed, state.num_batches)
         return Plan(tuple(questions), tuple(drawn), selection, tuple(notes))
