@@ -10,7 +10,7 @@ which the NLL is within `SLACK` of the best: as much disagreement as predictions
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -161,13 +161,14 @@ class Folds:
         frequencies: bool,
         centre: Float[Tensor, "D C"] | None = None,
     ) -> None:
-        self._x, self._labels, self._num_classes = x, labels, num_classes
+        self._x, self._labels = x, labels
         self._counts = others_of_folds(labels, generator).to(x)
         self._out = (self._counts == 0) & (self._counts > 0).any(dim=0)
         self.num_held_out = int(self._out.sum())
         self._frequencies = [class_frequencies(labels[known], num_classes) for known in self._counts.T > 0]
         logs = torch.stack([each.offset for each in self._frequencies]).to(x)  # (K, C)
         self._offset = logs if frequencies else torch.zeros_like(logs)
+        self._solve = partial(most_probable, x, labels, num_classes, self._counts, offset=self._offset, rough=True)
         self._exact = is_exact(x, num_classes)
         self._noise = normal((x.shape[1], NUM_DRAWS, num_classes), x, generator)
         self._given = centre
@@ -192,16 +193,7 @@ class Folds:
         if self._given is not None:
             return self._given[:, None].expand(-1, NUM_FOLDS, -1)
         precisions = self._counts.new_full((NUM_FOLDS,), precision)
-        self._start = most_probable(
-            self._x,
-            self._labels,
-            self._num_classes,
-            self._counts,
-            precisions,
-            self._start,
-            offset=self._offset,
-            rough=True,
-        )
+        self._start = self._solve(precisions, self._start)
         return self._start
 
     def _moves(self, fold: int, logits: Tensor, precision: float) -> Tensor:
@@ -247,8 +239,9 @@ class Resamples:
         generator: torch.Generator,
         offset: Float[Tensor, "1 C"],
     ) -> None:
-        self._x, self._labels, self._num_classes, self._offset = x, labels, num_classes, offset
+        self._x, self._labels, self._offset = x, labels, offset
         self._counts = resamples(labels, NUM_HEADS, generator).to(x)
+        self._solve = partial(most_probable, x, labels, num_classes, self._counts, offset=offset, rough=True)
         self._out = held_out(labels, self._counts)
         self.num_held_out = int(self._out.any(dim=1).sum())
         self._start: Tensor | None = None
@@ -256,16 +249,7 @@ class Resamples:
     def evaluate(self, precision: float, temperatures: tuple[float, ...]) -> tuple[Tensor, float]:
         """The NLL of the mean of heads, the same at each temperature, and its error."""
         precisions = self._counts.new_full((NUM_HEADS,), precision)
-        self._start = most_probable(
-            self._x,
-            self._labels,
-            self._num_classes,
-            self._counts,
-            precisions,
-            self._start,
-            offset=self._offset,
-            rough=True,
-        )
+        self._start = self._solve(precisions, self._start)
         rows = self._out.any(dim=1)
         weights = (self._out / self._out.sum(dim=1, keepdim=True))[rows, :, None]
         logits = product(self._x[rows], self._start) + self._offset
