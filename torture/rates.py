@@ -12,7 +12,7 @@ import typer
 from batchbalance.progress import progress
 from batchbalance.project.arm import LEVEL
 from batchbalance.project.audit import ALPHA
-from torture.claims import NOISE, p_of_random, suspected
+from torture.claims import DATA, NOISE, p_of_random, suspected
 
 MOST_TOO_HIGH = 0.1  # by which the expected share of wrong labels among suspects may exceed what is found
 
@@ -48,20 +48,20 @@ def arms(projects: int, seed: int) -> bool:
 
 def suspects(projects: int, seed: int) -> bool:
     """Count suspected labels in projects with and without wrong ones; whether as many are wrong as was said."""
-    totals = {0.0: np.zeros(4), NOISE: np.zeros(4)}
+    totals = {(data, noise): np.zeros(4) for data in DATA for noise in (0.0, NOISE)}
     with progress("simulating projects with suspected labels", projects, True) as bar:
         for number in range(seed, seed + projects):
-            for noise, total in totals.items():
+            for (data, noise), total in totals.items():
                 with tempfile.TemporaryDirectory(prefix="claims-") as folder:
-                    listed = suspected(Path(folder), number, noise)
+                    listed = suspected(Path(folder), number, noise, data)
                 total += (listed[0] > 0, *listed)
             bar.advance()
-    for noise, (listing, found, right, expected) in totals.items():
+    for (data, noise), (listing, found, right, expected) in totals.items():
         typer.echo(
-            f"{100 * noise:g} % wrong labels: {listing:.0f} of {projects:,} projects list suspects, {found:.0f} in "
-            f"all; {right:.0f} of them are wrong, {expected:.0f} were expected."
+            f"{data}, {100 * noise:g} % wrong labels: {listing:.0f} of {projects:,} projects list suspects, "
+            f"{found:.0f} in all; {right:.0f} of them are wrong, {expected:.0f} were expected."
         )
-    _, found, right, expected = totals[NOISE]
+    _, found, right, expected = sum(totals.values())
     return bool(expected - right <= MOST_TOO_HIGH * found)
 
 

@@ -18,7 +18,7 @@ from batchbalance.checks import check_whole
 
 NUM_FOLDS = 5
 LEAST_JUDGED = 20  # labels from which on errors among them are looked for
-EVIDENCE, EVIDENCE_EACH = 2.5, 0.2  # of wrong labels in log-likelihood: at least, and for each that is expected
+NONE_WRONG = 0.9  # probability, before any label is judged, that no label is wrong
 TEMPERATURES = np.geomspace(0.25, 64, 33)  # by which the model's log-probabilities may be too large
 LEAST_PROBABILITY = 1e-12  # that is taken at its word: votes of few members are often 0
 RATES = np.geomspace(0.002, 0.5, 40)  # shares of wrong labels that are tried beside none
@@ -135,29 +135,29 @@ def likely_errors(probs: NDArray[Any], labels: NDArray[Any], judged: NDArray[Any
 
 
 def wrong_probabilities(probs: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.float64]:
-    """(n,) the probability that each label is wrong; all 0 where there is no evidence that any is.
+    """Return the probability (n,) that each label is wrong.
 
     With p the model's probabilities at a temperature, and a share r of labels that is replaced by any other class, the
     likelihood of a label y is (1 − r) p(y) + r (1 − p(y)) / (C − 1), and its second term is the part of wrong labels.
-    Temperature and share are the most likely ones. A model that fits badly looks much the same, but gains little for
-    each label that it takes for wrong. So wrong labels must explain what is seen better than none by a log-likelihood
-    of 2.5, and of 0.2 for each of them; `python -m torture.rates` measures what that leaves.
+    That part is averaged over temperatures and shares by their posterior. Beforehand it is nine to one that no label is
+    wrong, and all temperatures and all other shares of the grid are equally likely. The most likely pair alone would be
+    too sure: a model that fits badly looks much like wrong labels. `python -m torture.rates` measures what is listed.
     """
     logs = np.log(np.maximum(np.asarray(probs, dtype=np.float64), LEAST_PROBABILITY))
     rates = np.concatenate([[0.0], RATES])
-    best, without = (-np.inf, np.zeros(len(labels))), -np.inf  # log-likelihoods with and without wrong labels
+    prior = np.log(np.concatenate([[NONE_WRONG], np.full(len(RATES), (1 - NONE_WRONG) / len(RATES))]))
+    logs_posterior, parts = [], []
     for temperature in TEMPERATURES:
         tempered = np.exp((logs - logs.max(axis=1, keepdims=True)) / temperature)
         tempered /= tempered.sum(axis=1, keepdims=True)
         own = tempered[np.arange(len(labels)), labels]
-        other = (1 - own) / (logs.shape[1] - 1)
-        likelihoods = np.log(np.maximum(np.outer(own, 1 - rates) + np.outer(other, rates), 1e-300)).sum(axis=0)
-        without = max(without, float(likelihoods[0]))
-        if likelihoods.max() > best[0]:
-            rate = rates[likelihoods.argmax()]
-            best = float(likelihoods.max()), other * rate / np.maximum(own * (1 - rate) + other * rate, 1e-300)
-    needed = max(EVIDENCE, EVIDENCE_EACH * float(best[1].sum()))
-    return best[1] if best[0] - without >= needed else np.zeros(len(labels))
+        wrong = np.outer((1 - own) / (logs.shape[1] - 1), rates)  # (n, R)
+        either = np.maximum(np.outer(own, 1 - rates) + wrong, 1e-300)
+        logs_posterior.append(np.log(either).sum(axis=0) + prior)
+        parts.append(wrong / either)
+    posterior = np.exp(np.array(logs_posterior) - np.max(logs_posterior))  # (T, R)
+    averaged: NDArray[np.float64] = np.einsum("tr,tnr->n", posterior / posterior.sum(), np.array(parts))
+    return averaged
 
 
 def row_digests(embeddings: NDArray[Any]) -> list[bytes]:
