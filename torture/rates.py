@@ -61,7 +61,7 @@ def suspects(projects: int, seed: int) -> bool:
             f"{data}, {100 * noise:g} % wrong labels: {listing:.0f} of {projects:,} projects list suspects, "
             f"{found:.0f} in all; {right:.0f} of them are wrong, {expected:.0f} were expected."
         )
-    _, found, right, expected = sum(totals.values())
+    _, found, right, expected = np.sum(list(totals.values()), axis=0)
     return bool(expected - right <= MOST_TOO_HIGH * found)
 
 
