@@ -126,6 +126,12 @@ def test_one_class_says_nothing_yet(folder):
 
 
 @pytest.mark.slow
+def test_seek_sees_what_the_head_predicts(folder):
+    code, out, err = run(folder, "--strategy", "seek")
+    assert (code, "seek chose 5 of 90 points" in out) == (0, True), err
+    assert "seeking the rarest class by the predictions" in err
+
+
 @pytest.mark.parametrize("strategy", ["batch-balance", "bald", "coreset", "random", "cover-balance"])
 def test_every_kind_of_strategy(folder, strategy):
     code, out, err = run(folder, "--strategy", strategy)

@@ -62,7 +62,9 @@ def test_labels_of_one_class_are_followed_by_exploring(tmp_path):
         project.tell(dict.fromkeys(project.open_questions(), "ant"))
         batch = project.ask(6)
         assert set(reasons(project, batch.ids)) == {"explore"}, name
-        assert any("all labels so far are of one class" in note for note in batch.notes)
+        (note,) = [note for note in batch.notes if "all labels so far are of one class" in note]
+        assert ("`batchbalance find`" in note) == (name == "seek")
+        assert "chosen by the default" not in note
     kept = make(tmp_path / "kept", audit=0, strategy="max-herding")
     kept.tell(dict.fromkeys(kept.ask(12).ids, "ant"))
     assert set(reasons(kept, kept.ask(6).ids)) == {"max-herding"}
@@ -73,10 +75,12 @@ def test_seek_is_checked_and_follows_a_new_name(tmp_path):
         make(tmp_path / "a", seek="be")
     with pytest.raises(ValueError, match="`seek` must not be given together with `strategy`"):
         make(tmp_path / "b", seek="bee", strategy="margin")
-    with pytest.raises(ValueError, match="`seek_share` is for `seek`"):
+    with pytest.raises(ValueError, match="`seek_share` must be given together with `seek`"):
         make(tmp_path / "c", seek_share=0.5)
     with pytest.raises(ValueError, match="`seek` must name at least one class"):
         make(tmp_path / "d", seek=[])
+    with pytest.raises(ValueError, match="must not look for all classes"):
+        make(tmp_path / "d", seek=list(CLASSES))
     with pytest.raises(ValueError, match="option `share` of 'seek'"):
         make(tmp_path / "e", seek="bee", seek_share=2)
     with pytest.raises(ValueError, match="strategy 'seek' must name the classes"):

@@ -120,6 +120,9 @@ def test_it_can_be_said_afterwards(tmp_path):
     again = project.tell(truth(names, 400), sample="random")
     assert (again.unchanged, again.measured) == (150, told.set_aside)
     assert project.status().accuracy.total == told.set_aside
+    project.tell(truth(names, 400), sample="chosen")
+    with pytest.raises(ValueError, match="must stay 'chosen'"):
+        project.tell(truth(names, 400), sample="random")
 
 
 def test_chosen_labels_only_train_and_the_accuracy_is_about_the_others(tmp_path):

@@ -98,6 +98,7 @@ def learn(labels: Labels, embeddings: Path | None, strategy: "Strategy | str", s
         seed: for the head.
     """
     from batchbalance.posteriors.pool import InputFile
+    from batchbalance.strategies import Seek
 
     if embeddings is None:
         raise ValueError("--labels needs --embeddings to fit a head on, got none; batchbalance embed makes them")
@@ -113,7 +114,7 @@ def learn(labels: Labels, embeddings: Path | None, strategy: "Strategy | str", s
         known = f"all {len(rows)} labels are {classes[0]!r}" if classes else "no labels yet"
         return Learned(rows, f"head         none: {known}, so there is nothing to distinguish")
     head = fitted_head(labels, InputFile.open(embeddings), seed)
-    predictions = predicted(head, embeddings) if needs_predictions else None
+    predictions = predicted(head, embeddings) if needs_predictions or isinstance(strategy, Seek) else None
     error = head.tuned.error if head.tuned is not None and uses(strategy, "validation_error") else None
     return Learned(rows, _told(labels, head), predictions, error)
 

@@ -162,6 +162,8 @@ def _sample_events(
         raise ValueError(f"`sample` must not be given for items that the project asked, got {sample!r}; leave it out")
     if sample == "chosen":
         return [NewEvent("chosen", row) for row in views], 0, 0
+    if any(view.is_chosen for view in views.values()):
+        raise ValueError("`sample` must stay 'chosen' for items that were told as chosen, got 'random'; leave them out")
     return [NewEvent("sampled", row, {"of": state.sizes[-1]}) for row in aside], 0, len(aside)
 
 

@@ -81,9 +81,14 @@ class Quality:
         if self.majority is not None and self.macro_f1 is not None:
             yield "majority class", f"always {self.majority!r} would reach {self.majority_accuracy}"
         if self.macro_f1 is not None:
-            part = "" if self.num_measured == len(self.classes) else f" over {self.num_measured} classes"
+            part = "" if self.num_measured == len(self.classes) else self._unmeasured()
             about = f"; like all figures of classes, {self.about}" if self.about else ""
             yield "macro F1", f"{self.macro_f1}{part}{about}"
+
+    def _unmeasured(self) -> str:
+        names = [repr(each.name) for each in self.classes if each.f1 is None]
+        told = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        return f" over {self.num_measured} of {len(self.classes)} classes; no label to measure by yet of {told}"
 
     def class_rows(self) -> Iterator[tuple[str, str]]:
         """A row for each class; of many, a summary of their labels and the classes with the lowest F1."""

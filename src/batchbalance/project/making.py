@@ -138,7 +138,10 @@ class Maker:
             if name in seen:
                 raise FileFormatError(f"items must have distinct ids, got {name!r} more than once")
             if self._store.num_items and self._store.has(name):
-                raise ValueError(f"new items must have ids of their own, got {name!r}, which is there already")
+                remedy = "without ids items are numbered from 0, so give new ones a column of other ids"
+                raise ValueError(
+                    f"new items must have ids of their own, got {name!r}, which is there already; {remedy}"
+                )
             seen.add(name)
 
     def _with_audit(self, made: Iterator[NewItem]) -> Iterator[NewItem]:

@@ -24,7 +24,7 @@ AGAIN, DISPUTED, OVERLAP, RETURNED = "again", "disputed", "overlap", "returned" 
 TAKEN = {AUDIT, RANDOM, FOUND, AGAIN, DISPUTED, OVERLAP, RETURNED}  # words that are not the name of a strategy
 ONE_CLASS = "all labels so far are of one class: half of the batch is as unlike them as can be, half is random"
 LEAST_ALIKE = 10  # labels of one class from which on others are probably rare
-FIND = "`batchbalance find` looks for a first one by an example or a text"
+FIND = "`batchbalance find` looks for a first example by a text, or by items like it"
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,10 @@ def strategy_table(strategy: Any, seek: str | Iterable[Any] | None, share: float
     """Return the settings of a strategy that is named, or of looking for classes; None for neither."""
     if seek is None:
         if share is not None:
-            raise ValueError("`seek_share` is for `seek`, got it without; name the classes to look for")
+            raise ValueError("`seek_share` must be given together with `seek`; name the classes to look for")
         return {"name": strategy} if isinstance(strategy, str) else strategy
     if strategy is not None:
-        raise ValueError("`seek` must not be given together with `strategy`; name the strategy 'seek' or leave one")
+        raise ValueError("`seek` must not be given together with `strategy`: it sets it to 'seek'; omit one of them")
     sought = [named_class(each) for each in ([seek] if isinstance(seek, str) else seek)]
     if not sought:
         raise ValueError("`seek` must name at least one class, got none; leave it out to look for no class")
@@ -189,7 +189,10 @@ def strategy_of(table: dict[str, Any], classes: Sequence[str]) -> str | Strategy
             return found
         if not found.classes:
             raise ValueError(f"strategy 'seek' must name the classes to look for, of {', '.join(classes)}; got none")
-        return found.model_copy(update={"classes": tuple(class_position(each, classes) for each in found.classes)})
+        sought = tuple(class_position(each, classes) for each in found.classes)
+        if len(set(sought)) == len(classes):
+            raise ValueError(f"strategy 'seek' must not look for all classes, got {', '.join(classes)}; name rare ones")
+        return found.model_copy(update={"classes": sought})
     if options:
         raise ValueError(f"strategy 'auto' has no options, got {', '.join(options)}; name a strategy")
     return AUTO
@@ -321,7 +324,7 @@ class Planner:
             note = note and f"{note}; {FIND}"
         is_cold = trained is None and (isinstance(strategy, str) or strategy.needs_predictions)
         if is_cold and len(labelled) >= LEAST_ALIKE:
-            return Explore(), f"{note}. {ONE_CLASS}" if note else ONE_CLASS
+            return Explore(), f"{ONE_CLASS}; {FIND}" if note else ONE_CLASS
         return (AUTO if is_cold else strategy), note
 
     def _order(self, reason: str) -> list[int]:

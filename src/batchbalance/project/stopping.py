@@ -118,12 +118,13 @@ def label_change(rounds: Sequence[Round], most: float = MOST_CHANGED) -> Advice:
     changed, total = int((first != last).sum()), len(first)
     high = clopper_pearson(changed, total, 2 * ALPHA).high
     verdict: Verdict = "stop" if high <= most else "go on" if changed > most * total else "cannot tell"
+    rare = " A class rarer than that may still have changed altogether." if verdict == "stop" else ""
     return Advice(
         "label change",
         verdict,
         f"From {before[-1].num_labels} to {rounds[-1].num_labels} labels {changed:,} of {total:,} predicted labels "
         f"changed: of all items at most {100 * high:.1f} % (95 %, for one look), and accuracy by at most as much; "
-        f"{100 * most:g} % or less says that it settled.",
+        f"{100 * most:g} % or less says that it settled.{rare}",
     )
 
 

@@ -5,6 +5,7 @@ import { el, plural, svg } from "./dom.js";
 import { bar } from "./why.js";
 
 const EVERY_MS = 4000;
+const COMPUTING = "This is being computed, which takes some seconds.";
 const HEIGHT = 260;
 const SIDES = { left: 54, right: 12, top: 12, bottom: 34 };
 
@@ -72,7 +73,7 @@ function accuracyCard({ status }) {
   const now = status?.accuracy;
   const warning = status?.model_warning ? [el("p", { className: "warning", textContent: `Warning: ${status.model_warning}.` })] : [];
   if (!now) {
-    const why = status?.unknown?.[0] ?? "It is not known yet: it comes with the first audit labels.";
+    const why = status ? (status.unknown?.[0] ?? "It is not known yet: it comes with the first audit labels.") : COMPUTING;
     return card("Accuracy", "accuracy", el("p", { textContent: why }), ...warning);
   }
   const between = `between ${percent(now.interval.low)} and ${percent(now.interval.high)}, 95 % sure (${now.valid}); ${now.correct} of ${plural(now.total, `${now.source} label`)} right${now.about && `; ${now.about}`}`;
@@ -90,7 +91,9 @@ function accuracyCard({ status }) {
 // What an accuracy means: what one class alone would reach, and how good the model is at all classes alike.
 function beside(quality) {
   if (!quality?.macro_f1) return [];
-  const told = [`Always “${quality.majority}” would reach ${range(quality.majority_accuracy)}.`, `Macro F1, the mean over classes: ${range(quality.macro_f1)}.`];
+  const all = quality.classes.length;
+  const over = quality.num_measured === all ? "classes" : `${quality.num_measured} of ${all} classes (the others have no label to measure by yet)`;
+  const told = [`Always “${quality.majority}” would reach ${range(quality.majority_accuracy)}.`, `Macro F1, the mean over ${over}: ${range(quality.macro_f1)}.`];
   return told.map((textContent) => el("p", { className: "quiet-text", textContent }));
 }
 
@@ -149,7 +152,7 @@ function balanceCard({ classes, status }) {
 
 function adviceCard({ status }) {
   const rules = status?.advice ?? [];
-  if (!rules.length) return card("Stop or go on?", "advice", el("p", { textContent: "Advice comes once a model has been trained." }));
+  if (!rules.length) return card("Stop or go on?", "advice", el("p", { textContent: status ? "Advice comes once a model has been trained." : COMPUTING }));
   const items = rules.map((one) =>
     el(
       "li",
