@@ -1,6 +1,7 @@
 """`batchbalance select --labels`: a head fitted on the labels so far chooses the batch."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -161,6 +162,20 @@ def test_mistakes_in_the_file(folder, rows, message):
     assert (code, out) == (2, "")
     assert message in err
     assert not (folder / "batch.csv").exists()
+
+
+@pytest.mark.parametrize("cell", [["cat"], {"a": 1}])
+def test_a_label_that_is_neither_text_nor_number_is_refused(folder, cell):
+    (folder / "odd.jsonl").write_text(json.dumps({"id": "image-7.png", "label": cell}))
+    code, _, err = run(folder, labels="odd.jsonl")
+    assert (code, f"must have a text or a number as `label` in each row, got {cell!r}" in err) == (2, True)
+
+
+@pytest.mark.parametrize("array", [np.array(1.0), np.zeros(3), np.zeros((2, 3), dtype=complex)])
+def test_embeddings_of_another_shape_or_type_are_refused(folder, array):
+    np.save(folder / "e.npy", array)
+    code, _, err = run(folder)
+    assert (code, f"must hold embeddings (N, D), got {array.dtype} of shape {array.shape}" in err) == (2, True)
 
 
 def test_other_mistakes(folder):

@@ -257,6 +257,7 @@ def test_two_columns_of_texts_are_refused(tmp_path):
     ("name", "content", "message"),
     [
         ("a.jsonl", b'{"text": "a"}\n{"text"', "line 2 must be JSON, got damage"),
+        ("a.jsonl", b"[" * 200_000, "line 1 must be JSON, got damage"),
         ("a.jsonl", b'["a"]\n', "line 1 must be a JSON object, got list"),
         ("a.csv", b"text\n\xff\n", "must be a text file in UTF-8"),
         ("a.csv.gz", gzip.compress(b"text\na\n" * 99)[:-12], "truncated or damaged"),

@@ -9,6 +9,7 @@ from torture import (  # noqa: F401  (they register their campaigns)
     damage,
     exchanges,
     fuzz,
+    inputs,
     kills,
     labels,
     looks,

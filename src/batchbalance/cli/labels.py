@@ -54,7 +54,8 @@ def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
     position = {name: row for row, name in enumerate(names or map(str, range(num_points)))}
     found: dict[int, str] = {}
     for cells in rows:
-        name, label = _text(cells.get("id")), meanings(_text(cells.get("label")).strip())[0]
+        name, label = (_text(path, column, cells.get(column)) for column in ("id", "label"))
+        label = meanings(label.strip())[0]
         written = [each for meaning in meanings(name) for each in (meaning, meaning.strip())]
         row = next((position[each] for each in written if each in position), None)
         if row is None:
@@ -162,7 +163,9 @@ def _told(labels: Labels, head: "BayesianHead") -> str:
     return told if head.tuned.warning is None else f"{told}\nwarning      {head.tuned.warning}"
 
 
-def _text(cell: Any) -> str:
+def _text(path: Path, column: str, cell: Any) -> str:
+    if isinstance(cell, list | dict | bytes):
+        raise FileFormatError(f"{path} must have a text or a number as `{column}` in each row, got {cell!r}")
     return "" if cell is None else str(cell)
 
 

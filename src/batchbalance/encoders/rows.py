@@ -100,7 +100,7 @@ class JsonLines(RowFile):
                     continue
                 try:
                     row = json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise FileFormatError(f"{self.path} line {number} must be JSON, got damage: {error}") from error
                 if not isinstance(row, dict):
                     raise FileFormatError(
@@ -143,7 +143,7 @@ class Parquet(RowFile):
         except ImportError as error:
             raise MissingExtraError("reading a Parquet file", "parquet") from error
         try:
-            with parquet.ParquetFile(self.path) as file:
+            with parquet.ParquetFile(self.path, page_checksum_verification=True) as file:
                 yield file
         except (pyarrow.ArrowException, OSError) as error:
             if isinstance(error, FileNotFoundError):

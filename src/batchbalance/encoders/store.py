@@ -259,9 +259,12 @@ def mapped_embeddings(path: Path) -> np.memmap:
     """Return the embeddings of a ``.npy`` file, memory-mapped; those that `embed` made are read once and checked.
 
     Raises:
-        FileFormatError: if they, or the ids beside them, differ from what ``e.embed.json`` says was written.
+        FileFormatError: if they are not numbers (N, D), or if they, or the ids beside them, differ from what
+            ``e.embed.json`` says was written.
     """
     array, places = mapped_array(path), Places(path, ids_path(path))
+    if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
+        raise FileFormatError(f"{path} must hold embeddings (N, D), got {array.dtype} of shape {array.shape}")
     if not places.record.is_file():
         return array
     remedy = f"embed again with the same command, or delete {places.record.name} if you changed the embeddings yourself"

@@ -163,8 +163,6 @@ def given_vectors(data: Data, folder: Path) -> tuple[np.ndarray, list[str]]:
     """The embeddings that a user gives, and their ids."""
     path = source_path(data, folder)
     vectors = mapped_embeddings(path)
-    if vectors.ndim != 2 or not vectors.size or vectors.dtype.kind not in "fiu":
-        raise FileFormatError(f"{path} must hold embeddings (N, D), got {vectors.dtype} of shape {vectors.shape}")
     beside = ids_path(path) if data.ids is None else folder / data.ids
     if not beside.is_file():
         if data.ids is not None:
