@@ -232,13 +232,13 @@ def test_the_last_layer_of_a_transformer(tr, name, tmp_path):
     torch.testing.assert_close(posterior.most_probable.predict(tokens).log_probs()[:, 0], expected, rtol=0, atol=1e-4)
     predicted = posterior.predict(tokens)
     layer = model.score if name == "gpt2" else model.classifier
-    weights = posterior._found.draws / posterior._scale
+    weights, biases = posterior._found.draws[:-1] / posterior._scale, posterior._found.draws[-1]
     for draw in range(5):
         with torch.no_grad():
             changed = copy.deepcopy(model)
             last = changed.score if name == "gpt2" else changed.classifier
-            last.weight.copy_(weights[:-1, draw].T)
-            logits = changed(**tokens).logits + weights[-1, draw] - (0 if layer.bias is None else layer.bias)
+            last.weight.copy_(weights[:, draw].T)
+            logits = changed(**tokens).logits + biases[draw] - (0 if layer.bias is None else layer.bias)
         torch.testing.assert_close(predicted.log_probs()[:, draw], logits.log_softmax(dim=1), rtol=0, atol=1e-4)
     posterior.save(tmp_path)
     again = type(posterior).load(tmp_path, built(tr, name))

@@ -50,8 +50,13 @@ def distances(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Floa
 
 
 def directions(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Float[Tensor, "n D"]:
-    """Rows centred and scaled to unit length, the space of a linear head; a row at the centre stays there."""
-    return torch.nn.functional.normalize(points - centre, dim=1)
+    """Return rows centred and scaled to unit length, the space of a linear head; a row at the centre stays there.
+
+    Rows are first divided by their largest number, whose square may not be a number of this type.
+    """
+    centred = points - centre
+    largest = centred.abs().amax(dim=1, keepdim=True)
+    return torch.nn.functional.normalize(centred / torch.where(largest > 0, largest, 1.0), dim=1)
 
 
 def squared_norms(points: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:

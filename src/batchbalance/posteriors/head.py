@@ -22,6 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from batchbalance.batches.distances import directions
 from batchbalance.checks import as_tensor, check_real, check_whole, compute_dtype, unmasked
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.networks import tabular_mlp
@@ -155,7 +156,7 @@ class BayesianHead(Posterior):
         if self._options["method"] == "dropout":
             return self._fit_mlp(x, codes, num_classes, validation, pool[-1])
         mean = mean_of(pool)
-        rows = unit_rows(x, mean)
+        rows = directions(x, mean)
         options = self._options
         wanted = {"seed": options["seed"], "precision": options["prior_precision"], "bias": options["bias"]}
         regressions = NUM_FOLDS if options["method"] == "laplace" else options["num_draws"]
@@ -306,7 +307,7 @@ class BayesianHead(Posterior):
                 f"got {tuple(batch.shape)} {batch.dtype}"
             )
         batch = batch.to(mean)
-        return unit_rows(batch, mean) if self._mlp is None else (batch - mean) / self._tensors["std"]
+        return directions(batch, mean) if self._mlp is None else (batch - mean) / self._tensors["std"]
 
     def _check_fitted(self) -> None:
         if not self._tensors:
@@ -379,13 +380,6 @@ def as_embeddings(name: str, given: Any, like: Tensor | None = None) -> Tensor:
     if tensor.ndim != 2 or (like is not None and tensor.shape[1] != like.shape[1]):
         raise ValueError(f"`{name}` must be (N, {wanted}) floats, got {tuple(tensor.shape)} {tensor.dtype}")
     return tensor
-
-
-def unit_rows(x: Tensor, mean: Tensor) -> Tensor:
-    """Return rows centred and scaled to unit length, whatever the size of their numbers; a row at the centre stays."""
-    centred = x - mean
-    largest = centred.abs().amax(dim=1, keepdim=True)
-    return torch.nn.functional.normalize(centred / torch.where(largest > 0, largest, 1.0), dim=1)
 
 
 def mean_of(parts: Sequence[Tensor]) -> Tensor:
