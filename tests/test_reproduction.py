@@ -132,6 +132,15 @@ def test_the_page_tells_what_is_there(tmp_path):
     outcome, verdict = page.finding(claim, rows, tmp_path)
     assert "`random` − `batch-bald` over the curve: +0.200 [+0.200, +0.200], 4 trials" in outcome
     assert verdict == CONFIRMED
+    claim = {"row": "dry-bean", "reading": "clustering_rounds"}
+    for num in (2, 4):
+        run = made_run(tmp_path / str(num) / "dry-bean", "cluster-balance", seeds=range(num), counts=(14, 24))
+        for records in run.trials.values():
+            for each in records:
+                each["clustering_rounds"] = 2
+        write_run(run)
+    assert page.finding(claim, rows, tmp_path / "4")[1] == CONFIRMED
+    assert page.finding(claim, rows, tmp_path / "2")[1] == NOT_CONFIRMED  # too few trials
     text = page.page(CLAIMS, rows, tmp_path, dict.fromkeys(rows, (0, 0.25)))
     assert text.count("\n| Figure") + text.count("\n| Table") > 30
     assert "| `dry-bean` |" in text

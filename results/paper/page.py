@@ -8,7 +8,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from readings import OF_NUMBERS, OF_TRIALS, Expectation, Finding, Trials, counted, joined
+from readings import (
+    CONFIRMED,
+    FEWEST,
+    NOT_CONFIRMED,
+    OF_NUMBERS,
+    OF_TRIALS,
+    Expectation,
+    Finding,
+    Trials,
+    joined,
+)
 
 from batchbalance.lab.records import read_runs
 
@@ -120,18 +130,15 @@ def _of_trials(claim: dict[str, Any], runs_dir: Path) -> Finding | None:
         trials = {f"{name}: {label}": seeds for name, runs in parts.items() for label, seeds in runs.items()}
     reading: Callable[[Trials], Finding | None] | None = OF_TRIALS.get(claim.get("reading", ""))
     if reading is not None:
-        return reading(trials)
-    found = [Expectation(**each).finding(trials) for each in claim["expect"]]
-    known = [each for each in found if each is not None]
+        found = reading(trials)
+        too_few = max(map(len, trials.values()), default=0) < FEWEST
+        return (found[0], NOT_CONFIRMED) if found and too_few else found
+    findings = [Expectation(**each).finding(trials) for each in claim["expect"]]
+    known = [each for each in findings if each is not None]
     if not known:
-        complete = sum(len(seeds) for seeds in trials.values())
-        return (
-            (f"begun: {counted(complete)} of one strategy or more, none to compare yet", f"{NOT_RUN}: time")
-            if complete
-            else None
-        )
+        return ("begun, no pair of trials to compare yet", f"{NOT_RUN}: time") if trials else None
     outcome, verdict = joined(known)
-    return outcome, verdict if len(known) == len(found) else "not confirmed" if verdict == "confirmed" else verdict
+    return outcome, NOT_CONFIRMED if len(known) < len(findings) and verdict == CONFIRMED else verdict
 
 
 def trials_of(folder: Path) -> Trials:
