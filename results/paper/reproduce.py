@@ -189,6 +189,8 @@ def page(runs_dir: RunsDir = RUNS) -> None:
     with reported_errors():
         unpack_kept(runs_dir)
         known = rows()
+        for row in known.values():
+            row.unpack_earlier(runs_dir)
         spent = {}
         for name in names_in_order():
             complete = sum(known[name].is_complete(seed, runs_dir) for seed in range(known[name].trials))
