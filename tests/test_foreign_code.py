@@ -123,6 +123,10 @@ def test_a_start_is_safe_and_leaves_the_environment_as_it_was(monkeypatch):
     with safe_path():
         assert (os.environ["PYTHONSAFEPATH"], os.environ["PYTHONPATH"]) == ("1", "/a")
     assert dict(os.environ) == before
+    monkeypatch.delenv("PYTHONPATH")
+    with safe_path():
+        assert "PYTHONPATH" not in os.environ
+    assert "PYTHONSAFEPATH" not in os.environ
 
 
 @pytest.mark.parametrize("path", [*ROOT.glob("src/**/*.py"), *ROOT.glob("[bdt][eo][nrc]*/*.py")], ids=lambda p: p.stem)

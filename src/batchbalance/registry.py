@@ -146,7 +146,7 @@ def safe_path() -> Iterator[None]:
     finally:
         for name, value in had.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 
