@@ -11,7 +11,7 @@ import pytest
 
 from batchbalance import STRATEGIES, Predictions, Strategy, UnknownNameError, select
 from batchbalance.lab.config import read_comparison
-from batchbalance.registry import Registry, check_paths, imported
+from batchbalance.registry import Registry, check_paths, import_modules, imported, imported_modules
 from batchbalance.strategies import strategy_named
 from conftest import random_probs
 
@@ -191,3 +191,8 @@ def test_own_parts_may_be_imported_when_they_are_asked_for():
 
 def test_names_without_paths_pass():
     check_paths({"random": "strategy"}, "a file")
+
+
+def test_a_process_may_miss_modules_that_it_is_not_sent():
+    import_modules(["a_module_of_another_folder"])
+    assert "a_module_of_another_folder" not in imported_modules()

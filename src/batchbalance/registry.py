@@ -11,7 +11,7 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -129,9 +129,14 @@ def imported_modules() -> tuple[str, ...]:
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import in this process what `imported_modules` named in the one that started it."""
+    """Import in this process what `imported_modules` named in the one that started it.
+
+    One that is not found here may be of no use here: the process may have imported it in another folder, long ago. If
+    an object needs it, its arrival says so.
+    """
     for name in names:
-        _imported_module(name)
+        with suppress(ImportError):
+            _imported_module(name)
 
 
 @contextmanager
