@@ -152,3 +152,9 @@ def test_the_bias_is_the_frequencies_and_a_constant_feature_of_its_size():
             assert float(logits[n, 1, c]) == pytest.approx(value, abs=1e-10)
     chosen = bootstrap_draws(x, y, 3, 2, seed=1, precision=0.7).tuned
     assert chosen.bias == pytest.approx(skew**2)
+
+
+def test_a_refit_to_the_same_rows_is_the_same():
+    x, y = data(9)
+    found = bootstrap_draws(x, y, 3, 2, seed=1)
+    torch.testing.assert_close(refitted(x, y, 3, found.tuned), found.best, rtol=0, atol=1e-7)
