@@ -85,7 +85,7 @@ LABEL_STUDIO_DATA ?= .labelstudio
 	.venv-labelstudio/bin/python -m pip install --quiet --disable-pip-version-check label-studio==1.23.2
 
 test-labelstudio: install $(LABEL_STUDIO)
-	PYTHONPATH=src:.:tests $(BIN)/python tests/labelstudio_server.py --label-studio $(LABEL_STUDIO) --data $(LABEL_STUDIO_DATA) $(OPTIONS)
+	PYTHONPATH=src:.:tests/support $(BIN)/python tests/support/labelstudio_server.py --label-studio $(LABEL_STUDIO) --data $(LABEL_STUDIO_DATA) $(OPTIONS)
 
 clean:
 	rm -rf .venv .venv-bench .venv-labelstudio .mypy_cache .pytest_cache .ruff_cache .cache site

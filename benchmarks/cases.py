@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from batchbalance import scores
+from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, balance_scores
 from batchbalance.balance.clustering import balance_clustering
 from batchbalance.balance.edges import connect
@@ -22,9 +23,8 @@ from batchbalance.balance.greedy import GreedyOptions, greedy
 from batchbalance.batches import badge, cluster_margin, k_center
 from batchbalance.batches.batch_bald import batch_bald
 from batchbalance.predictions import Predictions
-from batchbalance.ranking import power_sample
 from batchbalance.scores import bald, epig
-from batchbalance.seeds import generator
+from batchbalance.scores.ranking import power_sample
 from batchbalance.selection import select
 from batchbalance.strategies import ClusterBalance
 from benchmarks import plain

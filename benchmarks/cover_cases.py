@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.batches import badge, k_center
 from batchbalance.batches.targets import squared_length
-from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors import MCDropout
-from batchbalance.seeds import generator
+from batchbalance.posteriors.training.fitting import Recipe, fit, fresh_model
+from batchbalance.posteriors.training.networks import tabular_mlp
 from batchbalance.selection import select
 from batchbalance.strategies import MaxHerding
-from batchbalance.training import Recipe, fit, fresh_model
 from benchmarks import plain
 from benchmarks.cases import THRESHOLD, Case, Size
 from benchmarks.inputs import random_embeddings, random_pool, random_probs

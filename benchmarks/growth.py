@@ -13,9 +13,9 @@ from batchbalance.balance.closed_form import BalanceModel, BalanceObjective
 from batchbalance.balance.edges import connect
 from batchbalance.balance.greedy import GreedyOptions, greedy
 from batchbalance.errors import MissingExtraError
-from batchbalance.files import replacing
-from batchbalance.machine import free_memory
-from batchbalance.memory import FREE_SHARE
+from batchbalance.selection.budget import FREE_SHARE
+from batchbalance.system.files import replacing
+from batchbalance.system.memory import free_memory
 from benchmarks.inputs import random_pool
 from benchmarks.measure import Side, take_turns
 

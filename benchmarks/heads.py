@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from batchbalance.cli.app import out, reported_errors
-from batchbalance.files import mapped_array
 from batchbalance.lab.metrics import calibration_error, nll
-from batchbalance.memory import peak_memory, reset_peak_memory
 from batchbalance.posteriors import BayesianHead
+from batchbalance.system.files import mapped_array
+from batchbalance.system.memory import peak_memory, reset_peak_memory
 
 Array = NDArray[Any]
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.predictions import Predictions, stored_predictions
-from batchbalance.seeds import generator
 
 BLOCK_NUMBERS = 2**22
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchbalance.memory import peak_memory, reset_peak_memory
+from batchbalance.system.memory import peak_memory, reset_peak_memory
 
 SIDE_SECONDS = 20.0  # a side that has taken this long is not run again
 CHILD_SECONDS = 3600.0

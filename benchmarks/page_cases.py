@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from batchbalance.page.app import Page
-from batchbalance.page.desk import Choosing
-from batchbalance.page.project_desk import ProjectDesk
 from batchbalance.project import Project
+from batchbalance.project.page.app import Page
+from batchbalance.project.page.desk import Choosing
+from batchbalance.project.page.project_desk import ProjectDesk
 from benchmarks.cases import Case, Size
 from benchmarks.measure import Side
 

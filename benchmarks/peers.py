@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective
 from batchbalance.balance.edges import connect
 from batchbalance.balance.greedy import GreedyOptions, greedy
 from batchbalance.batches.batch_bald import batch_bald
 from batchbalance.posteriors import MCDropout
-from batchbalance.seeds import generator
 from benchmarks.cases import THRESHOLD, Size
 from benchmarks.inputs import random_images, random_pool
 from benchmarks.measure import ChildError, Side, call_child

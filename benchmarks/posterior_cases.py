@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from batchbalance.networks import mnist_cnn, resnet18, tabular_mlp
+from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.posteriors import MCDropout
-from batchbalance.seeds import derived_seed, generator
-from batchbalance.training import Recipe, fit
+from batchbalance.posteriors.training import Recipe, fit
+from batchbalance.posteriors.training.networks import mnist_cnn, resnet18, tabular_mlp
 from benchmarks import plain
 from benchmarks.cases import Case, Size
 from benchmarks.inputs import random_images

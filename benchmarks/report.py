@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from batchbalance.files import replacing
+from batchbalance.system.files import replacing
 from benchmarks.growth import Growth
 
 SCHEMA = 1

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from batchbalance.checks import check_whole
+from batchbalance.arguments.checks import check_whole
 from batchbalance.errors import UnknownNameError
-from batchbalance.progress import Bar, progress
+from batchbalance.system.progress import Bar, progress
 from benchmarks.cases import CASES, Case, Size
 from benchmarks.cover_cases import COVER_CASES
 from benchmarks.growth import FULL, QUICK, Growth, measure_growth

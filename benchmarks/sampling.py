@@ -10,9 +10,9 @@ import torch
 import typer
 from torch import Tensor
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.batches.cover import CoverProblem, cover, cover_value
 from batchbalance.batches.targets import Targets, squared_length
-from batchbalance.seeds import generator
 from batchbalance.selection import select
 from batchbalance.strategies import MaxHerding
 

@@ -17,14 +17,14 @@ import typer
 from numpy.typing import NDArray
 
 from batchbalance.cli.app import out, reported_errors
-from batchbalance.files import replacing
-from batchbalance.progress import progress
 from batchbalance.project import stopping
 from batchbalance.project.accuracy import looks_of
 from batchbalance.project.audit import audit_order
 from batchbalance.project.project import Project
 from batchbalance.project.rounds import read_rounds
 from batchbalance.project.stopping import Round
+from batchbalance.system.files import replacing
+from batchbalance.system.progress import progress
 
 Array = NDArray[Any]
 

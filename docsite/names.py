@@ -20,7 +20,7 @@ GROUPS: list[tuple[str, str, list[str] | None]] = [
     ("Strategies", PACKAGE, ["STRATEGIES", "Strategy", *STRATEGY_NAMES]),
     ("Strategies of your own", "batchbalance.strategies", ["Problem", "Choice", "auto_strategy", "strategy_named"]),
     ("Posteriors", "batchbalance.posteriors", None),
-    ("Training", "batchbalance.training", ["Recipe", "fit", "Fit", "Kept"]),
+    ("Training", "batchbalance.posteriors.training", ["Recipe", "fit", "Fit", "Kept"]),
     ("Encoders", "batchbalance.encoders", None),
     ("Scores", "batchbalance.scores", None),
     (
@@ -30,7 +30,7 @@ GROUPS: list[tuple[str, str, list[str] | None]] = [
          "information", "HypothesisTable"],
     ),
     ("Ray", "batchbalance.cluster", ["RayExecutor"]),
-    ("Other labelling tools", "batchbalance.bridge", None),
+    ("Other labelling tools", "batchbalance.project.bridge", None),
     ("Data of comparisons", "batchbalance.lab.data", None),
     ("Records of runs", "batchbalance.lab.records", ["read_runs"]),
     ("Reports", "batchbalance.lab.report", None),

@@ -13,11 +13,11 @@ from pydantic_core import PydanticUndefined
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.lab.config import Comparison, DataSettings
 from batchbalance.lab.data import SplitSizes
-from batchbalance.networks import NETWORKS, network_options
 from batchbalance.posteriors import POSTERIORS, Schedule
+from batchbalance.posteriors.training.fitting import Recipe
+from batchbalance.posteriors.training.networks import NETWORKS, network_options
 from batchbalance.project import settings as project
 from batchbalance.strategies import STRATEGIES
-from batchbalance.training import Recipe
 from docsite.tables import NOTE, code, paragraph, plain, sentence, table
 
 NAMES = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "table", list: "list"}

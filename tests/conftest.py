@@ -75,7 +75,7 @@ def random_weights(num_draws, seed=0):
 def quick_labels(request, monkeypatch):
     """Do not wait for the disk at each label: that is for crashes of the machine, which no test can make."""
     if "durable" not in request.fixturenames:
-        monkeypatch.setattr("batchbalance.labels.log.SYNCHRONOUS", "OFF")
+        monkeypatch.setattr("batchbalance.learner.labels.log.SYNCHRONOUS", "OFF")
 
 
 @pytest.fixture

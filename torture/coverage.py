@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from batchbalance.progress import progress
 from batchbalance.project.audit import ALPHA
+from batchbalance.system.progress import progress
 from torture.looks import Seen, missed, simulated
 
 

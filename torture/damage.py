@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from batchbalance import FileFormatError, Learner, Predictions
-from batchbalance.journal import Journal, read_journal
 from batchbalance.lab.records import open_trial, read_runs
 from batchbalance.posteriors import CommitteeOptions, MCDropout, load_posterior
+from batchbalance.system.journal import Journal, read_journal
 from torture.campaign import Finding, campaign
 
 REFUSALS = (FileFormatError, ValueError, FileNotFoundError)

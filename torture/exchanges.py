@@ -11,14 +11,14 @@ from random import Random
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from batchbalance.bridge import Link, link, pull, push
-from batchbalance.bridge.client import Server
 from batchbalance.errors import sentence
-from batchbalance.page.app import Page, make_app
-from batchbalance.page.desk import Choosing
-from batchbalance.page.guard import Guard, Sessions
-from batchbalance.page.project_desk import ProjectDesk
 from batchbalance.project import Project
+from batchbalance.project.bridge import Link, link, pull, push
+from batchbalance.project.bridge.client import Server
+from batchbalance.project.page.app import Page, make_app
+from batchbalance.project.page.desk import Choosing
+from batchbalance.project.page.guard import Guard, Sessions
+from batchbalance.project.page.project_desk import ProjectDesk
 from torture.campaign import Finding, campaign
 from torture.fuzz import mutated
 from torture.projects import begin

@@ -12,11 +12,11 @@ from random import Random
 import numpy as np
 from typer.testing import CliRunner
 
-from batchbalance.bridge import write_export
-from batchbalance.bridge.files import FORMATS
 from batchbalance.cli import app
-from batchbalance.files import write_sealed
 from batchbalance.project import Project
+from batchbalance.project.bridge import write_export
+from batchbalance.project.bridge.files import FORMATS
+from batchbalance.system.files import write_sealed
 from torture.campaign import Finding, campaign
 from torture.damage import pool
 from torture.kills import CONFIG

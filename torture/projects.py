@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from batchbalance.errors import FileFormatError
-from batchbalance.labels import EventLog
+from batchbalance.learner.labels import EventLog
 from batchbalance.project import Project
 from torture.campaign import Finding, campaign
 

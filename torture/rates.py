@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 import numpy as np
 import typer
 
-from batchbalance.progress import progress
 from batchbalance.project.arm import LEVEL
 from batchbalance.project.audit import ALPHA
+from batchbalance.system.progress import progress
 from torture.claims import DATA, NOISE, p_of_random, suspected
 
 MOST_TOO_HIGH = 0.1  # by which the expected share of wrong labels among suspects may exceed what is found

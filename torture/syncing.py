@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from batchbalance.bridge import link
-from batchbalance.bridge.client import Server
 from batchbalance.cli import app
 from batchbalance.project import Project
+from batchbalance.project.bridge import link
+from batchbalance.project.bridge.client import Server
 from torture.campaign import Finding, campaign
 from torture.exchanges import Nonsense
 from torture.projects import child

@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 
 from batchbalance import Predictions
+from batchbalance.arguments.seeds import generator
 from batchbalance.lab.paper.experiments import experiment
 from batchbalance.lab.paper.trained import Setup
 from batchbalance.lab.strategies import ReleasedBatchBald
-from batchbalance.seeds import generator
 from batchbalance.strategies import BatchBald, Problem
 
 NUM_IMAGES, COPIES, BATCH, SEEDS = 200, 3, 10, 4

@@ -26,13 +26,13 @@ from page import page as written
 from rich.text import Text
 
 from batchbalance.cli.app import out, reported_errors
-from batchbalance.journal import read_journal
 from batchbalance.lab.config import Comparison, read_comparison
 from batchbalance.lab.paper.analyses import analyse
 from batchbalance.lab.paper.experiments import experiment
 from batchbalance.lab.processes import News, Task, run_task
 from batchbalance.lab.records import settled, trial_path
 from batchbalance.lab.trial import Goal, LastPrepared
+from batchbalance.system.journal import read_journal
 
 OWN = Path(__file__).parent
 RUNS = Path("results/runs/paper")

@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.lab.data import load
 from batchbalance.lab.metrics import test_metrics
-from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors import MCDropout
 from batchbalance.posteriors.kinds import folds
+from batchbalance.posteriors.training.fitting import Fit, Recipe, fit, network_accuracy
+from batchbalance.posteriors.training.networks import tabular_mlp
 from batchbalance.predictions import Predictions
-from batchbalance.seeds import generator
-from batchbalance.training import Fit, Recipe, fit, network_accuracy
 
 CELLS = Path(__file__).with_name("cells.jsonl")
 COUNTS = (20, 50, 100, 200, 500)

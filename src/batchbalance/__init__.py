@@ -141,7 +141,7 @@ _HOMES = {  # where a name is from; those of __all__ that are not here are strat
     "selection": ["Selection", "select"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("balance", "batches", "errors", "predictions", "ranking", "scores", "seeds", "selection", "strategies")
+_MODULES = ("balance", "batches", "errors", "predictions", "scores", "selection", "strategies")
 
 
 def __getattr__(name: str) -> Any:

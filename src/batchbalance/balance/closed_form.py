@@ -20,11 +20,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance import threads
+from batchbalance.arguments.checks import Indices, check_indices
 from batchbalance.balance.edges import Edges
-from batchbalance.checks import Indices, check_indices
 from batchbalance.predictions import Predictions, spans_of
-from batchbalance.progress import Bar
+from batchbalance.system import threads
+from batchbalance.system.progress import Bar
 
 DENSE_EDGES_PER_DRAW = 4  # above this many edges for each draw, single scores go through an (S, S) matrix
 CHUNK_BYTES = 2**21  # terms computed at a time: they stay in the cache

@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from batchbalance.checks import check_unit, check_whole
+from batchbalance.arguments.checks import check_unit, check_whole
+from batchbalance.arguments.sections import Section, Whole
+from batchbalance.arguments.seeds import generator
 from batchbalance.predictions import CHUNK_NUMBERS, Draws, Predictions, spans_of
-from batchbalance.sections import Section, Whole
-from batchbalance.seeds import generator
 
 Pairs = Literal["disjoint", "all"] | int
 Design = Literal["disjoint", "random", "all", "partition"]

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance.arguments.checks import Indices, check_indices
+from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, balance_path, null_path
 from batchbalance.balance.edges import Edges
-from batchbalance.checks import Indices, check_indices
 from batchbalance.predictions import Predictions
-from batchbalance.seeds import generator
 
 NUM_RANDOM_BATCHES = 20
 SETTLED_SHARE = 1 - 1e-6  # a batch that is worth this much of what can be had needs no closer bound

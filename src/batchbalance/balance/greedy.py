@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance.arguments.seeds import generator, gumbel
 from batchbalance.balance.closed_form import BalanceModel, Survival
-from batchbalance.bounds import LazyBounds
 from batchbalance.predictions import Predictions
-from batchbalance.progress import Bar
-from batchbalance.progress import progress as shown_progress
-from batchbalance.ranking import power_sample, quantised, weighed
-from batchbalance.seeds import generator, gumbel
+from batchbalance.scores.bounds import LazyBounds
+from batchbalance.scores.ranking import power_sample, quantised, weighed
+from batchbalance.system.progress import Bar
+from batchbalance.system.progress import progress as shown_progress
 
 Continuation = Literal["tail", "power", "random"]
 CONTINUATIONS: tuple[str, ...] = get_args(Continuation)

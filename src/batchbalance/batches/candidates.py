@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from batchbalance.checks import check_indices
+from batchbalance.arguments.checks import check_indices
 
 
 def check_candidates(candidates: Tensor | None, num_points: int, batch_size: int) -> Int[Tensor, " n"]:

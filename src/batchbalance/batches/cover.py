@@ -20,15 +20,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance import threads
+from batchbalance.arguments.seeds import generator
 from batchbalance.balance.greedy import Offer
 from batchbalance.batches.distances import BLOCK_NUMBERS
 from batchbalance.batches.targets import Kernel, Targets
-from batchbalance.bounds import LazyBounds
 from batchbalance.predictions import spans_of
-from batchbalance.progress import Bar, progress
-from batchbalance.ranking import quantised
-from batchbalance.seeds import generator
+from batchbalance.scores.bounds import LazyBounds
+from batchbalance.scores.ranking import quantised
+from batchbalance.system import threads
+from batchbalance.system.progress import Bar, progress
 
 Rows = Callable[[Int[Tensor, " p"]], Float[Tensor, "p D"]]  # embeddings of some points, by their place in the pool
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from batchbalance.checks import compute_dtype
+from batchbalance.arguments.checks import compute_dtype
 
 BLOCK_NUMBERS = 2**22
 USUAL_EXPONENT = 30  # embeddings of sizes from 1e-9 to 1e9 are taken as they are

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance import threads
 from batchbalance.batches.distances import BLOCK_NUMBERS, nearest_distances
 from batchbalance.predictions import spans_of
+from batchbalance.system import threads
 
 Kernel = Literal["gaussian", "ball"]
 

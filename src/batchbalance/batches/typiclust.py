@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance.arguments.seeds import derived_seed
 from batchbalance.batches.candidates import check_candidates
 from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, usual_scale
 from batchbalance.predictions import spans_of
-from batchbalance.ranking import quantised
-from batchbalance.seeds import derived_seed
+from batchbalance.scores.ranking import quantised
 
 MAX_CLUSTERS = 500  # as in the paper: more are hardly better, and cost more
 MANY_POINTS = 20_000  # from here on k-means looks at parts of the points at a time

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from batchbalance.cli.app import app, complain, imports_done, out, reported_errors
-from batchbalance.ids import ids_path
+from batchbalance.system.ids import ids_path
 
 if TYPE_CHECKING:
     from batchbalance.encoders import Embeddings

@@ -31,7 +31,7 @@ def label_command(
 ) -> None:
     """Label a project in the browser, one key for each item. Ctrl-C ends it; every answer is saved at once."""
     with reported_errors(label_command):
-        from batchbalance.page.serving import Serving, checked_people, serve
+        from batchbalance.project.page.serving import Serving, checked_people, serve
 
         for file in (certfile, keyfile):
             if file is not None and not file.is_file():

@@ -44,8 +44,8 @@ def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
         num_points: N.
     """
     from batchbalance.encoders.rows import open_rows
-    from batchbalance.labels.names import is_blank
-    from batchbalance.spreadsheets import meanings
+    from batchbalance.learner.labels.names import is_blank
+    from batchbalance.system.spreadsheets import meanings
 
     rows = open_rows(path)
     missing = next((column for column in ("id", "label") if column not in rows.columns), None)
@@ -131,9 +131,9 @@ def fitted_head(labels: Labels, points: "InputFile", seed: int) -> "BayesianHead
 
 def predicted(head: "BayesianHead", path: Path) -> "Predictions":
     """What a head predicts for the embeddings in a file: held in memory, or made where it is read if that is large."""
-    from batchbalance.files import mapped_array
-    from batchbalance.machine import free_memory
     from batchbalance.posteriors import predicted_pool
+    from batchbalance.system.files import mapped_array
+    from batchbalance.system.memory import free_memory
 
     pool = predicted_pool(lambda: head, [path])
     if 4 * math.prod(pool.shape) > STORED_SHARE * free_memory():

@@ -14,9 +14,9 @@ from batchbalance.cli.app import app, complain, reported_errors
 from batchbalance.cli.project import Folder, Imports, opened, say, tell_notes
 
 if TYPE_CHECKING:
-    from batchbalance.bridge import Link
-    from batchbalance.bridge.client import Server
     from batchbalance.project import Project
+    from batchbalance.project.bridge import Link
+    from batchbalance.project.bridge.client import Server
 
 TOKEN = "LABEL_STUDIO_API_KEY"  # as Label Studio's own tools name it
 UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -43,8 +43,8 @@ def link_command(
 ) -> None:
     """Link a project to one in Label Studio; its labelling config is checked, or made from the classes."""
     with reported_errors(link_command):
-        from batchbalance.bridge import link
-        from batchbalance.bridge.client import Server
+        from batchbalance.project.bridge import link
+        from batchbalance.project.bridge.client import Server
 
         project = opened(folder)
         made, notes = link(project, Server(url, token()), project_number)
@@ -65,7 +65,7 @@ def push_command(
 ) -> None:
     """Send the next batch to Label Studio, to be labelled in its order. Pushing twice creates no task twice."""
     with reported_errors(push_command):
-        from batchbalance.bridge import push
+        from batchbalance.project.bridge import push
 
         project, link, server = linked(folder, allow_imports=allow_imports)
         with interruptible():
@@ -79,7 +79,7 @@ def push_command(
 def pull_command(folder: Folder) -> None:
     """Take in what was labelled, corrected and skipped in Label Studio, by whom, and in how much time."""
     with reported_errors(pull_command):
-        from batchbalance.bridge import pull
+        from batchbalance.project.bridge import pull
 
         project, link, server = linked(folder)
         with interruptible():
@@ -100,7 +100,7 @@ def sync_command(
 ) -> None:
     """Keep pulling, and push the next batch whenever one is done. Ctrl-C stops; nothing is lost."""
     with reported_errors(sync_command):
-        from batchbalance.bridge import sync
+        from batchbalance.project.bridge import sync
 
         seconds = as_seconds(every)
         project, link, server = linked(folder, allow_imports=allow_imports)
@@ -122,13 +122,13 @@ def serve_command(
 ) -> None:
     """Run as an ML backend for Label Studio until Ctrl-C. For most teams, sync is simpler."""
     with reported_errors(serve_command):
-        from batchbalance.bridge.backend import Backend, backend_app
         from batchbalance.errors import MissingExtraError
-        from batchbalance.page.serving import Serving, bound_socket, own_names
+        from batchbalance.project.bridge.backend import Backend, backend_app
+        from batchbalance.project.page.serving import Serving, bound_socket, own_names
 
         try:
-            from batchbalance.page.connections import run_server
-            from batchbalance.page.guard import backend_token, kept_secret
+            from batchbalance.project.page.connections import run_server
+            from batchbalance.project.page.guard import backend_token, kept_secret
         except ImportError as error:
             raise MissingExtraError("an ML backend for Label Studio", "label") from error
         project, link, server = linked(folder, allow_imports=allow_imports)
@@ -173,8 +173,8 @@ def token() -> str:
 
 def linked(folder: Path, *, allow_imports: bool = False) -> tuple["Project", "Link", "Server"]:
     """A project, its link, and the server."""
-    from batchbalance.bridge import Link
-    from batchbalance.bridge.client import Server
+    from batchbalance.project.bridge import Link
+    from batchbalance.project.bridge.client import Server
 
     project = opened(folder, allow_imports=allow_imports)
     link = Link.of(project)

@@ -257,7 +257,7 @@ def tell_command(
 ) -> None:
     """Take in labels: batch.csv, filled in wholly or in part, or a file of another tool."""
     with reported_errors(tell_command):
-        from batchbalance.bridge import tell_file
+        from batchbalance.project.bridge import tell_file
 
         project = opened(folder, allow_imports=allow_imports)
         told = tell_file(project, answers, annotator, id_column=id_column, label_column=label_column, sample=sample)
@@ -292,8 +292,8 @@ def status_command(
             say(f"{folder}: {len(project.events()):,} events and the embeddings match their hashes")
             say("SQLite finds no damage")
             return
-        from batchbalance.files import replacing
         from batchbalance.project.pages import status_page
+        from batchbalance.system.files import replacing
 
         status = project.status()
         page = folder / "status.html"
@@ -340,7 +340,7 @@ def export_command(
 ) -> None:
     """Write the labels to a CSV file, or items and labels to a file for another labelling tool."""
     with reported_errors(export_command):
-        from batchbalance.bridge import write_export
+        from batchbalance.project.bridge import write_export
 
         if output is None and suspects is None:
             raise ValueError("one of --output and --suspects must be given, got neither; name the file to write")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from batchbalance import progress
 from batchbalance.cli.app import Ray, RayCommand, app, complain, imports_done, out, reported_errors
-from batchbalance.journal import read_journal
+from batchbalance.system import progress
+from batchbalance.system.journal import read_journal
 
 if TYPE_CHECKING:
     from batchbalance.lab.processes import News, Task
@@ -65,7 +65,7 @@ def run_command(
 ) -> None:
     """Run an active-learning comparison, or resume it where it was stopped."""
     with reported_errors():
-        from batchbalance.checks import check_device
+        from batchbalance.arguments.checks import check_device
         from batchbalance.lab.config import read_comparison
         from batchbalance.lab.paper.experiments import experiment
         from batchbalance.lab.processes import Task, run_tasks

@@ -16,7 +16,7 @@ from rich.text import Text
 from batchbalance.cli.app import Ray, RayCommand, app, complain, imports_done, out, reported_errors
 from batchbalance.cli.labels import check_alone, learn, read_labels, uses
 from batchbalance.errors import FileFormatError, UnknownNameError
-from batchbalance.ids import id_of, ids_path
+from batchbalance.system.ids import id_of, ids_path
 
 if TYPE_CHECKING:
     from batchbalance.balance.edges import Pairs
@@ -291,8 +291,8 @@ def check_output(path: Path) -> None:
 
 def write_batch(path: Path, selection: "Selection", names: list[str]) -> None:
     """Write the batch, whole or not at all."""
-    from batchbalance.files import replacing
-    from batchbalance.spreadsheets import csv_text
+    from batchbalance.system.files import replacing
+    from batchbalance.system.spreadsheets import csv_text
 
     if path.suffix == ".json":
         text = json.dumps({"ids": names, **selection.as_dict()}, indent=2, allow_nan=False, default=str) + "\n"

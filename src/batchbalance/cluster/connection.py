@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from batchbalance.arguments.registry import safe_path
 from batchbalance.errors import MissingExtraError
-from batchbalance.registry import safe_path
 
 CONNECT_SECONDS = 5.0
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"

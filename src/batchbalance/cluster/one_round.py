@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, balance_path
 from batchbalance.balance.greedy import Greedy, GreedyOptions, Objective, Offer, OneShard, Step, greedy, greedy_over
-from batchbalance.seeds import generator
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from batchbalance.checks import as_tensor
+from batchbalance.arguments.checks import as_tensor
 from batchbalance.errors import FileFormatError
-from batchbalance.files import MappedFile, mapped_array
 from batchbalance.posteriors.pool import InputFile, Loader, PredictedInputs
 from batchbalance.predictions import Draws, Joined, OnDemand, Predictions, Source, Stored, Values, as_nsc, join
+from batchbalance.system.files import MappedFile, mapped_array
 
 
 @runtime_checkable

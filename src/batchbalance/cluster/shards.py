@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance.arguments.checks import check_whole
 from batchbalance.balance.closed_form import BalanceModel, Survival
 from batchbalance.balance.greedy import Greedy, GreedyOptions, Offer, Step, greedy_over
 from batchbalance.batches.cover import Covering, CoverOffer, CoverProblem, CoverStep, cover
-from batchbalance.checks import check_whole
 from batchbalance.cluster.connection import connected_ray
 from batchbalance.cluster.one_round import ShardBatch, merged, random_parts
 from batchbalance.cluster.parts import part_of

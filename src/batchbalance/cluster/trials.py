@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, no_type_check
 
+from batchbalance.arguments.registry import import_modules, imported_modules
 from batchbalance.cluster.connection import MAX_LOSSES, connected_ray
 from batchbalance.lab.data.sources import FOLDER_VARIABLE
 from batchbalance.lab.processes import News, Task, run_task
-from batchbalance.registry import import_modules, imported_modules
 
 
 def run_tasks_on_ray(tasks: Sequence[Task], address: str) -> Iterator[News]:

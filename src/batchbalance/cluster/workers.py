@@ -17,8 +17,8 @@ from batchbalance.batches.targets import Targets
 from batchbalance.cluster.connection import MAX_LOSSES
 from batchbalance.cluster.one_round import ShardBatch, shard_batch
 from batchbalance.cluster.parts import Part
-from batchbalance.progress import progress
 from batchbalance.scores import unsureness
+from batchbalance.system.progress import progress
 
 START_SECONDS = 60.0  # after which workers that wait for a CPU are worth a warning
 

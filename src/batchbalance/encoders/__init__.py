@@ -7,7 +7,7 @@ from batchbalance.encoders.contract import Encoder, FittedEncoder
 from batchbalance.encoders.embedding import Embeddings, embed
 from batchbalance.encoders.items import Items, open_items
 from batchbalance.encoders.named import DEFAULTS, encoder
-from batchbalance.ids import read_ids
+from batchbalance.system.ids import read_ids
 
 __all__ = [
     "DEFAULTS",

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from batchbalance.checks import unmasked
+from batchbalance.arguments.checks import unmasked
 
 Vectors = NDArray[np.float32]  # (n, D)
 Kind = Literal["images", "texts", "rows"]

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from batchbalance.checks import check_whole
+from batchbalance.arguments.checks import check_whole
 from batchbalance.encoders.contract import MOST_CHARACTERS, Encoder, FittedEncoder, Kind, Vectors, as_encoder, encoded
 from batchbalance.encoders.items import Item, Items, open_items
 from batchbalance.encoders.named import DEFAULTS
 from batchbalance.encoders.named import encoder as encoder_named
 from batchbalance.encoders.store import Places, Settings, Store, has_ids, has_vectors
 from batchbalance.errors import FileFormatError
-from batchbalance.files import mapped_array, read_sealed
-from batchbalance.ids import ids_path, read_ids
-from batchbalance.journal import Journal
-from batchbalance.progress import progress as shown_progress
+from batchbalance.system.files import mapped_array, read_sealed
+from batchbalance.system.ids import ids_path, read_ids
+from batchbalance.system.journal import Journal
+from batchbalance.system.progress import progress as shown_progress
 
 BATCH_SIZES: dict[Kind, int] = {"images": 64, "texts": 1024, "rows": 1024}
 

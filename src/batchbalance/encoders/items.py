@@ -15,7 +15,7 @@ from batchbalance.encoders.contract import Kind
 from batchbalance.encoders.images import IMAGE_ENDINGS, read_image, require_pillow
 from batchbalance.encoders.rows import Row, RowFile, open_rows
 from batchbalance.errors import FileFormatError
-from batchbalance.ids import check_unicode, repeated_id
+from batchbalance.system.ids import check_unicode, repeated_id
 
 TEXT_ENDING = ".txt"
 TEXT_COLUMN, ID_COLUMN = "text", "id"

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from batchbalance.arguments.registry import imported
 from batchbalance.encoders.contract import Encoder, Kind, as_encoder
 from batchbalance.encoders.tables import Table
 from batchbalance.encoders.texts import SentenceTransformers, Tfidf, WordLlama
 from batchbalance.encoders.vision import EfficientNetLite0, Pixels, Timm
 from batchbalance.errors import UnknownNameError
-from batchbalance.registry import imported
 
 Factory = Callable[..., Encoder]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from batchbalance.checks import check_whole
+from batchbalance.arguments.checks import check_whole
 from batchbalance.encoders.contract import Kind, first_line, state_digest, usable_device
 from batchbalance.encoders.images import require_pillow
 from batchbalance.errors import MissingExtraError

@@ -19,17 +19,8 @@ from typing import Annotated, Any
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
-from batchbalance.balance.edges import EdgeSettings
-from batchbalance.errors import FileFormatError, UnknownNameError
-from batchbalance.lab.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COPIES, SplitSizes
-from batchbalance.lab.data.own import is_own
-from batchbalance.lab.data.splits import NOISE
-from batchbalance.lab.records import changed_settings, settings_hash, strategy_label
-from batchbalance.lab.strategies import lab_strategy
-from batchbalance.networks import check_network, network_named, network_options
-from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
-from batchbalance.registry import check_paths, texts_in
-from batchbalance.sections import (
+from batchbalance.arguments.registry import check_paths, texts_in
+from batchbalance.arguments.sections import (
     Flag,
     NotNegative,
     Section,
@@ -40,8 +31,17 @@ from batchbalance.sections import (
     fields_of,
     parsed,
 )
+from batchbalance.balance.edges import EdgeSettings
+from batchbalance.errors import FileFormatError, UnknownNameError
+from batchbalance.lab.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COPIES, SplitSizes
+from batchbalance.lab.data.own import is_own
+from batchbalance.lab.data.splits import NOISE
+from batchbalance.lab.records import changed_settings, settings_hash, strategy_label
+from batchbalance.lab.strategies import lab_strategy
+from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
+from batchbalance.posteriors.training import Recipe
+from batchbalance.posteriors.training.networks import check_network, network_named, network_options
 from batchbalance.strategies import AUTO, Random, Strategy
-from batchbalance.training import Recipe
 
 MAX_TRIALS = 10_000
 # Settings that came after runs had been recorded. At these values, which are what was done before, they are omitted

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.checks import check_whole
+from batchbalance.arguments.checks import check_whole
 from batchbalance.predictions import Predictions
 
 LEAST_PROBABILITY = 2.0**-52

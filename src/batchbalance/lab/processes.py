@@ -21,10 +21,10 @@ from typing import Any, Literal
 
 import torch
 
+from batchbalance.arguments.registry import import_modules, imported_modules, safe_path
 from batchbalance.errors import is_out_of_memory, sentence
 from batchbalance.lab.config import RunConfig
 from batchbalance.lab.trial import Goal, LastPrepared, Prepare, Stage, run_trial
-from batchbalance.registry import import_modules, imported_modules, safe_path
 
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError, OverflowError)
 

@@ -1,7 +1,7 @@
 """The run directory: what was run, and one durable record for each round of each trial.
 
     <runs>/<label>-<hash>/config.json        the settings, all of them, in a fixed order, and a checksum of them
-    <runs>/<label>-<hash>/trial-<seed>.jsonl  one record a line, round after round; a `batchbalance.journal`
+    <runs>/<label>-<hash>/trial-<seed>.jsonl  one record a line, round after round; a `batchbalance.system.journal`
 
 A record holds `round`, `trial`, `num_labelled`, `num_validation`, `metrics` and `validation_error` of the model trained
 on that many labels, in `training` the kept epoch, its steps and the training accuracy of each network, then the batch
@@ -25,9 +25,9 @@ import torch
 
 from batchbalance import __version__
 from batchbalance.errors import FileFormatError, UnknownNameError
-from batchbalance.files import read_checked, write_sealed
-from batchbalance.journal import Journal, read_journal, sync_folder
 from batchbalance.lab.strategies import LAB_STRATEGIES
+from batchbalance.system.files import read_checked, write_sealed
+from batchbalance.system.journal import Journal, read_journal, sync_folder
 
 CONFIG = "config.json"
 HASH_DIGITS = 10

@@ -20,13 +20,13 @@ from jaxtyping import Float, Int
 from pydantic import PositiveInt
 from torch import Tensor
 
+from batchbalance.arguments.registry import Registry
+from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, log_ratios
 from batchbalance.batches.batch_bald import FIRST_BLOCK, MERGED, Configurations
-from batchbalance.bounds import LazyBounds
 from batchbalance.predictions import Predictions, spans_of
-from batchbalance.registry import Registry
 from batchbalance.scores import entropies
-from batchbalance.seeds import generator
+from batchbalance.scores.bounds import LazyBounds
 from batchbalance.strategies import OWN, STRATEGIES, Strategy
 from batchbalance.strategies.connected import BalanceStrategy, GreedyBalance
 from batchbalance.strategies.contract import Choice, Problem

@@ -20,11 +20,11 @@ from batchbalance.lab.data import Dataset, Splits, default_sizes, load, repeat_p
 from batchbalance.lab.records import Record, check_records, open_trial, settled, versions
 from batchbalance.learner import Learner
 from batchbalance.learner.learner import BLOCK
-from batchbalance.memory import peak_memory, reset_peak_memory
 from batchbalance.posteriors import Fitted
+from batchbalance.posteriors.training.fitting import Labelled
 from batchbalance.predictions import Predictions
 from batchbalance.selection import Selection
-from batchbalance.training import Labelled
+from batchbalance.system.memory import peak_memory, reset_peak_memory
 
 PHASES = ("train", "predict", "select", "evaluate")
 Prepare = Callable[[RunConfig, int, Path | None], tuple[Dataset, Splits]]  # as `prepared`

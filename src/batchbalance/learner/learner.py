@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from batchbalance.arguments.checks import as_tensor, check_whole
+from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.balance.edges import EdgeSettings
-from batchbalance.checks import as_tensor, check_whole
-from batchbalance.journal import Entry
-from batchbalance.labels import Id, Label, plain
+from batchbalance.learner.labels import Id, Label, plain
 from batchbalance.learner.store import Known, Store
-from batchbalance.networks import Network
 from batchbalance.posteriors import (
     POSTERIORS,
     EstimatorFit,
@@ -29,11 +28,12 @@ from batchbalance.posteriors import (
     PosteriorOptions,
 )
 from batchbalance.posteriors.rows import Table, is_table
+from batchbalance.posteriors.training import Recipe
+from batchbalance.posteriors.training.networks import Network
 from batchbalance.predictions import Predictions, stored_predictions
-from batchbalance.seeds import derived_seed, generator
 from batchbalance.selection import Selection, select
 from batchbalance.strategies import AUTO, Random, Strategy, auto_strategy, strategy_named
-from batchbalance.training import Recipe
+from batchbalance.system.journal import Entry
 
 BLOCK = 4096  # inputs read at a time
 MAX_UNLABELLED = 10_000  # inputs without labels that a fit is given

@@ -1,7 +1,7 @@
 """What a learner remembers: the questions it asked and the answers it was told, in the order they came.
 
 Everything else is worked out again from these and the data, so the process that asked need not live until the labels
-come. They are events of a `batchbalance.labels.EventLog`: an item is a row of the inputs, a label a class's number.
+come. They are events of an `EventLog`: an item is a row of the inputs, a label a class's number.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from batchbalance.errors import FileFormatError, UnknownNameError
-from batchbalance.journal import Entry, read_journal, sync_folder
-from batchbalance.labels import EventLog, Id, Label, NewEvent, other, plain
+from batchbalance.learner.labels import EventLog, Id, Label, NewEvent, other, plain
+from batchbalance.system.journal import Entry, read_journal, sync_folder
 
 FILE = "labels.sqlite"
 JOURNAL = "journal.jsonl"  # where labels were kept before 0.2.0

@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from batchbalance.arguments.registry import Registry
 from batchbalance.errors import FileFormatError
 from batchbalance.posteriors.committee import Committee, CommitteeOptions, EstimatorFit
 from batchbalance.posteriors.contract import Posterior
@@ -15,7 +16,6 @@ from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.mc_dropout import MCDropout, MCDropoutOptions
 from batchbalance.posteriors.pool import predicted_pool
 from batchbalance.posteriors.saved import saved_kind
-from batchbalance.registry import Registry
 
 __all__ = [
     "POSTERIORS",

@@ -19,14 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from batchbalance.checks import check_whole, unmasked
+from batchbalance.arguments.checks import check_whole, unmasked
+from batchbalance.arguments.registry import safe_path
+from batchbalance.arguments.sections import MAX_DRAWS
+from batchbalance.arguments.seeds import derived_seed
 from batchbalance.errors import sentence
 from batchbalance.posteriors.rows import as_rows, height, take
-from batchbalance.progress import progress as shown_progress
-from batchbalance.registry import safe_path
-from batchbalance.sections import MAX_DRAWS
-from batchbalance.seeds import derived_seed
-from batchbalance.threads import one_thread
+from batchbalance.system.progress import progress as shown_progress
+from batchbalance.system.threads import one_thread
 
 Array = NDArray[Any]
 

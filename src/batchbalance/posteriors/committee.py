@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from batchbalance.arguments.sections import NumDraws, Whole
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 from batchbalance.posteriors.bootstrap import as_new, bootstrapped
 from batchbalance.posteriors.contract import Posterior
@@ -21,7 +22,6 @@ from batchbalance.posteriors.rows import described_rows, row_batches
 from batchbalance.posteriors.saved import read_saved
 from batchbalance.posteriors.trees import StoredTree, is_tree, stored
 from batchbalance.predictions import CHUNK_NUMBERS, Label, check_classes, check_weights
-from batchbalance.sections import NumDraws, Whole
 
 Array = NDArray[Any]
 

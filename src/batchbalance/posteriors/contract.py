@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from batchbalance import threads
-from batchbalance.files import MappedFile, mapped_array, replacing
-from batchbalance.machine import as_text, free_memory
 from batchbalance.posteriors.inputs import Inputs, batches_of, fitting, num_points
 from batchbalance.posteriors.saved import write_saved
 from batchbalance.predictions import Label, Predictions, check_rows, note_path, stored_predictions, write_note
-from batchbalance.progress import Bar
-from batchbalance.progress import progress as shown_progress
+from batchbalance.system import threads
+from batchbalance.system.files import MappedFile, mapped_array, replacing
+from batchbalance.system.memory import as_text, free_memory
+from batchbalance.system.progress import Bar
+from batchbalance.system.progress import progress as shown_progress
 
 
 class Posterior(ABC):

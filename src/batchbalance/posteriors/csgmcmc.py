@@ -19,17 +19,15 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from batchbalance.augmentation import AUGMENTATIONS
-from batchbalance.calling import Examples, changed, channels_last, padding_of
-from batchbalance.checks import check_real, check_whole
+from batchbalance.arguments.checks import check_real, check_whole
+from batchbalance.arguments.sections import check_keys, fields_of
+from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.errors import UnknownNameError
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.states import State, WeightDraws
-from batchbalance.progress import Bar
-from batchbalance.progress import progress as shown_progress
-from batchbalance.sections import check_keys, fields_of
-from batchbalance.seeds import derived_seed, generator
-from batchbalance.training import (
+from batchbalance.posteriors.training.augmentation import AUGMENTATIONS
+from batchbalance.posteriors.training.calling import Examples, changed, channels_last, padding_of
+from batchbalance.posteriors.training.fitting import (
     ModelFactory,
     check_dtype,
     check_labelled,
@@ -42,6 +40,8 @@ from batchbalance.training import (
     set_channels_last,
     split_rows,
 )
+from batchbalance.system.progress import Bar
+from batchbalance.system.progress import progress as shown_progress
 
 
 @dataclass(frozen=True)

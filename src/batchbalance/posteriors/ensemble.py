@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from batchbalance.checks import check_whole
+from batchbalance.arguments.checks import check_whole
+from batchbalance.arguments.sections import MAX_DRAWS, NumDraws
+from batchbalance.arguments.seeds import derived_seed
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.states import State, WeightDraws
-from batchbalance.sections import MAX_DRAWS, NumDraws
-from batchbalance.seeds import derived_seed
-from batchbalance.training import Kept, Labelled, ModelFactory, Recipe, copied_state, fit
+from batchbalance.posteriors.training.fitting import Kept, Labelled, ModelFactory, Recipe, copied_state, fit
 
 
 class DeepEnsemble(WeightDraws):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from batchbalance.checks import as_tensor, compute_dtype
+from batchbalance.arguments.checks import as_tensor, compute_dtype
 from batchbalance.errors import UnknownNameError
 from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.outputs import OUTPUTS

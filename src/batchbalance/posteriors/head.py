@@ -22,20 +22,20 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from batchbalance.arguments.checks import as_tensor, check_real, check_whole, compute_dtype, unmasked
+from batchbalance.arguments.sections import MAX_DRAWS, NumDraws, Whole
 from batchbalance.batches.distances import directions
-from batchbalance.checks import as_tensor, check_real, check_whole, compute_dtype, unmasked
 from batchbalance.errors import FileFormatError, UnknownNameError
-from batchbalance.networks import tabular_mlp
 from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws, linear_logits, refitted
 from batchbalance.posteriors.mc_dropout import MCDropout
 from batchbalance.posteriors.saved import fingerprint, load_weights, read_saved
+from batchbalance.posteriors.training.fitting import Kept, Labelled, Recipe, check_labelled, fit
+from batchbalance.posteriors.training.networks import tabular_mlp
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
-from batchbalance.sections import MAX_DRAWS, NumDraws, Whole
-from batchbalance.threads import for_work
-from batchbalance.training import Kept, Labelled, Recipe, check_labelled, fit
+from batchbalance.system.threads import for_work
 
 METHODS = ("bootstrap", "laplace", "dropout")
 BLOCK = 4096  # rows of the pool read at a time

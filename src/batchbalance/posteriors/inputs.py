@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from batchbalance.calling import Batch, as_batch, collated, described, first_of, num_rows, some_rows
-from batchbalance.checks import check_whole
+from batchbalance.arguments.checks import check_whole
 from batchbalance.posteriors.rows import described_rows, height
+from batchbalance.posteriors.training.calling import Batch, as_batch, collated, described, first_of, num_rows, some_rows
 
 # A tensor or array (N, ...), a Dataset, or a DataLoader; posteriors of networks take dicts and tuples of tensors as
 # well, those that wrap an estimator tables.

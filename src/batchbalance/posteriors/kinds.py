@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from batchbalance.networks import Network, built, network_named
+from batchbalance.arguments.sections import Section
+from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.posteriors.contract import Posterior
-from batchbalance.sections import Section
-from batchbalance.seeds import derived_seed, generator
-from batchbalance.training import Kept, Labelled, ModelFactory, Recipe
+from batchbalance.posteriors.training.fitting import Kept, Labelled, ModelFactory, Recipe
+from batchbalance.posteriors.training.networks import Network, built, network_named
 
 FOLDS = 5  # of cross-validation
 

@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from batchbalance.calling import LABELS, Batch, first_of, logits_from, padding_of
-from batchbalance.checks import check_real, check_whole
+from batchbalance.arguments.checks import check_real, check_whole
+from batchbalance.arguments.sections import MAX_DRAWS
 from batchbalance.posteriors.contract import Posterior, last_hidden
 from batchbalance.posteriors.inputs import fitting
 from batchbalance.posteriors.linear import LinearDraws, laplace_draws, linear_logits
 from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
+from batchbalance.posteriors.training.calling import LABELS, Batch, first_of, logits_from, padding_of
+from batchbalance.posteriors.training.fitting import check_labelled
 from batchbalance.posteriors.tuning import Tuned
-from batchbalance.sections import MAX_DRAWS
-from batchbalance.threads import for_work
-from batchbalance.training import check_labelled
+from batchbalance.system.threads import for_work
 
 SAVED = ("scale", "best", "draws")
 

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.posteriors.frequencies import class_frequencies
 from batchbalance.posteriors.laplace import Span, deviations, is_exact
 from batchbalance.posteriors.softmax import most_probable, product
@@ -32,7 +33,6 @@ from batchbalance.posteriors.tuning import (
     tuned,
     tuned_heads,
 )
-from batchbalance.seeds import generator
 
 FREE = 1.0  # c of a bias that follows whatever the labels say
 WORTH_IT = 4.0  # held-out log likelihood that a free bias has to gain, for all labels together

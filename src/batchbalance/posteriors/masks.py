@@ -4,7 +4,7 @@ from itertools import product
 
 from torch import Tensor, empty, nn, rand
 
-from batchbalance.seeds import generator
+from batchbalance.arguments.seeds import generator
 
 ELEMENTWISE = (nn.Dropout, nn.AlphaDropout)
 CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)

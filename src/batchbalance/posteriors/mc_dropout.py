@@ -20,9 +20,9 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from batchbalance.calling import Batch, changed, logits_from, num_rows, padding_of, some_rows
-from batchbalance.checks import check_whole
-from batchbalance.networks import flops_of
+from batchbalance.arguments.checks import check_whole
+from batchbalance.arguments.sections import MAX_DRAWS, NumDraws, Whole
+from batchbalance.arguments.seeds import derived_seed
 from batchbalance.posteriors.contract import Posterior, last_hidden
 from batchbalance.posteriors.inner import AttentionDropout, RecurrentDropout
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
@@ -31,10 +31,8 @@ from batchbalance.posteriors.outputs import check_logits, with_outputs
 from batchbalance.posteriors.replay import Replay, replayable
 from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
 from batchbalance.posteriors.sliced import Chain
-from batchbalance.posteriors.unmasked import training_noise, unmasked_dropout
-from batchbalance.sections import MAX_DRAWS, NumDraws, Whole
-from batchbalance.seeds import derived_seed
-from batchbalance.training import (
+from batchbalance.posteriors.training.calling import Batch, changed, logits_from, num_rows, padding_of, some_rows
+from batchbalance.posteriors.training.fitting import (
     Kept,
     Labelled,
     check_dtype,
@@ -45,6 +43,8 @@ from batchbalance.training import (
     placed,
     set_channels_last,
 )
+from batchbalance.posteriors.training.networks import flops_of
+from batchbalance.posteriors.unmasked import training_noise, unmasked_dropout
 
 PROBED = 8  # inputs of the first batch that are compared with the general path
 

@@ -9,8 +9,8 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from batchbalance.calling import Batch, logits_from
 from batchbalance.errors import UnknownNameError
+from batchbalance.posteriors.training.calling import Batch, logits_from
 from batchbalance.predictions import looks_like_probs
 
 OUTPUTS = ("logits", "probs")

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from batchbalance.checks import as_tensor
+from batchbalance.arguments.checks import as_tensor
 from batchbalance.errors import FileFormatError
-from batchbalance.files import MappedFile, mapped_array
 from batchbalance.posteriors.contract import Posterior
 from batchbalance.predictions import OnDemand, Predictions, Rows, check_distinct_files, join
+from batchbalance.system.files import MappedFile, mapped_array
 
 Loader = Callable[[], Posterior]
 

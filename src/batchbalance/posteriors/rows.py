@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from batchbalance.checks import check_dense, check_whole, unmasked
+from batchbalance.arguments.checks import check_dense, check_whole, unmasked
 from batchbalance.predictions import spans_of
 
 Rows = slice | np.ndarray

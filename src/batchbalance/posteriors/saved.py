@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from batchbalance.errors import FileFormatError
-from batchbalance.files import replacing
+from batchbalance.system.files import replacing
 
 FORMAT = "batchbalance posterior"
 VERSION = 1

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from batchbalance.networks import Classifier
 from batchbalance.posteriors.masks import Mask, is_drawn, is_plain
 from batchbalance.posteriors.mixing import LEAST_DRAWS, Mixing
 from batchbalance.posteriors.outputs import Reading
+from batchbalance.posteriors.training.networks import Classifier
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # of these convolutions, in their order

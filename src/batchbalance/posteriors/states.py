@@ -10,12 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from batchbalance.calling import Batch, arguments, changed, logits_in, num_rows, padding_of, some_rows
-from batchbalance.networks import flops_of
 from batchbalance.posteriors.contract import Posterior, last_hidden
 from batchbalance.posteriors.outputs import check_logits, with_outputs
 from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
-from batchbalance.training import ModelFactory, check_dtype, check_finite, fresh_model, placed
+from batchbalance.posteriors.training.calling import (
+    Batch,
+    arguments,
+    changed,
+    logits_in,
+    num_rows,
+    padding_of,
+    some_rows,
+)
+from batchbalance.posteriors.training.fitting import ModelFactory, check_dtype, check_finite, fresh_model, placed
+from batchbalance.posteriors.training.networks import flops_of
 
 State = Mapping[str, Tensor]
 Draws = TypeVar("Draws", bound="WeightDraws")

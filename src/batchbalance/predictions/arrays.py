@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchbalance.checks import as_tensor, compute_dtype
+from batchbalance.arguments.checks import as_tensor, compute_dtype
 
 Values = Literal["probs", "logits", "log-probs"]
 Label = str | int | float | bool  # the name of a class

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from batchbalance.errors import FileFormatError, is_out_of_files
-from batchbalance.files import archived_arrays, archived_names, check_is_file, mapped_array, replacing
 from batchbalance.predictions.arrays import Label, Values
 from batchbalance.predictions.notes import note_path, read_note, write_note
+from batchbalance.system.files import archived_arrays, archived_names, check_is_file, mapped_array, replacing
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError
-from batchbalance.files import check_is_file
 from batchbalance.predictions.arrays import Values
 from batchbalance.predictions.pool import Predictions, check_same_classes
 from batchbalance.predictions.sources import Joined
+from batchbalance.system.files import check_is_file
 
 
 def join(

@@ -12,8 +12,8 @@ from typing import Any, get_args
 from torch import Tensor
 
 from batchbalance.errors import FileFormatError
-from batchbalance.files import read_checked, write_sealed
 from batchbalance.predictions.arrays import Label, Values
+from batchbalance.system.files import read_checked, write_sealed
 
 FORMAT, VERSION = "batchbalance predictions", 1
 LOOKED_AT = 2**20  # bytes at each end of the file; a pool may be larger than memory

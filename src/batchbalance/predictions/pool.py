@@ -16,14 +16,14 @@ import torch
 from jaxtyping import Float, Int, Num
 from torch import Tensor
 
-from batchbalance.checks import as_tensor
+from batchbalance.arguments.checks import as_tensor
 from batchbalance.errors import DrawMismatchError, FileFormatError, UnknownNameError
-from batchbalance.files import MappedFile
 from batchbalance.predictions.arrays import Label, Values, as_nsc, check_classes, check_draw_ids, check_weights
 from batchbalance.predictions.draws import Draws, mean_over_draws
 from batchbalance.predictions.files import read_array, write_predictions
 from batchbalance.predictions.sources import CHUNK_NUMBERS, Placed, Rows, Source, Stored, spans_of
-from batchbalance.progress import Bar
+from batchbalance.system.files import MappedFile
+from batchbalance.system.progress import Bar
 
 ROUNDING = 1e-5  # how far from 1 the sum of a float32 distribution may be by rounding alone
 

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from batchbalance.checks import compute_dtype
-from batchbalance.files import MappedFile
+from batchbalance.arguments.checks import compute_dtype
 from batchbalance.predictions.arrays import Values, check_rows
+from batchbalance.system.files import MappedFile
 
 Rows = slice | Tensor | Sequence[int]
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchbalance.checks import check_real
+from batchbalance.arguments.checks import check_real
 from batchbalance.errors import UnknownNameError
-from batchbalance.labels import NewEvent, plain
+from batchbalance.learner.labels import NewEvent, plain
 from batchbalance.project.sheets import Answer, read_answers
 from batchbalance.project.state import AUDIT, ItemView, State, Who
-from batchbalance.spreadsheets import meanings
+from batchbalance.system.spreadsheets import meanings
 
 SAMPLES = ("random", "chosen")  # how labels that people bring may have been chosen
 

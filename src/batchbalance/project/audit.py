@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchbalance.checks import check_unit, check_whole
+from batchbalance.arguments.checks import check_unit, check_whole
 
 ALPHA = 0.05
 FIRST_LOOK, LOOK_GROWTH = 10, Fraction(3, 2)  # looks at 10, 15, 22, 33, 50, … audit labels

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from batchbalance.files import replacing
 from batchbalance.project.pages import batch_fragment, batch_page
 from batchbalance.project.settings import NAMES, SourceKind
 from batchbalance.project.sheets import ID, LABEL, beside_ours, write_sheet
 from batchbalance.project.status import Shown
 from batchbalance.selection import Selection
+from batchbalance.system.files import replacing
 
 COLUMNS: dict[SourceKind, str] = {"images": "file", "texts": "text"}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from batchbalance.arguments.seeds import derived_seed
 from batchbalance.project.agreement import agreements
 from batchbalance.project.arm import NUM_SPLITS, ArmComparison, compare_arms
 from batchbalance.project.batch import shown
@@ -19,7 +20,6 @@ from batchbalance.project.state import ANSWERS, AUDIT, FOUND, RANDOM, State
 from batchbalance.project.status import Counts, Facts, Hard, Shown, SuspectLabel
 from batchbalance.project.stopping import UNKNOWN
 from batchbalance.project.store import ProjectStore
-from batchbalance.seeds import derived_seed
 
 NUM_HARDEST = 10
 SAMPLED = 2000  # unlabelled items among which the hardest are looked for

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from batchbalance.arguments.seeds import derived_seed
 from batchbalance.project.model import Trained, as_inputs
-from batchbalance.seeds import derived_seed
 
 SAMPLE = 500  # items on which two groups of draws are compared
 NUM_LIKE = 4

@@ -17,10 +17,10 @@ from batchbalance.encoders.items import Item
 from batchbalance.encoders.rows import open_rows
 from batchbalance.encoders.store import mapped_embeddings
 from batchbalance.errors import FileFormatError
-from batchbalance.files import array_digest, mapped_array, read_sealed, replacing, write_sealed
-from batchbalance.ids import check_unicode, ids_path, repeated_id
 from batchbalance.project.settings import Data, Settings, SourceKind
 from batchbalance.project.store import NewItem, digest_of
+from batchbalance.system.files import array_digest, mapped_array, read_sealed, replacing, write_sealed
+from batchbalance.system.ids import check_unicode, ids_path, repeated_id
 
 KINDS: dict[SourceKind, Kind] = {"images": "images", "texts": "texts", "table": "rows"}
 VECTORS = "embeddings.npy"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchbalance.checks import check_whole
+from batchbalance.arguments.checks import check_whole
 
 NUM_FOLDS = 5
 LEAST_JUDGED = 20  # labels from which on errors among them are looked for

@@ -16,11 +16,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from batchbalance.arguments.seeds import derived_seed
 from batchbalance.errors import sentence
-from batchbalance.files import archived_arrays, replacing
-from batchbalance.networks import built, network_named
 from batchbalance.posteriors import BayesianHead, Fitted, Posterior, load_posterior
-from batchbalance.progress import progress
+from batchbalance.posteriors.training.networks import built, network_named
 from batchbalance.project import rounds
 from batchbalance.project.audit import FIXED_SET, AuditSample, audit_order, audit_sample
 from batchbalance.project.audit import validation_error as audited_error
@@ -31,7 +30,8 @@ from batchbalance.project.settings import Settings
 from batchbalance.project.state import AUDIT, State
 from batchbalance.project.stopping import Round
 from batchbalance.project.store import ProjectStore
-from batchbalance.seeds import derived_seed
+from batchbalance.system.files import archived_arrays, replacing
+from batchbalance.system.progress import progress
 
 FOLDER = "model"
 MAX_UNLABELLED = 10_000  # items without labels that a fit looks at

@@ -11,12 +11,12 @@ from filelock import FileLock, Timeout
 from batchbalance.encoders import Encoder, embed
 from batchbalance.encoders.contract import encoded as encode_batch
 from batchbalance.errors import FileFormatError
-from batchbalance.ids import check_unicode
 from batchbalance.project import items as sources
 from batchbalance.project.audit import is_audit
 from batchbalance.project.items import KINDS, Kept, folder_of, source_path
 from batchbalance.project.settings import Data, Settings
 from batchbalance.project.store import NewItem, ProjectStore
+from batchbalance.system.ids import check_unicode
 
 BLOCK = 10_000  # items hashed at a time
 LOCK = ".embeddings.lock"  # of the process that embeds

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchbalance.checks import check_whole
+from batchbalance.arguments.checks import check_whole
+from batchbalance.arguments.registry import imported, is_path
+from batchbalance.arguments.sections import check_keys, parsed
 from batchbalance.errors import UnknownNameError
-from batchbalance.networks import NETWORKS
 from batchbalance.posteriors import (
     POSTERIORS,
     BayesianHead,
@@ -20,10 +21,9 @@ from batchbalance.posteriors import (
     PosteriorOptions,
     posterior_options,
 )
+from batchbalance.posteriors.training.networks import NETWORKS
 from batchbalance.predictions import OnDemand, Predictions, Rows
 from batchbalance.predictions.draws import Draws
-from batchbalance.registry import imported, is_path
-from batchbalance.sections import check_keys, parsed
 
 BLOCK = 4096  # embeddings predicted at a time
 

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from batchbalance.arguments.registry import check_paths
 from batchbalance.errors import FileFormatError
-from batchbalance.labels import Event, NewEvent
+from batchbalance.learner.labels import Event, NewEvent
 from batchbalance.project import items as sources
 from batchbalance.project.answers import named_class
 from batchbalance.project.items import Vectors, folder_of, source_path, vectors_of
@@ -18,8 +19,7 @@ from batchbalance.project.planning import Planner, Rules, strategy_of
 from batchbalance.project.settings import Settings, read_settings, replace_classes
 from batchbalance.project.state import State
 from batchbalance.project.store import ProjectStore
-from batchbalance.registry import check_paths
-from batchbalance.spreadsheets import meanings
+from batchbalance.system.spreadsheets import meanings
 
 
 class OpenProject:

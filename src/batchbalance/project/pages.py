@@ -11,11 +11,11 @@ from html import escape
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError, MissingExtraError
-from batchbalance.markup import page, table
 from batchbalance.project.accuracy import ONE_LOOK, Accuracy
 from batchbalance.project.charts import curve_chart, steps_chart
 from batchbalance.project.class_quality import Estimate
 from batchbalance.project.status import NUM_SUSPECTS, Shown, Status, told_suspects
+from batchbalance.system.markup import page, table
 
 THUMBNAIL, QUALITY = 240, 80  # pixels of the longer side; of a JPEG
 SHOWN_TEXT = 600  # characters of a text on a contact sheet

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from batchbalance.arguments.seeds import derived_seed
 from batchbalance.project.answers import named_class
 from batchbalance.project.audit import audit_due, audit_order
 from batchbalance.project.model import Trained, as_inputs, pool_predictions
 from batchbalance.project.state import AUDIT, FOUND, RANDOM, State, Who
 from batchbalance.project.store import ProjectStore
-from batchbalance.seeds import derived_seed
 from batchbalance.selection import Selection, select
 from batchbalance.strategies import AUTO, Choice, Explore, Random, Seek, Strategy, strategy_named
 from batchbalance.strategies.baselines import ScoreStrategy

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from batchbalance.checks import check_bytes, check_whole
+from batchbalance.arguments.checks import check_bytes, check_whole
 from batchbalance.errors import NothingLeftError, UnknownNameError
-from batchbalance.labels import NewEvent
+from batchbalance.learner.labels import NewEvent
 from batchbalance.project import sheets
 from batchbalance.project.answers import Told, Undone, answer_events, as_answers, check_name, class_number, named_class
 from batchbalance.project.batch import Batch

@@ -8,9 +8,9 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from batchbalance.checks import check_whole
+from batchbalance.arguments.checks import check_whole
 from batchbalance.errors import UnknownNameError
-from batchbalance.labels import Event
+from batchbalance.learner.labels import Event
 from batchbalance.project import sheets
 from batchbalance.project.agreement import Agreement, agreements
 from batchbalance.project.answers import check_name, class_number

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from batchbalance.files import read_sealed, write_sealed
 from batchbalance.project.stopping import UNKNOWN, Round
+from batchbalance.system.files import read_sealed, write_sealed
 
 FOLDER = "rounds"
 

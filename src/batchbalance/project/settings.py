@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from batchbalance.arguments.registry import is_path, texts_in
+from batchbalance.arguments.sections import Flag, Section, Whole, check_keys, parsed
 from batchbalance.errors import FileFormatError
-from batchbalance.files import replacing
-from batchbalance.ids import check_unicode
-from batchbalance.registry import is_path, texts_in
-from batchbalance.sections import Flag, Section, Whole, check_keys, parsed
+from batchbalance.system.files import replacing
+from batchbalance.system.ids import check_unicode
 
 FILE = "project.toml"
 HEADING = """\

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError
-from batchbalance.files import check_is_file, replacing
-from batchbalance.ids import mended
-from batchbalance.spreadsheets import csv_text, meanings
+from batchbalance.system.files import check_is_file, replacing
+from batchbalance.system.ids import mended
+from batchbalance.system.spreadsheets import csv_text, meanings
 
 DELIMITERS = (",", ";", "\t")
 ID, LABEL, ANNOTATOR, SECONDS = "id", "label", "annotator", "seconds"

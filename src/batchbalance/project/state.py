@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from batchbalance.labels import Event
+from batchbalance.learner.labels import Event
 from batchbalance.project.tallies import Tallies
 from batchbalance.project.tallies import Who as Who
 

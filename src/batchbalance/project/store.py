@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from batchbalance.errors import FileFormatError
-from batchbalance.labels import Event, EventLog, NewEvent
+from batchbalance.learner.labels import Event, EventLog, NewEvent
 
 FILE = "labels.sqlite"
 BLOCK = 10_000  # items written or looked up at a time

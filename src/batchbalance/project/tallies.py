@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Protocol
 
-from batchbalance.labels import Event
+from batchbalance.learner.labels import Event
 
 Who = str | None
 

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from batchbalance.arguments.checks import Indices, check_device, check_embeddings, check_indices
 from batchbalance.balance.evaluation import remaining_candidates
 from batchbalance.balance.greedy import Executor
-from batchbalance.checks import Indices, check_device, check_embeddings, check_indices
 from batchbalance.predictions import Predictions
 from batchbalance.strategies import AUTO, Strategy, auto_strategy, strategy_named
 

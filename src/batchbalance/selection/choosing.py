@@ -3,14 +3,11 @@
 from dataclasses import replace
 from typing import Any, SupportsFloat, SupportsIndex
 
-from batchbalance import threads
+from batchbalance.arguments.checks import Indices, check_bytes, check_indices, check_unit, check_whole
 from batchbalance.balance.edges import DEFAULT_RATIO, Edges, MaxReference, Pairs, annealed_threshold, subsample
 from batchbalance.balance.evaluation import batch_value
 from batchbalance.balance.greedy import Executor
 from batchbalance.batches.cover import Cover
-from batchbalance.checks import Indices, check_bytes, check_indices, check_unit, check_whole
-from batchbalance.machine import free_memory
-from batchbalance.memory import FREE_SHARE, check_budget, streaming_bytes
 from batchbalance.predictions import Predictions
 from batchbalance.scores import unsureness
 from batchbalance.selection.arguments import (
@@ -21,8 +18,11 @@ from batchbalance.selection.arguments import (
     open_candidates,
     resolved,
 )
+from batchbalance.selection.budget import FREE_SHARE, check_budget, streaming_bytes
 from batchbalance.selection.result import Selection
 from batchbalance.strategies import AUTO, Choice, ConnectedStrategy, Problem, Random, Strategy
+from batchbalance.system import threads
+from batchbalance.system.memory import free_memory
 
 
 def select(

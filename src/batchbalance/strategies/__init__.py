@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from batchbalance.registry import Registry
+from batchbalance.arguments.registry import Registry
 from batchbalance.strategies.auto import AUTO, auto_strategy
 from batchbalance.strategies.baselines import (
     Badge,

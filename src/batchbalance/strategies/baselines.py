@@ -10,14 +10,13 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from batchbalance import scores
+from batchbalance.arguments.seeds import generator
 from batchbalance.balance.edges import subsample
 from batchbalance.balance.finite import ec2, eced
 from batchbalance.batches import badge, cluster_margin, k_center
 from batchbalance.batches.batch_bald import batch_bald
-from batchbalance.progress import Bar, progress
-from batchbalance.ranking import power_sample, top_k
 from batchbalance.scores import MEMORY_BUDGET, bald, epig
-from batchbalance.seeds import generator
+from batchbalance.scores.ranking import power_sample, top_k
 from batchbalance.strategies.contract import (
     Choice,
     Coldness,
@@ -27,6 +26,7 @@ from batchbalance.strategies.contract import (
     candidate_scores,
     filled,
 )
+from batchbalance.system.progress import Bar, progress
 
 SCORES = {
     "bald": bald,

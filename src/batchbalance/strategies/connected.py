@@ -7,6 +7,7 @@ from jaxtyping import Float
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective
 from batchbalance.balance.clustering import balance_clustering
 from batchbalance.balance.edges import Edges, MaxReference, Pairs, partition_edges
@@ -18,10 +19,9 @@ from batchbalance.balance.estimators import (
 )
 from batchbalance.balance.greedy import NEAR_TIE, Continuation, GreedyOptions, greedy
 from batchbalance.predictions import Predictions
-from batchbalance.progress import progress
-from batchbalance.ranking import power_sample, top_k
-from batchbalance.seeds import generator
+from batchbalance.scores.ranking import power_sample, top_k
 from batchbalance.strategies.contract import Choice, Coldness, ConnectedStrategy, Problem, filled
+from batchbalance.system.progress import progress
 
 MAX_ALL_PAIRS_DRAWS = 64  # joint strategies on all pairs cost S³C a point
 MAX_FEATURE_BYTES = 8 * 2**30

@@ -9,14 +9,14 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from batchbalance.arguments.checks import compute_dtype
+from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import CACHE_BYTES, BalanceModel
 from batchbalance.balance.edges import Edges, MaxReference, Pairs, connect
 from batchbalance.balance.greedy import Continuation, Executor
 from batchbalance.batches.cover import Cover
-from batchbalance.checks import compute_dtype
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
-from batchbalance.seeds import generator
 
 Coldness = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # β: 0 is uniform, larger is greedier
 

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.batches.cover import (
     MAX_TARGETS,
     TARGETS_PER_PICK,
@@ -21,7 +22,6 @@ from batchbalance.batches.cover import (
 from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, usual_scale
 from batchbalance.batches.targets import Cloud, Kernel, Targets, squared_length
 from batchbalance.batches.typiclust import MAX_CLUSTERS, typiclust
-from batchbalance.seeds import generator
 from batchbalance.strategies.baselines import LOG_SCORES, SCORES, ScoreName, embedding_bytes
 from batchbalance.strategies.connected import BalanceStrategy
 from batchbalance.strategies.contract import Choice, Problem, Strategy

@@ -10,12 +10,12 @@ from jaxtyping import Float, Int
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.batches.coreset import k_center
 from batchbalance.batches.distances import check_finite, directions
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
-from batchbalance.ranking import top_k
-from batchbalance.seeds import generator
+from batchbalance.scores.ranking import top_k
 from batchbalance.strategies.baselines import embedding_bytes
 from batchbalance.strategies.contract import Choice, Problem, Strategy
 from batchbalance.strategies.coverage import EMBEDDINGS, CoverStrategy, MaxHerding, UHerding

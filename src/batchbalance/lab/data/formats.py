@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from batchbalance.encoders.images import IMAGE_ENDINGS
 from batchbalance.errors import FileFormatError, MissingExtraError
-from batchbalance.files import archived_arrays
-from batchbalance.labels.names import is_blank
-from batchbalance.machine import as_text, free_memory
+from batchbalance.learner.labels.names import is_blank
+from batchbalance.system.files import archived_arrays
+from batchbalance.system.memory import as_text, free_memory
 
 Array = NDArray[Any]
 T = TypeVar("T")

@@ -6,11 +6,11 @@ an input is the pattern of its class under noise, so that a network can learn so
 
 import numpy as np
 
+from batchbalance.arguments.seeds import derived_seed
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.data.dataset import Dataset, assemble
 from batchbalance.lab.data.published import PUBLISHED
 from batchbalance.lab.data.splits import imbalance
-from batchbalance.seeds import derived_seed
 
 PREFIX = "generated-"
 IMBALANCED = "imbalanced-"

@@ -11,7 +11,7 @@ from batchbalance.lab.data import formats
 from batchbalance.lab.data.dataset import Dataset, assemble
 from batchbalance.lab.data.labels import ordered
 from batchbalance.lab.data.published import Part, draw_test
-from batchbalance.labels.names import is_blank
+from batchbalance.learner.labels.names import is_blank
 
 Labelled = tuple[NDArray[Any], list[str]]  # inputs, and a label for each
 

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.lab.data import formats, sources
 from batchbalance.lab.data.dataset import Dataset, assemble
 from batchbalance.lab.data.sources import IDX_PARTS, Source
-from batchbalance.seeds import generator
 
 Part = tuple[NDArray[Any], NDArray[Any]]  # inputs and integer classes
 

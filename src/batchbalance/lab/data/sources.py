@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError
-from batchbalance.files import replacing
-from batchbalance.progress import DownloadBar
+from batchbalance.system.files import replacing
+from batchbalance.system.progress import DownloadBar
 
 FOLDER_VARIABLE = "BATCHBALANCE_DATA"
 TIMEOUT_SECONDS = (5, 60)  # to connect, and between two packets

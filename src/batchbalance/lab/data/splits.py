@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from batchbalance.checks import check_flag, check_whole
+from batchbalance.arguments.checks import check_flag, check_whole
+from batchbalance.arguments.seeds import generator
 from batchbalance.lab.data.dataset import Dataset
-from batchbalance.seeds import generator
 
 NOISE = 0.1
 LEAST_SHARE = 0.1

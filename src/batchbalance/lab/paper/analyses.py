@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from batchbalance.arguments.sections import Section, parsed
 from batchbalance.errors import UnknownNameError
-from batchbalance.files import replacing
 from batchbalance.lab.config import changed
 from batchbalance.lab.paper import line_example, posterior_map, run_time, saturation, score_spread, single_batch
 from batchbalance.lab.paper.experiments import Experiment, experiment, experiment_names
 from batchbalance.lab.report.figures import rendered, require_matplotlib
-from batchbalance.sections import Section, parsed
+from batchbalance.system.files import replacing
 
 __all__ = ["ANALYSES", "Analysis", "analyse", "analysis_names"]
 

@@ -20,11 +20,11 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
+from batchbalance.arguments.sections import check_keys
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.config import Comparison, comparison_of
 from batchbalance.lab.strategies import LAB_STRATEGIES
 from batchbalance.posteriors import MCDropoutOptions
-from batchbalance.sections import check_keys
 from batchbalance.strategies import AUTO, ConnectedStrategy
 
 PRESETS = ("paper", "released", "laptop", "smoke")

@@ -16,11 +16,11 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
+from batchbalance.arguments.sections import Section
 from batchbalance.balance.finite import HypothesisTable
 from batchbalance.lab.paper.figures import INK, legend, look, panels
 from batchbalance.predictions import Predictions
 from batchbalance.scores import bald
-from batchbalance.sections import Section
 
 MAX_HYPOTHESES = 1_000  # 2^(1−n) is still a number in float64
 

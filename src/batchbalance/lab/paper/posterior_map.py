@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchbalance.arguments.sections import Section, Whole
 from batchbalance.balance.edges import hamming_distances, partition
 from batchbalance.lab.paper.figures import INK, panels
 from batchbalance.lab.paper.trained import Setup
-from batchbalance.sections import Section, Whole
 
 TICKS = 6  # of the lower panel, at most
 

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchbalance.arguments.sections import Section, Whole
+from batchbalance.arguments.seeds import generator
 from batchbalance.lab.paper.figures import INK, look, panels
 from batchbalance.lab.paper.trained import first_draws
 from batchbalance.predictions import Predictions
-from batchbalance.sections import Section, Whole
-from batchbalance.seeds import generator
 from batchbalance.strategies import STRATEGIES, ConnectedStrategy, Problem, Strategy, strategy_named
 
 # Table 1 of the paper: the cost, and the power of B in it where that is what grows.

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchbalance.arguments.sections import Section, Whole
+from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, balance_path, null_path
 from batchbalance.balance.edges import annealed_threshold, connect
 from batchbalance.balance.estimators import ConfigurationEstimator
 from batchbalance.lab.paper.figures import INK, look, panels
 from batchbalance.lab.paper.trained import Setup
-from batchbalance.sections import Section, Whole
-from batchbalance.seeds import generator
 
 
 class Options(Section):

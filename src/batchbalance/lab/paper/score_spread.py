@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from batchbalance.arguments.sections import Section, Whole
 from batchbalance.balance.closed_form import balance_scores
 from batchbalance.balance.edges import annealed_threshold, connect
 from batchbalance.lab.paper.figures import INK, legend, look, panels
 from batchbalance.lab.paper.trained import Setup, first_draws
 from batchbalance.predictions import Predictions
 from batchbalance.scores import bald
-from batchbalance.sections import Section, Whole
 
 NUM_BINS = 40
 

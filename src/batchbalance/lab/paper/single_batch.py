@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchbalance.arguments.sections import Section, Whole
+from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.lab.paper.figures import INK, legend, look, panels
 from batchbalance.lab.paper.trained import Setup
 from batchbalance.learner import Learner
 from batchbalance.posteriors import Fit, Fitted, MCDropout, Posterior
-from batchbalance.sections import Section, Whole
-from batchbalance.seeds import derived_seed, generator
 from batchbalance.strategies import ConnectedStrategy, strategy_named
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchbalance.arguments.sections import parsed
+from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits
 from batchbalance.lab.trial import TrainingRows, flattened, prepared
 from batchbalance.learner.learner import BLOCK, predict
-from batchbalance.networks import built, network_named
 from batchbalance.posteriors import MCDropout, Posterior, PosteriorFit
+from batchbalance.posteriors.training.fitting import Labelled, fit, network_accuracy
+from batchbalance.posteriors.training.networks import built, network_named
 from batchbalance.predictions import Predictions
-from batchbalance.sections import parsed
-from batchbalance.seeds import derived_seed, generator
-from batchbalance.training import Labelled, fit, network_accuracy
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, get_args
 
+from batchbalance.arguments.seeds import generator
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.records import Run, check_records, trial_path
 from batchbalance.lab.report.curves import (
@@ -25,7 +26,6 @@ from batchbalance.lab.report.curves import (
     shared_span,
 )
 from batchbalance.lab.report.paired import holm, mean_interval, median_interval, middle, sign_flip_test, smallest_p
-from batchbalance.seeds import generator
 
 DEFAULT_CONTROL = "random"
 NUM_COUNTS = 4  # label counts looked at unless some are given

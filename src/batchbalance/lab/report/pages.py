@@ -7,16 +7,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from batchbalance import markup
-from batchbalance.files import replacing
 from batchbalance.lab.report.comparisons import Report
 from batchbalance.lab.report.curves import Drawn, metric_name
 from batchbalance.lab.report.figures import curve_figures, figures, rendered
 from batchbalance.lab.report.notes import notes
 from batchbalance.lab.report.opening import conclusion
 from batchbalance.lab.report.tables import Table, csv_tables, tables
-from batchbalance.progress import progress as shown_progress
-from batchbalance.spreadsheets import csv_text
+from batchbalance.system import markup
+from batchbalance.system.files import replacing
+from batchbalance.system.progress import progress as shown_progress
+from batchbalance.system.spreadsheets import csv_text
 
 HTML_PAGE, MARKDOWN_PAGE = "report.html", "report.md"
 

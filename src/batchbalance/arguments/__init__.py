@@ -1,0 +1,1 @@
+"""What people give: checks of arguments, parts by name, settings in sections, seeds."""

@@ -1,7 +1,0 @@
-"""Other labelling tools: files that they read and write, and a Label Studio server."""
-
-from batchbalance.bridge.files import FORMATS, Format, tell_file, write_export
-from batchbalance.bridge.labelstudio import Pulled, Pushed, pull, push, sync
-from batchbalance.bridge.link import Link, link
-
-__all__ = ["FORMATS", "Format", "Link", "Pulled", "Pushed", "link", "pull", "push", "sync", "tell_file", "write_export"]

@@ -1,6 +1,0 @@
-"""Where labels are kept: a log of events in one SQLite database, for `Learner` and for projects alike."""
-
-from batchbalance.labels.log import Event, EventLog, NewEvent
-from batchbalance.labels.names import Id, Label, other, plain
-
-__all__ = ["Event", "EventLog", "Id", "Label", "NewEvent", "other", "plain"]

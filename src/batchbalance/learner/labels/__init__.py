@@ -1,0 +1,6 @@
+"""Where labels are kept: a log of events in one SQLite database, for `Learner` and for projects alike."""
+
+from batchbalance.learner.labels.log import Event, EventLog, NewEvent
+from batchbalance.learner.labels.names import Id, Label, other, plain
+
+__all__ = ["Event", "EventLog", "Id", "Label", "NewEvent", "other", "plain"]

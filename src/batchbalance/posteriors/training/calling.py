@@ -1,0 +1,237 @@
+"""How a network is called: with batches that are a tensor, a dict or a tuple of tensors; and the logits it gives.
+
+A dict is passed as keywords, a tuple as positions; a network whose ``forward`` takes neither gets it whole.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from batchbalance.arguments.checks import as_tensor, check_dense, unmasked
+
+Batch = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
+Rows = Tensor | slice
+
+LABELS = ("labels", "label", "label_ids")  # keys of a dict that are no inputs
+
+
+def as_batch(given: Any) -> Batch:
+    """What a user or a DataLoader gives, as a batch; labels in a dict are ignored.
+
+    Raises:
+        ValueError: if it holds something else than tensors, or tensors of different numbers of rows.
+    """
+    batch: Any = given
+    if isinstance(given, Mapping):
+        batch = {key: _as_dense(f"`inputs[{key!r}]`", value) for key, value in given.items() if key not in LABELS}
+    elif isinstance(given, list | tuple):
+        batch = tuple(_as_dense(f"`inputs[{i}]`", value) for i, value in enumerate(given))
+    else:
+        batch = _as_dense("`inputs`", given)
+    tensors = tensors_in(batch)
+    if not tensors or any(value.ndim == 0 or len(value) != len(tensors[0]) for value in tensors):
+        raise ValueError(f"`inputs` must be tensors of the same number of rows, got {described(batch)}")
+    return batch  # type: ignore[no-any-return]
+
+
+def tensors_in(batch: Batch) -> list[Tensor]:
+    """The tensors of a batch."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    return list(batch.values() if isinstance(batch, dict) else batch)
+
+
+def changed(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """A batch with each tensor changed."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, dict):
+        return {key: change(value) for key, value in batch.items()}
+    return tuple(change(value) for value in batch)
+
+
+def num_rows(batch: Batch) -> int:
+    """How many examples a batch has."""
+    return len(tensors_in(batch)[0])
+
+
+def some_rows(batch: Batch, rows: Rows) -> Batch:
+    """Some examples of a batch."""
+    return changed(batch, lambda value: value[rows])
+
+
+def described(batch: Batch) -> str:
+    """Shapes and types, for messages."""
+    if isinstance(batch, Tensor):
+        return f"a batch of shape {tuple(batch.shape)} and {batch.dtype}"
+    names = batch if isinstance(batch, dict) else range(len(batch))
+    pairs = zip(names, tensors_in(batch), strict=True)
+    return "a batch of " + ", ".join(f"{name} {tuple(value.shape)} {value.dtype}" for name, value in pairs)
+
+
+def arguments(model: nn.Module, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positions and keywords to call a network with."""
+    if isinstance(batch, Tensor):
+        return (batch,), {}
+    signature = inspect.signature(model.forward)
+    positions, keywords = ((), batch) if isinstance(batch, dict) else (batch, {})
+    try:
+        signature.bind(*positions, **keywords)
+    except TypeError as error:
+        if keywords.keys() & signature.parameters.keys():
+            raise ValueError(
+                f"`inputs` must hold what the model takes, got the keys {', '.join(keywords)}: {error}; leave out what "
+                "it does not take"
+            ) from error
+        return (batch,), {}
+    return positions, keywords
+
+
+def logits_in(output: Any) -> Tensor:
+    """The logits in what a network gives: a tensor, something with `logits`, or a tuple that begins with them."""
+    if isinstance(output, Tensor):
+        return output
+    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if found is None and isinstance(output, list | tuple) and output:
+        found = output[0]
+    if not isinstance(found, Tensor):
+        held = f" of {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
+        raise ValueError(
+            f"the model must give logits as a tensor, under the name `logits`, or first in a tuple, got "
+            f"{type(output).__name__}{held}"
+        )
+    return found
+
+
+def logits_from(model: nn.Module, batch: Batch) -> Tensor:
+    """The logits that a network gives for a batch, (n, C)."""
+    positions, keywords = arguments(model, batch)
+    return logits_in(model(*positions, **keywords))
+
+
+def padding_of(model: nn.Module) -> int:
+    """The token that a network takes as padding, by its `config`; 0 if it does not say."""
+    return getattr(getattr(model, "config", None), "pad_token_id", None) or 0
+
+
+def collated(items: Sequence[Any], padding: int = 0) -> Batch:
+    """Items of a data set as a batch. Of items that are tuples the first entry is taken.
+
+    Dicts with an `attention_mask` may hold sequences of different lengths: they are padded behind to the longest of
+    this batch, `input_ids` with the token `padding` and all else with 0.
+    """
+    entries = [item[0] if isinstance(item, list | tuple) else item for item in items]
+    first = entries[0]
+    if isinstance(first, Mapping):
+        is_padded = "attention_mask" in first
+        return as_batch(
+            {
+                key: _stacked(key, [entry[key] for entry in entries], padding * (key == "input_ids"), is_padded)
+                for key in first
+                if key not in LABELS
+            }
+        )
+    if isinstance(first, list | tuple):
+        return as_batch([_stacked(str(i), values, 0, False) for i, values in enumerate(zip(*entries, strict=True))])
+    try:
+        return as_batch(default_collate([unmasked("`inputs`", entry) for entry in entries]))
+    except RuntimeError as error:
+        raise ValueError(f"`inputs` must hold items of one shape, got {error}; {PAD_YOURSELF}") from error
+
+
+PAD_YOURSELF = "use a DataLoader with a `collate_fn` that pads, as transformers.DataCollatorWithPadding does"
+
+
+def _stacked(name: str, values: Sequence[Any], padding: int, is_padded: bool) -> Tensor:
+    values = [unmasked(f"`inputs[{name!r}]`", value) for value in values]
+    try:
+        tensors = [torch.as_tensor(value) for value in values]
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = type(values[0]).__name__
+        raise ValueError(f"`inputs` must hold numbers, got {got} under {name!r}; leave it out") from error
+    if len({tensor.shape for tensor in tensors}) == 1:
+        return torch.stack(tensors)
+    if not is_padded or len({tensor.shape[1:] for tensor in tensors}) > 1:
+        shapes = " and ".join(str(tuple(shape)) for shape in sorted({tensor.shape for tensor in tensors})[:2])
+        raise ValueError(f"`inputs` must hold items of one shape, got {shapes} under {name!r}; {PAD_YOURSELF}")
+    return pad_sequence(tensors, batch_first=True, padding_value=padding)
+
+
+class Examples:
+    """Inputs that are read by rows: tensors held in memory, or items of a data set that are put together when read.
+
+    Args:
+        inputs: a batch of all examples, a Dataset with a length, or a DataLoader, of which only the data set and the
+            `collate_fn` are used.
+        padding: the token to pad sequences with.
+        device: where batches go; tensors in memory are copied there once.
+    """
+
+    def __init__(self, inputs: Any, padding: int = 0, device: str | torch.device = "cpu") -> None:
+        self._device = device
+        self._held: Batch | None = None
+        self._collate: Callable[[Any], Any] = lambda items: collated(items, padding)
+        if isinstance(inputs, DataLoader):
+            if inputs.batch_sampler is None:
+                raise ValueError(
+                    "`inputs` must be read by example here, got a DataLoader with batch_size=None, whose items are "
+                    "batches; give the data set of single examples"
+                )
+            if inputs.collate_fn is not default_collate:
+                self._collate = inputs.collate_fn
+            inputs = inputs.dataset
+        self._items: Any = inputs
+        if isinstance(inputs, IterableDataset) or (isinstance(inputs, Dataset) and not hasattr(inputs, "__len__")):
+            raise ValueError(f"`inputs` must be examples that are read by row, got {type(inputs).__name__}")
+        if isinstance(inputs, Tensor | np.ndarray | Mapping | list | tuple):
+            self._held = changed(as_batch(inputs), self._placed)
+
+    def __len__(self) -> int:
+        return len(self._items) if self._held is None else num_rows(self._held)
+
+    def __getitem__(self, rows: Rows) -> Batch:
+        """A batch of some rows, on the device."""
+        if self._held is not None:
+            return some_rows(self._held, rows)
+        index = torch.arange(len(self))[rows].tolist()
+        return changed(first_of(self._collate([self._items[row] for row in index])), self._placed)
+
+    def batches(self, size: int) -> Iterator[tuple[slice, Batch]]:
+        """Consecutive batches, each with its rows."""
+        for start in range(0, len(self), size):
+            rows = slice(start, start + size)
+            yield rows, self[rows]
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        return channels_last(tensor.to(self._device))
+
+
+def first_of(item: Any) -> Batch:
+    """The inputs in what a DataLoader gives: of (inputs, labels, …) the first entry."""
+    return as_batch(item[0] if isinstance(item, list | tuple) else item)
+
+
+def channels_last(inputs: Tensor) -> Tensor:
+    """Images (N, channels, height, width) laid out channels last; anything else as it is."""
+    if inputs.ndim != 4:
+        return inputs
+    if inputs.shape[1] > 1:
+        return inputs.contiguous(memory_format=torch.channels_last)
+    # With one channel both layouts are the same in memory, and only the strides tell a convolution which one to take.
+    height, width = inputs.shape[2:]
+    return inputs.contiguous().as_strided(inputs.shape, (height * width, 1, width, 1))
+
+
+def _as_dense(name: str, value: Any) -> Tensor:
+    if isinstance(value, np.ndarray):
+        value = as_tensor(np.ascontiguousarray(unmasked(name, value)), name)
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
+    check_dense(name, value)
+    return value

@@ -1,0 +1,421 @@
+"""One training loop for every network, with fresh weights at each call.
+
+A run takes a fixed number of steps on all labels, or, as in section "Experimental setup" of the paper, stops early on
+validation accuracy and restores the best weights. docs/training.md compares the two. All tensors stay in memory: for
+data sets of this size that beats loader workers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from batchbalance.arguments.checks import check_device, check_flag, check_real, check_whole
+from batchbalance.arguments.seeds import derived_seed, generator
+from batchbalance.errors import UnknownNameError, is_out_of_memory
+from batchbalance.posteriors.training.augmentation import AUGMENTATIONS, crop_and_flip
+from batchbalance.posteriors.training.calling import (
+    Batch,
+    Examples,
+    as_batch,
+    changed,
+    channels_last,
+    described,
+    logits_from,
+    num_rows,
+    padding_of,
+    tensors_in,
+)
+from batchbalance.posteriors.training.networks import flops_of
+from batchbalance.posteriors.training.optimizers import Adam, Optimizer, Sgd
+from batchbalance.predictions import looks_like_probs
+from batchbalance.system import threads
+from batchbalance.system.progress import progress as shown_progress
+
+ModelFactory = Callable[[], nn.Module]
+Labelled = tuple[Any, Tensor]  # inputs as `fit` takes them, and their classes
+
+OPTIMIZERS = ("adam", "sgd")
+STEPS = 1000  # the default length of a run, see docs/training.md
+MAX_EPOCHS, PATIENCE = 100, 3  # of a run in epochs
+PROBED = 8  # inputs that tell whether a network gives logits
+EVALUATION_BATCH = 128  # more no longer fits a core's cache
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained: for a number of steps, or for epochs with early stopping.
+
+    Without `samples_per_epoch`, `max_epochs` and `patience` it is trained for `steps`, whether or not there is a
+    validation set. With any of them it is trained in epochs, and a validation set stops it early.
+
+    Attributes:
+        optimizer: "adam", or "sgd" with momentum.
+        learning_rate: constant over the run.
+        momentum: of SGD.
+        weight_decay: L2 penalty of the optimizer.
+        batch_size: examples in a step, at least 2.
+        steps: how many steps are taken, each on the next examples of a pass through the set; 1,000 if omitted.
+        samples_per_epoch: examples drawn with replacement in an epoch, at least 2; if omitted, an epoch goes once
+            through the set.
+        max_epochs: the run ends here at the latest; after 100 if omitted.
+        patience: the run ends after this many epochs without a better validation accuracy; 3 if omitted. The paper: 3
+            for small batches and tabular data, 20 for large batches.
+        class_weighted: weight the loss of a class by the inverse of its frequency.
+        augmentation: "none", or "crop-flip" for images: a random crop after 4 pixels of padding, and a random mirror.
+    """
+
+    optimizer: str = "adam"
+    learning_rate: float = 1e-3
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    batch_size: int = 64
+    steps: int | None = None
+    samples_per_epoch: int | None = None
+    max_epochs: int | None = None
+    patience: int | None = None
+    class_weighted: bool = False
+    augmentation: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise UnknownNameError("optimizer", self.optimizer, OPTIMIZERS)
+        if self.augmentation not in AUGMENTATIONS:
+            raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
+        check_whole("batch_size", self.batch_size, 2)  # batch normalisation cannot train on one example
+        self._check_length()
+        check_real("learning_rate", self.learning_rate, above=True)
+        if check_real("momentum", self.momentum) >= 1:
+            raise ValueError(f"`momentum` must be below 1, got {self.momentum}")
+        check_real("weight_decay", self.weight_decay)
+        check_flag("class_weighted", self.class_weighted)
+
+    def is_done(self, steps: int, epochs: int) -> bool:
+        """Whether a run ends after so many steps and epochs, apart from early stopping."""
+        return steps >= self.steps if self.steps is not None else epochs >= (self.max_epochs or MAX_EPOCHS)
+
+    def _check_length(self) -> None:
+        """Check what says how long a run is, and fill in what is omitted."""
+        least = {"steps": 1, "samples_per_epoch": 2, "max_epochs": 1, "patience": 1}
+        given = [name for name in least if getattr(self, name) is not None]
+        for name in given:
+            check_whole(name, getattr(self, name), least[name])
+        if len(given) > 1 and "steps" in given:
+            raise ValueError(f"`steps` must not be given together with `{given[1]}`; leave one out")
+        missing = {"max_epochs": MAX_EPOCHS, "patience": PATIENCE} if given else {"steps": STEPS}
+        for name, value in missing.items() if given != ["steps"] else ():
+            if name not in given:
+                object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Mean training loss of an epoch, and the validation accuracy after it (None unless it may stop the run)."""
+
+    loss: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which weights of a run were kept.
+
+    Attributes:
+        epoch: the epoch they are from, counted from 1; in a run of `Recipe.steps` an epoch is a pass through the set.
+        steps: how many steps led to them.
+        training_accuracy: theirs on the training labels, with dropout off.
+    """
+
+    epoch: int
+    steps: int
+    training_accuracy: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A trained network, in eval mode, what happened in each epoch, and which weights were kept."""
+
+    model: nn.Module
+    history: tuple[Epoch, ...]
+    kept: Kept
+
+    @property
+    def best(self) -> int:
+        """The index in `history` of the epoch that the weights are from."""
+        return self.kept.epoch - 1
+
+
+def fit(
+    model_factory: ModelFactory,
+    inputs: Any,
+    labels: Tensor,
+    recipe: Recipe | None = None,
+    *,
+    num_classes: int,
+    validation: Labelled | None = None,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    progress: bool = False,
+) -> Fit:
+    """Train a freshly initialised network.
+
+    The result is a function of the arguments and the number of threads; the global random state is left as it was.
+
+    Args:
+        model_factory: builds the network; called once, under a seed of its own.
+        inputs: (N, ...) in the type of the weights; a dict or a tuple of such tensors; a Dataset, or a DataLoader, of
+            which the data set and the `collate_fn` are used.
+        labels: (N,) classes, int64, from 0 to num_classes − 1.
+        recipe: optimizer, sizes, length; the defaults of `Recipe` if omitted.
+        num_classes: C.
+        validation: inputs and labels for early stopping, if the recipe is one of epochs. Without them, the last
+            weights are kept.
+        seed: for initialisation, the order of examples, dropout and augmentation.
+        device: where to train; the tensors are copied there once.
+        progress: show loss, validation accuracy and time left.
+    """
+    recipe = recipe or Recipe()
+    check_device("device", device)
+    check_labelled("inputs", "labels", inputs, labels, num_classes)
+    if validation is not None:
+        check_labelled("validation inputs", "validation labels", *validation, num_classes)
+    model = fresh_model(model_factory, derived_seed(seed, "init"), device)
+    set_channels_last(model)
+    check_finite(model)
+    examples, labels = Examples(inputs, padding_of(model), device), labels.to(device)
+    if validation is not None:
+        validation = Examples(validation[0], padding_of(model), device), validation[1].to(device)
+    _check_outputs(model, examples[:PROBED], num_classes)
+    # forward, and twice as much back
+    step_flops = 3 * flops_of(model, examples[:1]) * min(recipe.batch_size, len(examples))
+    optimizer = _optimizer(model, recipe)
+    weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
+    loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
+    order = generator(seed, "order")
+    changing = generator(seed, "augmentation") if recipe.augmentation == "crop-flip" else None
+    history: list[Epoch] = []
+    best, best_state = 0, copied_state(model)
+    steps = best_steps = 0
+    watched = None if recipe.steps is not None else validation
+    with (
+        threads.for_passes(step_flops),
+        seeded(derived_seed(seed, "dropout"), device),
+        shown_progress("training", recipe.steps or recipe.max_epochs, progress) as bar,
+    ):
+        while not recipe.is_done(steps, len(history)):
+            batches = _batches(len(examples), recipe, order)[: None if recipe.steps is None else recipe.steps - steps]
+            mean_loss = _train_epoch(model, examples, labels, batches, loss, optimizer, num_classes, changing)
+            index = len(history)
+            steps += len(batches)
+            if mean_loss != mean_loss or mean_loss == float("inf"):
+                raise ValueError(
+                    f"the training loss must stay finite, got {mean_loss} in epoch {index + 1}; lower "
+                    f"`learning_rate` ({recipe.learning_rate:g}) or check the scale of `inputs`"
+                )
+            accuracy = None if watched is None else network_accuracy(model, *watched)
+            history.append(Epoch(mean_loss, accuracy))
+            note = f"loss {mean_loss:.3f}" + ("" if accuracy is None else f", accuracy {accuracy:.3f}")
+            bar.advance(1 if recipe.steps is None else len(batches), note=note)
+            if accuracy is None or index == 0 or accuracy > (history[best].accuracy or 0):
+                best, best_steps = index, steps
+                best_state = best_state if accuracy is None else copied_state(model)
+            if accuracy is not None and index - best >= (recipe.patience or PATIENCE):
+                break
+    if watched is not None:
+        model.load_state_dict(best_state)
+    return Fit(model.eval(), tuple(history), Kept(best + 1, best_steps, network_accuracy(model, examples, labels)))
+
+
+@torch.inference_mode()
+def network_accuracy(model: nn.Module, inputs: Any, labels: Tensor) -> float:
+    """Accuracy of a network in eval mode (dropout off); the network is left in eval mode."""
+    model.eval()
+    examples = inputs if isinstance(inputs, Examples) else Examples(inputs, padding_of(model), labels.device)
+    batches = examples.batches(EVALUATION_BATCH)
+    right = sum(int((logits_from(model, batch).argmax(dim=-1) == labels[rows]).sum()) for rows, batch in batches)
+    return right / len(labels)
+
+
+@torch.no_grad()
+def _check_outputs(model: nn.Module, batch: Batch, num_classes: int) -> None:
+    """Raise ValueError if inputs do not fit a network, or if it ends in a softmax, which the loss would apply again."""
+    check_dtype(model, batch)
+    if looks_like_probs(logits_of(model.eval(), batch, num_classes)):
+        raise ValueError(
+            "the model must give logits, got rows that are non-negative and sum to 1; remove its softmax, which the "
+            "loss applies"
+        )
+
+
+def class_weights(labels: Tensor, num_classes: int) -> Tensor:
+    """Inverse class frequencies, (C,) float64, of mean 1 over the examples; 0 for a class without examples."""
+    counts = torch.bincount(labels, minlength=num_classes).double()
+    present = counts > 0
+    return torch.where(present, len(labels) / (counts.clamp_min(1) * present.sum()), 0.0)
+
+
+def fresh_model(model_factory: Any, seed: int, device: str | torch.device) -> nn.Module:
+    """A newly built network whose initial weights are a function of `seed`."""
+    if isinstance(model_factory, nn.Module):
+        name = type(model_factory).__name__
+        raise ValueError(f"`model_factory` must build a network, got a built {name}; pass a function, not its result")
+    with seeded(seed, device):
+        model = model_factory()
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"`model_factory` must give an nn.Module, got {type(model).__name__}")
+    return model.to(device)
+
+
+@contextmanager
+def seeded(seed: int, device: str | torch.device = "cpu") -> Iterator[None]:
+    """Run a block whose layers draw from the global generators under `seed`, then put the old state back."""
+    device = torch.device(device)
+    cuda = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(seed)
+        for each in cuda:
+            with torch.cuda.device(each):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+def set_channels_last(model: nn.Module) -> None:
+    """Lay the weights of 2-d convolutions out channels last, which is faster on a CPU; no number changes."""
+    for parameter in model.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+
+
+def check_finite(model: nn.Module) -> None:
+    """Raise ValueError if a weight is NaN or infinite, or if this is no network at all."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"the model must be a network, an nn.Module, got {model!r}")
+    buffers = dict(model.named_buffers())
+    for name, value in [*model.named_parameters(), *buffers.items()]:
+        # A buffer may hold infinities on purpose, as the mask of a causal attention does.
+        fine = ~torch.isnan(value) if name in buffers else torch.isfinite(value)
+        if value.is_floating_point() and not bool(fine.all()):
+            raise ValueError(f"the model's weights must be finite, got NaN or infinity in `{name}`; train it again")
+
+
+def check_dtype(model: nn.Module, inputs: Batch) -> None:
+    """Raise ValueError if `inputs` are floating-point numbers of another type than the weights."""
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    for tensor in tensors_in(inputs):
+        if tensor.is_floating_point() and dtype not in (None, tensor.dtype):
+            raise ValueError(
+                f"`inputs` must be {dtype} like the model's weights, got {tensor.dtype}; use inputs.to({dtype})"
+            )
+
+
+def _train_epoch(
+    model: nn.Module,
+    examples: Examples,
+    labels: Tensor,
+    batches: list[Tensor],
+    loss: nn.Module,
+    optimizer: Optimizer,
+    num_classes: int,
+    changing: torch.Generator | None,
+) -> float:
+    model.train()
+    total = torch.zeros((), device=labels.device)
+    for rows in batches:
+        optimizer.clear()
+        batch = examples[rows] if changing is None else cropped(examples[rows], changing)
+        logits = logits_of(model, changed(batch, channels_last), num_classes)
+        value = loss(logits, labels[rows])
+        value.backward()
+        optimizer.step()
+        total += value.detach()
+    return float(total) / len(batches)
+
+
+def logits_of(model: nn.Module, batch: Batch, num_classes: int) -> Tensor:
+    """Logits (n, C) of a batch; a clear ValueError if batch, model and C do not fit."""
+    try:
+        logits = logits_from(model, batch)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        raise ValueError(f"`inputs` must fit the model, got {described(batch)}: {error}") from error
+    if logits.shape != (num_rows(batch), num_classes):
+        raise ValueError(
+            f"the model must give ({num_rows(batch)}, {num_classes}) logits, got {tuple(logits.shape)}; "
+            "build it for `num_classes` classes, or pass binary=True if it gives the one logit of two classes"
+        )
+    return logits
+
+
+def cropped(batch: Batch, changing: torch.Generator) -> Tensor:
+    """Images cropped and mirrored at random."""
+    if not isinstance(batch, Tensor):
+        raise ValueError(
+            f"`augmentation` must be 'none' for inputs that are not one tensor of images, got {described(batch)}"
+        )
+    return crop_and_flip(batch, generator=changing)
+
+
+def _batches(num_examples: int, recipe: Recipe, order: torch.Generator) -> list[Tensor]:
+    """Rows of the batches of one epoch."""
+    if recipe.samples_per_epoch is None:
+        rows = torch.randperm(num_examples, generator=order)
+    else:
+        rows = torch.randint(num_examples, (recipe.samples_per_epoch,), generator=order)
+    return split_rows(rows, recipe.batch_size)
+
+
+def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
+    """Batches of rows, none of one row: batch normalisation cannot train on one example.
+
+    A lone row is taken twice, a last one joins the batch before it.
+    """
+    if len(rows) == 1:
+        rows = rows.repeat(2)
+    batches = list(torch.split(rows, batch_size))
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
+def _optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
+    usual = model.parameters(), recipe.learning_rate, recipe.weight_decay
+    return Adam(*usual) if recipe.optimizer == "adam" else Sgd(*usual, recipe.momentum)
+
+
+def placed(inputs: Tensor, device: str | torch.device) -> Tensor:
+    """Inputs on a device; images channels last."""
+    return channels_last(inputs.to(device))
+
+
+def copied_state(model: nn.Module) -> dict[str, Tensor]:
+    """The weights and buffers of a network, cloned."""
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def check_labelled(inputs_name: str, labels_name: str, inputs: Any, labels: Tensor, num_classes: int) -> None:
+    """Raise ValueError unless these are N ≥ 1 finite inputs with N classes below `num_classes`."""
+    if not isinstance(inputs, Tensor | Mapping | tuple | Dataset | DataLoader) or not isinstance(labels, Tensor):
+        got = f"{type(inputs).__name__} and {type(labels).__name__}"
+        raise ValueError(f"{inputs_name} and {labels_name} must be tensors, got {got}; use torch.as_tensor")
+    if labels.dtype != torch.int64 or labels.ndim != 1:
+        raise ValueError(f"{labels_name} must be (N,) int64, got {tuple(labels.shape)} {labels.dtype}")
+    held = None if isinstance(inputs, Dataset | DataLoader) else as_batch(inputs)
+    num_inputs = len(Examples(inputs)) if held is None else num_rows(held)
+    is_flat = isinstance(inputs, Tensor) and inputs.ndim < 2
+    if is_flat or num_inputs != len(labels) or not num_inputs:
+        got = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else f"{num_inputs} rows"
+        raise ValueError(
+            f"{inputs_name} must be one row for each of at least one {labels_name}, got {got} and {len(labels)} labels"
+        )
+    if int(labels.min()) < 0 or int(labels.max()) >= num_classes:
+        raise ValueError(
+            f"{labels_name} must be classes from 0 to {num_classes - 1}, got {int(labels.min())} to {int(labels.max())}"
+        )
+    tensors = [] if held is None else tensors_in(held)
+    if not all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point()):
+        raise ValueError(f"{inputs_name} must be finite, got NaN or infinity; drop or fill those rows")

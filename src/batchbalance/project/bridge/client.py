@@ -1,0 +1,196 @@
+"""A client of Label Studio's REST API: tokens, patience while a server restarts, one sentence for what goes wrong."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import requests
+from pydantic import TypeAdapter, ValidationError
+
+from batchbalance.project.bridge.shapes import Access, Tasks
+
+PATIENCE = 300.0  # seconds to wait for a server that does not answer
+LONGEST_PAUSE = 10.0
+TIMEOUT = (10.0, 120.0)  # seconds to connect, and to wait for an answer
+PAGE = 500  # tasks of one answer
+FIELDS = "id,data,predictions,annotations,result,completed_by,was_cancelled,updated_at,lead_time"  # also of annotations
+AWAY = (502, 503, 504)  # what a proxy says while the server behind it restarts
+
+
+T = TypeVar("T")
+
+
+class InterruptedRequestError(ConnectionError):
+    """The server went away during a request that must not simply be repeated; it may have been carried out or not."""
+
+
+class NotThereError(ValueError):
+    """There is nothing at an address of the server."""
+
+
+class Server:
+    """A Label Studio server.
+
+    Args:
+        url: its address, as "http://127.0.0.1:8080".
+        token: a personal access token (or a legacy token, where these are on).
+        patience: seconds to wait while it does not answer.
+        sleep: what waits.
+    """
+
+    def __init__(
+        self, url: str, token: str, *, patience: float = PATIENCE, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.username is not None:
+            raise ValueError(f"`url` must be an address such as http://127.0.0.1:8080, without a password, got {url!r}")
+        if not token.strip():
+            raise ValueError("a token must be given: make a personal access token in Label Studio, Account & Settings")
+        self.url = url.rstrip("/")
+        self._token, self._patience, self._sleep = token.strip(), patience, sleep
+        self._session = requests.Session()
+        self._is_legacy = self._token.count(".") != 2  # a personal access token is a JSON Web Token
+        self._access = ""
+
+    def __repr__(self) -> str:
+        return f"Server({self.url!r})"
+
+    def get(self, path: str, **params: Any) -> Any:
+        """What is there; repeated while the server is away."""
+        return self._patiently("GET", path, params=params)
+
+    def patch(self, path: str, values: Mapping[str, Any]) -> Any:
+        """Change something; repeated while the server is away."""
+        return self._patiently("PATCH", path, json=values)
+
+    def post(self, path: str, values: Any, **params: Any) -> Any:
+        """Create something.
+
+        Raises:
+            InterruptedRequestError: if the server went away meanwhile: wait for it, and look what is there.
+        """
+        return self._once("POST", path, json=values, params=params)
+
+    def upload(self, path: str, files: Sequence[tuple[str, bytes]], **params: Any) -> Any:
+        """Upload files, each with a name of its own."""
+        return self._once("POST", path, files={name: (name, content) for name, content in files}, params=params)
+
+    def wait(self) -> None:
+        """Wait until the server answers."""
+        self.get("/api/version")
+
+    def understood(self, content: Any, shape: type[T], path: str) -> T:
+        """Return what the server said, if it has the shape that Label Studio's answers have.
+
+        Raises:
+            ValueError: if it has not.
+        """
+        try:
+            return TypeAdapter(shape).validate_python(content)
+        except ValidationError as error:
+            raise self._strange(path) from error
+
+    def tasks(self, project: int) -> Iterator[dict[str, Any]]:
+        """All tasks of a project with their annotations and predictions.
+
+        Not by an export, of which the server would keep a copy each time.
+        """
+        seen, page, path = set[int](), 1, "/api/tasks"
+        while True:
+            content = self.get(path, project=project, fields="all", include=FIELDS, page=page, page_size=PAGE)
+            found = self.understood(content, Tasks, path)
+            numbers = {task["id"] for task in found["tasks"]}
+            if numbers and numbers <= seen:  # the same page for ever
+                raise self._strange(path)
+            yield from map(dict, found["tasks"])
+            seen, page = seen | numbers, page + 1
+            if len(seen) >= found["total"] or not numbers:
+                return
+
+    def _patiently(self, method: str, path: str, **request: Any) -> Any:
+        waited, pause = 0.0, 1.0
+        while True:
+            try:
+                return self._once(method, path, **request)
+            except InterruptedRequestError as error:
+                if waited >= self._patience:
+                    raise ConnectionError(
+                        f"no answer from {self.url} in {waited:.0f} s; start it and run this again; nothing is lost"
+                    ) from error
+                pause = min(pause, LONGEST_PAUSE, self._patience - waited)
+                self._sleep(pause)
+                waited, pause = waited + pause, 2 * pause
+
+    def _once(self, method: str, path: str, **request: Any) -> Any:
+        """One request; with a new access token if the last one, which is good for five minutes, is too old."""
+        if not self._access:
+            self._authorize()
+        response = self._send(method, path, headers={"Authorization": self._access}, **request)
+        if response.status_code == 401:
+            self._authorize()
+            response = self._send(method, path, headers={"Authorization": self._access}, **request)
+        return self._content(response, path)
+
+    def _authorize(self) -> None:
+        if self._is_legacy:
+            self._access = f"Token {self._token}"
+            return
+        response = self._send("POST", "/api/token/refresh/", json={"refresh": self._token})
+        if response.status_code in (400, 401, 403):
+            raise self._refused()
+        path = "/api/token/refresh/"
+        self._access = f"Bearer {self.understood(self._content(response, path), Access, path)['access']}"
+
+    def _refused(self) -> PermissionError:
+        return PermissionError(
+            f"{self.url} refuses the token; make a personal access token there, in Account & Settings, and give that"
+        )
+
+    def _send(self, method: str, path: str, **request: Any) -> requests.Response:
+        try:
+            # A redirect is not followed: the token is for this address.
+            response = self._session.request(
+                method, f"{self.url}{path}", timeout=TIMEOUT, allow_redirects=False, **request
+            )
+        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+            raise InterruptedRequestError(f"{self.url} stopped answering; run the command again") from error
+        except requests.RequestException as error:
+            raise self._strange(path) from error
+        if response.status_code in AWAY:
+            raise InterruptedRequestError(f"{self.url} is unavailable for a moment ({response.status_code})")
+        return response
+
+    def _content(self, response: requests.Response, path: str) -> Any:
+        """What an answer holds, or what it means that there is none."""
+        status = response.status_code
+        if status == 401:
+            raise self._refused()
+        if 300 <= status < 400:
+            raise ValueError(f"`url` must be where Label Studio is, got {self.url}, which leads to another address")
+        try:
+            content = response.json() if response.content else None
+        except (ValueError, RecursionError) as error:
+            raise self._strange(path) from error
+        if status == 404:
+            raise NotThereError(f"{self.url} has no {path}")
+        if status >= 400:
+            raise ValueError(f"{self.url}{path} refused ({status}): {_reason(content)}")
+        return content
+
+    def _strange(self, path: str) -> ValueError:
+        return ValueError(f"{self.url}{path} must answer as Label Studio does, got other content; check the address")
+
+
+def _reason(content: Any) -> str:
+    """What Label Studio says about a request that it refused, in one line."""
+    if not isinstance(content, dict):
+        return "no reason given"
+    errors = content.get("validation_errors")
+    if isinstance(errors, dict):
+        pairs = ((name, texts if isinstance(texts, list) else [texts]) for name, texts in errors.items())
+        said = "; ".join(f"{name}: {' '.join(map(str, texts))}" for name, texts in pairs)
+    else:
+        said = str(content.get("detail") or "no reason given")
+    line = " ".join(said.split())
+    return line if len(line) <= 300 else f"{line[:299]}…"

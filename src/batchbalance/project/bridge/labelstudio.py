@@ -1,0 +1,383 @@
+"""A project and a Label Studio server: push the batch in its order, pull what people said about it.
+
+What is asked is asked of the annotator "label-studio": of everybody who labels there. Which annotations were taken in
+is remembered in the project's log, in the transaction that takes them in, so that nothing is taken twice and what was
+corrected here later stays corrected. Which tasks there are is looked up on the server: none is created twice.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from filelock import FileLock
+
+from batchbalance.errors import NothingLeftError
+from batchbalance.project import Project
+from batchbalance.project.answers import Told
+from batchbalance.project.bridge.client import InterruptedRequestError, Server
+from batchbalance.project.bridge.files import as_answer
+from batchbalance.project.bridge.items import ITEM, shown_data
+from batchbalance.project.bridge.link import Link, check_config
+from batchbalance.project.bridge.shapes import Imported, User
+from batchbalance.project.bridge.tasks import Annotation, annotations_of, rank_score
+from batchbalance.project.bridge.uploads import Uploads
+
+ASKER = "label-studio"
+BLOCK = 500  # tasks created, or scores written, by one request
+MOST_TRIES = 5  # to create tasks, or to write scores, while the server goes away again and again
+SAMPLING = "Uncertainty sampling"
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push did.
+
+    Attributes:
+        ids: the batch, in its order.
+        created: tasks that were not there.
+        version: of the order there.
+        notes: what is worth knowing, a sentence each.
+    """
+
+    ids: tuple[str, ...]
+    created: int
+    version: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What a pull brought.
+
+    Attributes:
+        told: how many answers.
+        left: questions still open there.
+        notes: what is worth knowing, a sentence each.
+    """
+
+    told: Told
+    left: int
+    notes: tuple[str, ...] = ()
+
+
+def push(
+    project: Project, link: Link, server: Server, n: int | None = None, *, guesses: bool = False, every: bool = False
+) -> Pushed:
+    """Bring the batch to the server: its open questions, or a new batch if none is open.
+
+    Args:
+        project: the project here.
+        link: where.
+        server: the server.
+        n: so many questions, new ones if fewer are open.
+        guesses: show what the model predicts, but never for audit items.
+        every: create tasks for all items, not only for those of the batch.
+    """
+    with _alone(project):
+        notes = [*check_config(project, link, server)]
+        there = _tasks_by_item(server, link)
+        notes += _skip_deleted(project, link, there)
+        is_new = n is not None or not project.open_questions(ASKER)
+        batch = project.ask(n, ASKER) if is_new else project.batch(ASKER)
+        wanted = dict.fromkeys([*batch.ids, *(project.ids() if every else ())])
+        created = _create(project, link, server, list(wanted), there)
+        before = _had_tasks(project, link)
+        new = [name for name in wanted if name not in before]
+        if new:
+            project.record([], note=link.note(tasks=new))
+        guessed = guesses_of(project, batch.ids) if guesses else {}
+        version = _version(batch.ids, guessed)
+        _order(link, server, batch.ids, guessed, version, there)
+        changes: dict[str, Any] = {"model_version": version, "sampling": SAMPLING}
+        if project.settings.annotators_per_item > 1:
+            changes["maximum_annotations"] = project.settings.annotators_per_item
+        server.patch(f"/api/projects/{link.project}/", changes)
+    return Pushed(batch.ids, created, version, (*notes, *batch.notes))
+
+
+def pull(project: Project, link: Link, server: Server) -> Pulled:
+    """Take in labels, corrections and skips, who gave them and how long each took."""
+    with _alone(project):
+        tasks = list(server.tasks(link.project))
+        people = server.understood(server.get("/api/users/"), list[User], "/api/users/")
+        users = {each["id"]: each["email"] for each in people}
+        seen = {key: moment for each in link.notes(project, "annotations") for key, moment in each.items()}
+        ours = [task for task in tasks if _item(task) is not None]
+        found = [
+            each
+            for each in annotations_of(ours, users, f"project {link.project}", link.control)
+            if seen.get(str(each.key)) != each.moment
+        ]
+        new, notes = _sorted_out(project, found)
+        latest = {(each.item, each.who): each for each in sorted(new, key=lambda each: (each.moment, each.key))}
+        answers = [as_answer(each) for each in latest.values() if not each.is_skip]
+        skipped = [each for each in latest.values() if each.is_skip]
+        skips = [(each.item, who) for each in skipped for who in (each.who, ASKER)]
+        note = link.note(annotations={str(each.key): each.moment for each in new})
+        told = project.record(answers, skips, note) if new else Told()
+        notes += _reopen_disputed(project, server, ours) + _skip_deleted(project, link, {_item(task) for task in ours})
+    num_skipped = sum(who != ASKER for _, who in skips)
+    return Pulled(Told(told.labelled, told.corrected, told.unchanged, num_skipped), _num_open(project), tuple(notes))
+
+
+def sync(
+    project: Project,
+    link: Link,
+    server: Server,
+    *,
+    every: float = 30.0,
+    rounds: int | None = None,
+    guesses: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Pull every so many seconds, and push the next batch whenever one is done.
+
+    Args:
+        project: the project here.
+        link: where.
+        server: the server.
+        every: seconds between looks.
+        rounds: end after so many batches; None goes on until nothing is left to ask.
+        guesses: as in `push`.
+        say: told what happens, a sentence at a time.
+        sleep: what waits.
+    """
+    done, is_pushed, said = 0, False, set[str]()
+
+    def once(notes: Iterable[str]) -> None:
+        for note in notes:
+            if note not in said:
+                said.add(note)
+                say(note)
+
+    while True:
+        try:
+            pulled = pull(project, link, server)
+            told = pulled.told
+            if told.labelled or told.corrected or told.skipped:
+                counts = f"{told.labelled} labelled, {told.corrected} corrected, {told.skipped} skipped"
+                say(f"{counts}; {pulled.left} are open")
+            once(pulled.notes)
+            if is_pushed and not pulled.left:
+                done, is_pushed = done + 1, False
+                say(f"batch {done} is done")
+                if done == rounds:
+                    return
+            if not is_pushed:
+                if not is_anything_left(project):
+                    say("nothing is left to ask")
+                    return
+                pushed = push(project, link, server, guesses=guesses)
+                say(f"{len(pushed.ids)} items are asked there, {pushed.created} of them new")
+                once(pushed.notes)
+                is_pushed = True
+        except ConnectionError as error:
+            say(str(error))
+        sleep(every)
+
+
+def is_anything_left(project: Project) -> bool:
+    """Whether something is open there, or can be asked."""
+    if project.open_questions(ASKER):
+        return True
+    try:
+        project.ask(None, ASKER)
+    except NothingLeftError:
+        return False
+    return True
+
+
+def _num_open(project: Project) -> int:
+    return len(project.open_questions(ASKER))
+
+
+def _alone(project: Project) -> FileLock:
+    """One push or pull at a time, so that no two create the same task."""
+    return FileLock(project.folder / ".labelstudio.lock")
+
+
+def _item(task: Mapping[str, Any]) -> str | None:
+    found = task["data"].get(ITEM)
+    return None if found is None else str(found)
+
+
+def _tasks_by_item(server: Server, link: Link) -> dict[str, dict[str, Any]]:
+    """The tasks there are, by their items; the first, if an item has several."""
+    found: dict[str, dict[str, Any]] = {}
+    for task in server.tasks(link.project):
+        item = _item(task)
+        if item is not None:
+            found.setdefault(item, task)
+    return found
+
+
+def _had_tasks(project: Project, link: Link) -> set[str]:
+    """Items that had a task there when something was pushed."""
+    return {name for names in link.notes(project, "tasks") for name in names}
+
+
+def _skip_deleted(project: Project, link: Link, there: Container[str | None]) -> list[str]:
+    """Pass over open questions whose tasks were deleted there."""
+    before = _had_tasks(project, link)
+    gone = [name for name in project.open_questions(ASKER) if name in before and name not in there]
+    if not gone:
+        return []
+    project.skip(gone, ASKER)
+    return [
+        _counted(
+            len(gone),
+            "task was deleted there; its item counts as skipped, and labels stay",
+            "tasks were deleted there; their items count as skipped, and labels stay",
+        )
+    ]
+
+
+def _create(
+    project: Project, link: Link, server: Server, wanted: Sequence[str], there: dict[str, dict[str, Any]]
+) -> int:
+    """Create the tasks that are missing; how many there were. Fills `there`."""
+    missing = [name for name in wanted if name not in there]
+    uploads = Uploads(server, link.project, project.root)
+    for start in range(0, len(missing), BLOCK):
+        part = missing[start : start + BLOCK]
+        for tried in range(MOST_TRIES):
+            data, path = _data(project, link, uploads, part), f"/api/projects/{link.project}/import"
+            try:
+                made = server.understood(server.post(path, data, return_task_ids="true"), Imported, path)["task_ids"]
+                there |= {name: {"id": key, "predictions": []} for name, key in zip(part, made, strict=False)}
+            except InterruptedRequestError:
+                if tried == MOST_TRIES - 1:
+                    raise
+                server.wait()
+                there |= _tasks_by_item(server, link)
+            part = [name for name in part if name not in there]
+            if not part:
+                break
+        else:
+            raise ValueError(
+                f"{server.url} must create a task for each item, got {len(part)} fewer; look what is there"
+            )
+    return len(missing)
+
+
+def _data(project: Project, link: Link, uploads: Uploads, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Tasks to create."""
+    contents = project.contents(names)
+    if project.settings.data.kind == "images":
+        uploads.need([content or "" for content in contents])
+    shown = shown_data(project, lambda path: uploads.address(path))
+    return [
+        {"data": {ITEM: name, link.key: next(iter(shown(content).values()))}}
+        for name, content in zip(names, contents, strict=True)
+    ]
+
+
+def guesses_of(project: Project, names: Sequence[str]) -> dict[str, str]:
+    """What the model says about items that are not set aside to measure by; nothing before there is a model."""
+    asked = [name for name, is_audit in zip(names, project.is_audit(names), strict=True) if not is_audit]
+    found = project.guess(asked) or []
+    return {each.id: each.label for each in found}
+
+
+def _version(names: Sequence[str], guessed: Mapping[str, str]) -> str:
+    """A name for an order and its guesses; the same for the same."""
+    content = json.dumps([[name, guessed.get(name)] for name in names])
+    return f"batchbalance {hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def _order(
+    link: Link,
+    server: Server,
+    names: Sequence[str],
+    guessed: Mapping[str, str],
+    version: str,
+    there: dict[str, dict[str, Any]],
+    tries: int = MOST_TRIES,
+) -> None:
+    """Write the order as scores of predictions of this version, those that are not there."""
+    scores = [
+        {
+            "task": there[name]["id"],
+            "score": rank_score(rank, len(names)),
+            "model_version": version,
+            "result": link.names.result(guessed[name]) if name in guessed else [],
+        }
+        for rank, name in enumerate(names)
+        if not _has_version(there[name], version)
+    ]
+    if not scores:
+        return
+    try:
+        server.post(f"/api/projects/{link.project}/import/predictions", scores)
+    except InterruptedRequestError:
+        if tries == 1:
+            raise
+        server.wait()
+        _order(link, server, names, guessed, version, {**there, **_tasks_by_item(server, link)}, tries - 1)
+
+
+def _has_version(task: Mapping[str, Any], version: str) -> bool:
+    return any(each.get("model_version") == version for each in task["predictions"])
+
+
+def _sorted_out(project: Project, found: Iterable[Annotation]) -> tuple[list[Annotation], list[str]]:
+    """The annotations that can be taken in, and a sentence about each kind that cannot."""
+    classes, known = set(project.classes), set(project.ids())
+    new, strange, several, others = [], dict[str, int](), 0, 0
+    for each in found:
+        if each.item not in known:
+            others += 1
+        elif each.is_skip:
+            new.append(each)
+        elif len(each.choices) != 1:
+            several += 1
+        elif each.choices[0] not in classes:
+            strange[each.choices[0]] = strange.get(each.choices[0], 0) + 1
+        else:
+            new.append(each)
+    notes = [
+        f"{_counted(count, 'answer is', 'answers are')} {name!r}, which is no class here; add it with batchbalance "
+        "add-class, and pull again"
+        for name, count in strange.items()
+    ]
+    if several:
+        what = _counted(several, "answer has", "answers have")
+        notes.append(f"{what} more than one choice: left there; let people choose one")
+    if others:
+        what = _counted(others, "answer is", "answers are")
+        notes.append(f"{what} about items that are not in this project: left there")
+    return new, notes
+
+
+def _reopen_disputed(project: Project, server: Server, tasks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Let one more person answer where answers disagree.
+
+    The question does not hold up the batch: Label Studio serves such a task after it, to people who have not answered.
+    """
+    wanted = project.settings.annotators_per_item
+    views = project.views()
+    ties = {name: view for name, view in views.items() if view.is_disputed and len(view.answers) >= wanted}
+    still = [name for name, view in ties.items() if ASKER in view.open]
+    for task in tasks:
+        if _item(task) in still:
+            more = {"overlap": len(task["annotations"]) + 1, "is_labeled": False}
+            server.patch(f"/api/tasks/{task['id']}/", more)
+    if still:
+        project.skip(still, ASKER)
+    if not ties:
+        return []
+    return [
+        _counted(
+            len(ties),
+            "item has answers that disagree, and is not trained on until one more person answers",
+            "items have answers that disagree, and are not trained on until one more person answers",
+        )
+    ]
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

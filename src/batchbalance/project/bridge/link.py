@@ -1,0 +1,121 @@
+"""Linking a project to one on a Label Studio server."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from batchbalance.project import Project
+from batchbalance.project.bridge.client import NotThereError, Server
+from batchbalance.project.bridge.config import Fitting, fitting, proposed_config
+from batchbalance.project.bridge.items import shown_data
+from batchbalance.project.bridge.shapes import LinkedProject
+from batchbalance.project.bridge.tasks import Names
+from batchbalance.system.files import read_sealed, write_sealed
+
+FILE = "labelstudio.json"
+TITLE = (3, 50)  # letters that a title may have there
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where a project is labelled; kept in `labelstudio.json`, without a token.
+
+    Attributes:
+        url: of the server.
+        project: the number of the project there.
+        control: the name of its choices.
+        object: the name of what they are about.
+        key: where a task's data hold what is shown.
+    """
+
+    url: str
+    project: int
+    control: str
+    object: str
+    key: str
+
+    @property
+    def names(self) -> Names:
+        """Of the parts of the labelling config."""
+        return Names(self.control, self.object)
+
+    def note(self, **values: Any) -> dict[str, Any]:
+        """What to remember in the log."""
+        return {"server": self.url, "project": self.project, **values}
+
+    def notes(self, project: Project, key: str) -> list[Any]:
+        """What was remembered under a key about this server and project, oldest first."""
+        events = [event.value for event in project.events() if event.kind == "recorded"]
+        mine = [each for each in events if (each.get("server"), each.get("project")) == (self.url, self.project)]
+        return [each[key] for each in mine if key in each]
+
+    @classmethod
+    def of(cls, project: Project) -> "Link":
+        """The link of a project.
+
+        Raises:
+            FileNotFoundError: if there is none.
+        """
+        path = project.folder / FILE
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{project.folder} is not linked yet; link it with: batchbalance labelstudio link {project.folder}"
+            )
+        return cls(**read_sealed(path, "link the project again"))
+
+
+def link(project: Project, server: Server, number: int | None = None) -> tuple[Link, tuple[str, ...]]:
+    """Link a project to one on a server, whose labelling config is checked; what is worth knowing comes with it.
+
+    Args:
+        project: the project here.
+        server: the server.
+        number: of the project there; None makes one. One without a labelling config gets the one we propose.
+    """
+    kind, classes = project.settings.data.kind, project.classes
+    shown_data(project, str)  # refuses what cannot be shown
+    config = proposed_config(kind, classes)
+    if number is None:
+        made = server.post("/api/projects/", {"title": _title(project.folder), "label_config": config})
+        found = _understood(server, made)
+    else:
+        found = _project(server, number)
+        if not found["parsed_label_config"]:
+            found = _understood(server, server.patch(f"/api/projects/{number}/", {"label_config": config}))
+    fits = _fitting(project, server, found)
+    linked = Link(server.url, found["id"], fits.names.control, fits.names.object, fits.key)
+    write_sealed(project.folder / FILE, asdict(linked), indent=2)
+    return linked, _about_unknown(fits.unknown)
+
+
+def _title(folder: Path) -> str:
+    name = folder.resolve().name
+    return (name if len(name) >= TITLE[0] else f"{name} project")[: TITLE[1]]
+
+
+def _project(server: Server, number: int) -> LinkedProject:
+    try:
+        return _understood(server, server.get(f"/api/projects/{number}/"))
+    except NotThereError:
+        raise ValueError(f"{server.url} has no project {number}, or not for the owner of this token") from None
+
+
+def _understood(server: Server, content: Any) -> LinkedProject:
+    return server.understood(content, LinkedProject, "/api/projects/")
+
+
+def _fitting(project: Project, server: Server, found: LinkedProject) -> Fitting:
+    where = f"project {found['id']} on {server.url}"
+    return fitting(found["parsed_label_config"], project.settings.data.kind, project.classes, where)
+
+
+def check_config(project: Project, link: Link, server: Server) -> tuple[str, ...]:
+    """Refuse a labelling config there that does not fit any more; what is worth knowing about it."""
+    return _about_unknown(_fitting(project, server, _project(server, link.project)).unknown)
+
+
+def _about_unknown(unknown: Sequence[str]) -> tuple[str, ...]:
+    if not unknown:
+        return ()
+    return (f"choices there that are no classes here: {', '.join(unknown)}; add them with batchbalance add-class",)

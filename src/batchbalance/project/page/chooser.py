@@ -1,0 +1,198 @@
+"""The server's side of the processes that choose and measure: it asks, remembers what comes back, and never waits."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from batchbalance.arguments.registry import safe_path
+from batchbalance.project.page.desk import Choosing, Who
+
+DOING = "Choosing what to ask next"
+LABELS = {"embedding": "Looking at the items for the first time"}
+ENDED = "The process that chooses has ended, maybe for want of memory."
+
+Request = dict[str, Any]
+Answer = dict[str, Any]
+
+
+class Worker:
+    """A process that does one request after another, started when it is first needed.
+
+    Args:
+        command: what to start; see ``choosing``.
+        lock: held while anything here is looked at.
+        take: called with each line that comes, and the request that it answers.
+    """
+
+    def __init__(self, command: Sequence[str], lock: threading.RLock, take: Callable[[Request, Answer], None]) -> None:
+        self._command, self._lock, self._take = command, lock, take
+        self._process: subprocess.Popen[str] | None = None
+        self._listener: threading.Thread | None = None
+        self._line: deque[Request] = deque()
+        self._under_way: Request | None = None
+        self._is_closed = False
+
+    @property
+    def requests(self) -> list[Request]:
+        """What is under way, and what waits."""
+        return [*([] if self._under_way is None else [self._under_way]), *self._line]
+
+    def add(self, request: Request, *, first: bool = False) -> None:
+        """Have something done, before all that waits if it is `first`."""
+        self._line.insert(0 if first else len(self._line), request)
+        self._go_on()
+
+    def close(self) -> None:
+        """End the process; what it has written to the project stays."""
+        with self._lock:
+            self._is_closed = True
+            process, listener = self._process, self._listener
+        if process is not None and listener is not None:
+            process.kill()
+            listener.join()
+
+    def _go_on(self) -> None:
+        """Send the next request, if none is under way."""
+        if self._under_way is not None or not self._line or self._is_closed:
+            return
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._started()
+        assert self._process.stdin is not None
+        self._under_way = self._line.popleft()
+        try:
+            self._process.stdin.write(json.dumps(self._under_way) + "\n")
+            self._process.stdin.flush()
+        except (OSError, ValueError):  # it has just ended
+            self._ended(self._process)
+
+    def _started(self) -> "subprocess.Popen[str]":
+        with safe_path():
+            process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+                start_new_session=True,  # Ctrl-C is for the server, which ends this process
+            )  # fmt: skip
+        self._listener = threading.Thread(target=self._listen, args=(process,), daemon=True)
+        self._listener.start()
+        return process
+
+    def _listen(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                with self._lock:
+                    self._answered(json.loads(line))
+        process.wait()
+        with suppress(OSError):  # what it did not read any more
+            process.stdin.close()
+        with self._lock:
+            self._ended(process)
+
+    def _answered(self, answer: Answer) -> None:
+        request = self._under_way or {}
+        if "done" in answer:
+            self._under_way = None
+        self._take(request, answer)
+        self._go_on()
+
+    def _ended(self, process: "subprocess.Popen[str]") -> None:
+        """A process has ended; if work was under way, that work is in trouble."""
+        if self._process is process and self._under_way is not None and not self._is_closed:
+            self._line.clear()
+            self._answered({"done": self._under_way["do"], "trouble": ENDED})
+
+
+class ProcessChooser:
+    """Chooses and explains items in one process, and measures the model in another, so that neither keeps the other.
+
+    Args:
+        folder: of the project.
+        allow_imports: import code that `project.toml` names by path.
+    """
+
+    def __init__(self, folder: Path, *, allow_imports: bool = False) -> None:
+        command = [sys.executable, "-P", "-m", "batchbalance.project.page.choosing", str(folder.resolve())]
+        command += ["--allow-imports"] if allow_imports else []
+        self._lock = threading.RLock()
+        self._chooser = Worker(command, self._lock, self._take)
+        self._measurer = Worker(command, self._lock, self._take)
+        self._shown = Choosing(DOING)
+        self._trouble = ""
+        self._in_vain: dict[Who, int] = {}  # revisions at which nothing was left to ask
+        self._insights: dict[str, Mapping[str, Any] | None] = {}
+        self._status: Mapping[str, Any] | None = None
+        self._status_of = -1
+
+    def want(self, who: Who, revision: int) -> None:
+        """Ask a person a batch more, unless that is under way, or was in vain and nothing has happened since."""
+        with self._lock:
+            if not (self._is_asking(who) or self._trouble or self._in_vain.get(who) == revision):
+                self._chooser.add({"do": "ask", "who": who, "revision": revision}, first=True)
+
+    def explain(self, names: Sequence[str]) -> None:
+        """Find out why items were chosen, those that are not explained yet."""
+        with self._lock:
+            coming = {name for each in self._chooser.requests for name in each.get("ids", ())}
+            is_asking = any(each["do"] == "ask" for each in self._chooser.requests)  # which explains all that is open
+            new = [name for name in names if name not in self._insights and name not in coming]
+            if new and not is_asking and not self._trouble:
+                self._chooser.add({"do": "explain", "ids": new})
+
+    def choosing(self, who: Who) -> Choosing:
+        """How far it is for a person."""
+        with self._lock:
+            if self._trouble:
+                return Choosing(trouble=self._trouble)
+            return self._shown if self._is_asking(who) else Choosing()
+
+    def is_explained(self, name: str) -> bool:
+        """Whether all is known about an item that there is to know."""
+        with self._lock:
+            return name in self._insights
+
+    def insight(self, name: str) -> Mapping[str, Any] | None:
+        """What is known about an item; None if nothing is."""
+        with self._lock:
+            return self._insights.get(name)
+
+    def status(self, revision: int) -> Mapping[str, Any] | None:
+        """The latest status; a newer one is computed if anything has happened since. None if there is none yet."""
+        with self._lock:
+            if revision != self._status_of and not self._measurer.requests:
+                self._measurer.add({"do": "status", "revision": revision})
+            return self._status
+
+    def try_again(self) -> None:
+        """Forget troubles."""
+        with self._lock:
+            self._trouble = ""
+            self._in_vain.clear()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._chooser.close()
+        self._measurer.close()
+
+    def _is_asking(self, who: Who) -> bool:
+        return any(each["do"] == "ask" and each["who"] == who for each in self._chooser.requests)
+
+    def _take(self, request: Request, answer: Answer) -> None:
+        """A line from one of the processes."""
+        if "doing" in answer:
+            if request.get("do") == "ask":
+                self._shown = Choosing(LABELS.get(answer["doing"], DOING), answer["steps"], answer["total"])
+            return
+        if answer["done"] == "ask":
+            self._shown, self._trouble = Choosing(DOING), answer.get("trouble", "")
+            if not answer.get("added"):
+                self._in_vain[request["who"]] = request["revision"]
+        if answer["done"] == "status":
+            self._status, self._status_of = answer.get("status", self._status), request["revision"]
+        found = answer.get("insights", {})
+        self._insights |= {name: found.get(name) for name in [*answer.get("ids", ()), *request.get("ids", ())]}

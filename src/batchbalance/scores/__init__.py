@@ -1,0 +1,41 @@
+"""Scores of single points, how points are ranked by them, and bounds that spare evaluations."""
+
+from batchbalance.scores.points import (
+    CACHED_NUMBERS,
+    MEMORY_BUDGET,
+    ROUNDING,
+    above_rounding,
+    bald,
+    entropies,
+    entropy,
+    epig,
+    least_confidence,
+    log_entropy,
+    log_least_confidence,
+    log_margin,
+    margin,
+    mean_std,
+    points_within,
+    unsureness,
+    variation_ratio,
+)
+
+__all__ = [
+    "CACHED_NUMBERS",
+    "MEMORY_BUDGET",
+    "ROUNDING",
+    "above_rounding",
+    "bald",
+    "entropies",
+    "entropy",
+    "epig",
+    "least_confidence",
+    "log_entropy",
+    "log_least_confidence",
+    "log_margin",
+    "margin",
+    "mean_std",
+    "points_within",
+    "unsureness",
+    "variation_ratio",
+]

@@ -1,0 +1,30 @@
+"""How much memory a selection takes."""
+
+from batchbalance.predictions import CHUNK_NUMBERS, Predictions
+from batchbalance.system.memory import as_text
+
+FREE_SHARE = 0.5  # of what is free, if no budget is given
+POINT_BYTES = 100  # bounds, orders and masks that are kept for every point
+CHUNK_COPIES = 4  # float64 arrays of one chunk that are alive at a time
+
+
+def streaming_bytes(predictions: Predictions | None, num_points: int = 0) -> int:
+    """What one pass over a pool takes, however many points there are: a chunk of predictions, a few numbers a point."""
+    if predictions is None:
+        return POINT_BYTES * num_points
+    n, s, c = predictions.shape
+    return POINT_BYTES * n + CHUNK_COPIES * 8 * min(CHUNK_NUMBERS, n * s * c)
+
+
+def check_budget(budget: int, least: int, strategy: str = "", needed: int = 0) -> None:
+    """Raise ValueError unless the `least` bytes of a pass fit in the budget, and beside it those of a strategy."""
+    if budget < least:
+        raise ValueError(
+            f"`memory_budget` must hold one chunk of predictions and {POINT_BYTES} bytes a point, {as_text(least)} "
+            f"here, got {as_text(budget)}; raise it"
+        )
+    if budget < least + needed:
+        raise ValueError(
+            f"`memory_budget` must be at least {as_text(least + needed)} ({least + needed:,} bytes) for {strategy!r}, "
+            f"which does not stream, got {as_text(budget)}; raise it, or use 'greedy-balance' or 'power-balance'"
+        )

@@ -1,0 +1,196 @@
+"""Writing a file whole or not at all, sealing one by a checksum, and reading one that may be cut short meanwhile."""
+
+import hashlib
+import json
+import math
+import mmap
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from batchbalance.errors import FileFormatError, is_out_of_files
+from batchbalance.system.memory import as_text, free_memory
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], *, first: Path | None = None) -> Iterator[Path]:
+    """Give a temporary path beside `path`; put it in place of `path` if the block ends well.
+
+    A file `first`, which says something about the old one, is removed just before that.
+
+    An error, or a killed process, leaves whatever stood at `path` before untouched.
+
+    Raises:
+        OSError: if the folder does not exist or cannot be written to.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"cannot write {path}: it is a folder; give a file name")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {error.strerror or error}") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
+        # mkstemp makes files private; a result should be as readable as any other new file.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        if first is not None:
+            first.unlink(missing_ok=True)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_sealed(path: Path, content: Mapping[str, Any], *, indent: int | None = None) -> None:
+    """Write a JSON object with a checksum of itself, whole or not at all."""
+    with replacing(path) as temporary:
+        text = json.dumps({**content, "checksum": checksum(content)}, indent=indent)
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_sealed(path: Path, remedy: str) -> dict[str, Any]:
+    """Return what `write_sealed` wrote; FileFormatError, which ends in `remedy`, if it is anything else."""
+    try:
+        content, is_sealed = read_checked(path)
+    except FileFormatError:
+        is_sealed = False
+    if not is_sealed:
+        raise FileFormatError(f"{path} is damaged: it does not match its checksum; {remedy}")
+    return content
+
+
+def read_checked(path: Path) -> tuple[dict[str, Any], bool]:
+    """Return the JSON object of a file without its checksum, and whether that is right.
+
+    Raises:
+        FileFormatError: if the file does not hold a JSON object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path} must be JSON, got damage: {error}") from error
+    if not isinstance(content, dict):
+        raise FileFormatError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    seal = content.pop("checksum", None)
+    return content, seal == checksum(content)
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """Return a hash of all that a JSON object says, in whichever order."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def array_digest(array: np.ndarray) -> str:
+    """Return a hash of the numbers of an array, about a second for a GB."""
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A memory-mapped file. Reading past the end of one that shrank would kill the process, so look before each read.
+
+    Attributes:
+        path: its name, for messages.
+        size: the bytes that it must have.
+        axes: the order of the axes in the file.
+        mapping: the map; it knows the size of the file it was made from, whatever the path now names.
+    """
+
+    path: Path
+    size: int
+    mapping: mmap.mmap
+    axes: str = "nsc"
+
+    @classmethod
+    def of(cls, array: np.memmap, path: Path, axes: str = "nsc") -> "MappedFile | None":
+        """The file behind a memory-mapped array; None if there is none."""
+        base: Any = array
+        while base is not None and not isinstance(base, mmap.mmap):
+            base = getattr(base, "base", None)
+        return None if base is None else cls(path, array.offset + array.nbytes, base, axes)
+
+    def check(self) -> None:
+        """Raise FileFormatError if the file is shorter than it was."""
+        size = self.mapping.size()
+        if size < self.size:
+            raise FileFormatError(
+                f"{self.path} must stay as it is while it is read, got {size:,} bytes where there were {self.size:,}; "
+                "write it again and start over"
+            )
+
+
+def check_is_file(path: Path) -> None:
+    """Raise unless there is a file at `path`."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give a file in it")
+    if not path.is_file():
+        raise FileNotFoundError(f"no such file: {path}")
+
+
+def archived_names(path: Path) -> list[str]:
+    """The names of the arrays in a ``.npz`` file."""
+    with zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+def archived_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Those of the named arrays that a ``.npz`` file holds; no other is looked at, and none is unpickled.
+
+    Raises:
+        FileFormatError: if the header of one promises more numbers than memory can hold.
+    """
+    with zipfile.ZipFile(path) as archive:
+        held = set(archive.namelist())
+        members = {name: next((m for m in (f"{name}.npy", name) if m in held), None) for name in names}
+        return {name: _archived(archive, member, name, path) for name, member in members.items() if member is not None}
+
+
+def _archived(archive: zipfile.ZipFile, member: str, name: str, path: Path) -> np.ndarray:
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    size, free = math.prod(shape) * dtype.itemsize, free_memory()
+    if size > free:
+        raise FileFormatError(
+            f"{path}: `{name}` must fit in memory, {as_text(free)} are free, got {as_text(size)} by its header; "
+            "save it as .npy, which is read piece by piece"
+        )
+    with archive.open(member) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def mapped_array(path: Path) -> np.memmap:
+    """The array of a ``.npy`` file, memory-mapped.
+
+    Raises:
+        FileFormatError: if the file is cut short or of another kind.
+    """
+    check_is_file(path)
+    try:
+        with path.open("rb") as file:
+            begins = file.read(len(np.lib.format.MAGIC_PREFIX))
+        if begins != np.lib.format.MAGIC_PREFIX:
+            raise ValueError("it does not begin like one" if begins else "it is empty")
+        return np.lib.format.open_memmap(path, mode="c")
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # a damaged header is read as Python, so that anything may come
+        if is_out_of_files(error):
+            raise
+        if "Python objects" in str(error):
+            raise FileFormatError(f"{path} holds pickled objects, which are never loaded; save an array") from error
+        raise FileFormatError(f"{path} is damaged or not a .npy file: {error}") from error

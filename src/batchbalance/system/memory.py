@@ -1,0 +1,42 @@
+"""The memory that is free on this machine, and what this process has held."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+
+def as_text(num_bytes: int) -> str:
+    """A number of bytes as people write it, rounded up."""
+    for unit, size in (("KiB", 2**10), ("MiB", 2**20)):
+        if num_bytes < 1024 * size:
+            return f"{-(-num_bytes // size)} {unit}"
+    return f"{-(-num_bytes * 10 // 2**30) / 10:g} GiB"
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: of the machine, or of its control group if that is less."""
+    free: int = psutil.virtual_memory().available
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = int((group / "memory.max").read_text(encoding="ascii"))
+        free = min(free, limit - int((group / "memory.current").read_text(encoding="ascii")))
+    except (OSError, ValueError):  # no such group, or no limit
+        pass
+    return max(0, free)
+
+
+def reset_peak_memory() -> None:
+    """Let `peak_memory` start anew, where the system can (Linux)."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_memory() -> int:
+    """The most memory this process has held since `reset_peak_memory`, in bytes; what it holds now if nobody knows."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        held = psutil.Process().memory_info()
+        return int(getattr(held, "peak_wset", held.rss))

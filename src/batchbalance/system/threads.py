@@ -1,0 +1,92 @@
+"""How many threads work on something: by its size, never by the load of the machine.
+
+An operation of torch on several threads ends when its slowest thread does. Where another process uses a core, each of
+many small operations waits for a thread that is not running, and all of them take ten times as long as on one thread.
+So small work runs on one thread, and larger work in pieces: each piece runs on one thread, and whichever thread is free
+takes the next. The threads meet once, at the end, and no number depends on how many they are.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+
+from batchbalance.system.progress import Bar
+
+SMALL_FLOPS = 2e10  # some tenths of a second on one thread
+SMALL_PASS = 2e8  # operations; some milliseconds on one thread
+
+_workers: ContextVar[int | None] = ContextVar("workers", default=None)  # threads for pieces; None if torch's own
+
+
+@contextmanager
+def for_work(flops: float, *, in_pieces: bool = False) -> Iterator[None]:
+    """Run a block on as many threads as its size is worth; torch's setting is as it was afterwards.
+
+    Args:
+        flops: about how many operations it takes.
+        in_pieces: its long parts go through ``each``, so that all else is small.
+    """
+    is_small = flops < SMALL_FLOPS
+    if not is_small and not in_pieces:
+        yield
+        return
+    token = _workers.set(1 if is_small else num_workers())
+    try:
+        with one_thread():
+            yield
+    finally:
+        _workers.reset(token)
+
+
+@contextmanager
+def for_passes(flops: float) -> Iterator[None]:
+    """Run a block of passes through a network, one after the other, on one thread if each of them is small.
+
+    Args:
+        flops: about how many operations a pass takes. However many passes there are, the threads meet in each of them.
+    """
+    if flops >= SMALL_PASS:
+        yield
+        return
+    with one_thread():
+        yield
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run a block on one thread; torch's setting is as it was afterwards."""
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def num_workers() -> int:
+    """How many threads ``each`` may use here."""
+    return _workers.get() or torch.get_num_threads()
+
+
+def each(work: Callable[[slice], None], spans: Sequence[slice], bar: Bar | None = None) -> None:
+    """Do `work` on every span, each on one thread of torch, several at a time; `bar` counts what the spans hold."""
+    shown = bar or Bar()
+    num = min(num_workers(), len(spans))
+    if num <= 1:
+        for span in spans:
+            work(span)
+            shown.advance(span.stop - span.start)
+        return
+    with one_thread():  # threads that start now inherit it
+        pool = ThreadPoolExecutor(num)
+        try:
+            for span, _ in zip(spans, pool.map(work, spans), strict=True):
+                shown.advance(span.stop - span.start)
+        finally:
+            pool.shutdown(cancel_futures=True)  # after an error or an interrupt, what has not begun is left

@@ -1,0 +1,224 @@
+import os
+import signal
+
+import numpy as np
+import pytest
+from test_cluster_one_round import InProcess
+from torch import nn
+
+from batchbalance import FileFormatError, Predictions, select
+from batchbalance.cluster import RayExecutor
+from batchbalance.cluster.shards import RayCoverShards
+from batchbalance.posteriors import MCDropout, predicted_pool
+from batchbalance.predictions import load_parts
+from conftest import random_probs
+
+ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module")
+def executor(ray_cluster):
+    """Three shards on a real cluster of two nodes on loopback."""
+    running = RayExecutor(ray_cluster, num_shards=3)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def probs():
+    part = random_probs(150, 8, 3, seed=5).astype(np.float32)
+    return np.concatenate([part, part, random_probs(150, 8, 3, seed=6).astype(np.float32)])  # ties across shards
+
+
+@pytest.mark.parametrize("strategy", ["greedy-balance", "stochastic-balance"])
+def test_shards_give_the_batch_of_one_process(executor, probs, strategy, tmp_path):
+    np.save(tmp_path / "p.npy", probs.transpose(1, 0, 2))
+    options = {"strategy": strategy, "threshold": 0.02, "exclude": [3, 160, 161], "seed": 2}
+    one = select(Predictions.from_probs(probs), 25, **options)
+    for pool in (Predictions.load(tmp_path / "p.npy", axes="snc"), Predictions.from_probs(probs)):
+        many = select(pool, 25, executor=executor, **options)
+        assert many.indices.tolist() == one.indices.tolist()
+        assert many.certificate == pytest.approx(one.certificate, rel=1e-5)
+
+
+def test_shards_fill_a_batch_like_one_process(executor):
+    votes = Predictions.from_probs(np.eye(3)[np.random.default_rng(0).integers(0, 3, size=(40, 8))])
+    one, many = (select(votes, 20, threshold=0.0, executor=where) for where in (None, executor))
+    assert one.continuation == "power"
+    assert many.indices.tolist() == one.indices.tolist()
+
+
+def test_a_killed_worker_is_replaced_and_changes_nothing(executor, probs, monkeypatch):
+    pool = Predictions.from_probs(probs)
+    expected = select(pool, 8, threshold=0.02).indices.tolist()
+    killed = []
+    shards_of = RayExecutor.shards
+
+    def shards_with_an_accident(self, *args, **options):
+        shards = shards_of(self, *args, **options)
+        factors = shards.factors
+
+        def factors_and_a_kill(position):
+            if not killed:
+                worker = shards._workers.actors[1]
+                pid = ray.get(worker.__ray_call__.remote(lambda _: os.getpid()))
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+            return factors(position)
+
+        shards.factors = factors_and_a_kill
+        return shards
+
+    monkeypatch.setattr(RayExecutor, "shards", shards_with_an_accident)
+    assert select(pool, 8, threshold=0.02, executor=executor).indices.tolist() == expected
+    assert killed
+
+
+@pytest.mark.parametrize("strategy", ["max-herding", "prob-cover", "u-herding", "cover-balance"])
+def test_shards_cover_like_one_process(executor, strategy):
+    """Index by index the same, also with copies in other shards, a labelled point, and nothing left at the end."""
+    points = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    points = np.concatenate([points, points, points + 0.01])
+    probs = random_probs(120, 8, 3, seed=5).astype(np.float32)
+    options = {"strategy": strategy, "embeddings": points, "labelled": [3], "exclude": [50, 51], "seed": 2}
+    if strategy == "cover-balance":
+        options["threshold"] = 0.02
+    for batch_size in (12, 100):
+        one, many = (
+            select(Predictions.from_probs(probs), batch_size, executor=where, **options) for where in (None, executor)
+        )
+        assert many.indices.tolist() == one.indices.tolist()
+        assert many.cover.gains.tolist() == one.cover.gains.tolist()
+        assert many.cover.certificate == pytest.approx(one.cover.certificate, rel=0.05)
+    assert one.cover.filled_from is not None
+
+
+def test_a_killed_worker_covers_again(executor):
+    points = np.random.default_rng(0).normal(size=(300, 4))
+    expected = select(embeddings=points, batch_size=6).indices.tolist()
+    pid = ray.get(executor._workers.actors[1].__ray_call__.remote(lambda _: os.getpid()))
+    shards_offers = RayCoverShards.offers
+
+    def offers_and_a_kill(self, step, show):
+        if len(step.chosen) == 3:
+            os.kill(pid, signal.SIGKILL)
+        return shards_offers(self, step, show)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RayCoverShards, "offers", offers_and_a_kill)
+        assert select(embeddings=points, batch_size=6, executor=executor).indices.tolist() == expected
+
+
+def test_coverage_has_no_single_round(executor, monkeypatch):
+    monkeypatch.setattr(executor, "_one_round", True)
+    with pytest.raises(ValueError, match="`one_round` must not be given for strategies of coverage"):
+        select(embeddings=np.zeros((9, 2)), batch_size=2, executor=executor)
+
+
+def test_workers_read_several_files(executor, probs, tmp_path):
+    cuts = [probs[:130].transpose(1, 0, 2), probs[130:140].transpose(1, 0, 2), probs[140:].transpose(1, 0, 2)]
+    paths = [tmp_path / f"part-{number}.npy" for number in range(3)]
+    for path, cut in zip(paths, cuts, strict=True):
+        np.save(path, cut)
+    np.savez(tmp_path / "part-1.npz", probs=cuts[1])
+    options = {"threshold": 0.02, "exclude": [3, 160, 161]}
+    one = select(Predictions.from_probs(probs), 25, **options)
+    for files in (paths, [paths[0], tmp_path / "part-1.npz", paths[2]]):
+        many = select(load_parts(files, axes="snc"), 25, executor=executor, **options)
+        assert many.indices.tolist() == one.indices.tolist()
+    pool = load_parts(paths, axes="snc")
+    os.truncate(paths[2], 1000)
+    with pytest.raises(FileFormatError, match=r"part-2.npy"):
+        select(pool, 5, executor=executor, reference=Predictions.from_probs(probs), threshold=0.02)
+
+
+def test_workers_check_the_files_that_they_read(executor, probs, tmp_path, monkeypatch):
+    path = tmp_path / "p.npy"
+    np.save(path, probs)
+    here = select(Predictions.load(path), 10)
+    monkeypatch.setattr(Predictions, "check", None)  # nothing is checked here
+    there = select(executor.load([path]), 10, executor=executor)
+    assert there.indices.tolist() == here.indices.tolist()
+    assert there.threshold == pytest.approx(here.threshold, rel=1e-6)
+    with pytest.warns(UserWarning, match="look like probabilities"):
+        assert executor.load([path], "logits").source.values == "logits"
+    off = np.log(probs)
+    off[440] += 5e-5
+    np.save(path, off)
+    assert executor.load([path], "log-probs").source.values == "logits"  # to be normalised when read
+    probs[431, 2, 1] = np.nan
+    np.save(path, probs)
+    with pytest.raises(FileFormatError, match=r"NaN or \+inf \(first at point 431, draw 2, class 1\)"):
+        executor.load([path])
+
+
+def test_cluster_one_round(executor, probs, tmp_path, monkeypatch):
+    np.save(tmp_path / "p.npy", probs)
+    expected = select(Predictions.from_probs(probs), 12, threshold=0.02, executor=InProcess(3), exclude=[3, 7], seed=4)
+    monkeypatch.setattr(executor, "_one_round", True)
+    for pool in (Predictions.load(tmp_path / "p.npy"), Predictions.from_probs(probs)):
+        found = select(pool, 12, threshold=0.02, executor=executor, exclude=[3, 7], seed=4)
+        assert found.indices.tolist() == expected.indices.tolist()
+        assert found.certificate == pytest.approx(expected.certificate, rel=1e-5)
+    with pytest.raises(ValueError, match="`one_round` must not be given for strategies that sample"):
+        select(pool, 5, strategy="stochastic-balance", threshold=0.02, executor=executor)
+
+
+def test_workers_predict_their_part_of_the_inputs(executor, tmp_path):
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 3))
+    MCDropout(model, num_draws=8).save(tmp_path / "posterior")
+    inputs = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    paths = [tmp_path / "a.npy", tmp_path / "b.npy"]
+    np.save(paths[0], inputs[:190])
+    np.save(paths[1], inputs[190:])
+    folder = tmp_path / "posterior"
+    loader = lambda: MCDropout.load(folder, model)  # noqa: E731
+    pool = predicted_pool(loader, paths)
+    reference = loader().predict(inputs[:50])
+    options = {"reference": reference, "threshold": 0.02}
+    one = select(loader().predict(inputs), 10, **options)
+    many = select(pool, 10, executor=executor, **options)
+    assert many.indices.tolist() == one.indices.tolist()
+    assert many.coverage.tolist() == pytest.approx(one.coverage.tolist(), rel=1e-5)
+    MCDropout(model, num_draws=8, seed=1).save(tmp_path / "posterior")
+    with pytest.raises(FileFormatError, match="must be the same on every worker"):
+        select(pool, 10, executor=executor, **options)
+
+
+def test_a_mistake_on_a_worker_is_told_here(executor, probs, tmp_path):
+    path = tmp_path / "p.npy"
+    np.save(path, probs)
+    pool = Predictions.load(path)
+    path.unlink()
+    np.save(path, probs[:100])
+    with pytest.raises(FileFormatError, match=r"must hold the pool's .* on every worker"):
+        select(pool, 5, threshold=0.02, executor=executor)
+
+
+def test_other_strategies_refuse_an_executor(executor, pool):
+    with pytest.raises(ValueError, match="`executor` is not used by strategy 'bald'"):
+        select(pool, 3, strategy="bald", executor=executor)
+    with pytest.raises(ValueError, match="below 50 points only, got 60"):
+        select(pool, 60, threshold=0.02, executor=executor)
+
+
+def test_workers_that_wait_for_cpus_are_told(executor, monkeypatch):
+    monkeypatch.setattr("batchbalance.cluster.workers.START_SECONDS", 0.0)
+    with pytest.warns(UserWarning, match="0 of 1 workers have started after 0 s"):
+        RayExecutor(num_shards=1).close()
+
+
+def test_a_worker_that_is_lost_for_good_is_an_error(executor, probs, monkeypatch):
+    monkeypatch.setattr("batchbalance.cluster.workers.MAX_LOSSES", 0)
+    pid = ray.get(executor._workers.actors[2].__ray_call__.remote(lambda _: os.getpid()))
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ConnectionError, match="worker 2 of the Ray cluster was lost 1 times"):
+        select(Predictions.from_probs(probs), 3, threshold=0.02, executor=executor)
+    monkeypatch.undo()
+    assert len(select(Predictions.from_probs(probs), 3, threshold=0.02, executor=executor).indices) == 3
+
+
+def test_more_shards_than_cpus_would_wait_for_ever(executor):
+    with pytest.raises(ValueError, match="at most the 3 CPUs of the cluster, got 4"):
+        RayExecutor(num_shards=4)
