@@ -4,6 +4,7 @@ import random
 import sys
 import time
 
+from batchbalance.cli.app import out
 from batchbalance.encoders import contract
 from batchbalance.encoders.texts import Tfidf, WordLlama
 from batchbalance.memory import peak_memory
@@ -30,7 +31,7 @@ def main(name: str, *options: str) -> None:
             encoder.fit(texts)
         contract.encoded(encoder, texts)
         seconds = time.perf_counter() - started
-        print(f"{name}, first {limit:,} characters: {seconds:.2f} s, peak {peak_memory() / 2**20:,.0f} MiB", flush=True)
+        out(f"{name}, first {limit:,} characters: {seconds:.2f} s, peak {peak_memory() / 2**20:,.0f} MiB")
 
 
 if __name__ == "__main__":
