@@ -17,6 +17,7 @@ from benchmarks.inputs import random_images
 from benchmarks.measure import Side
 
 ROWS = 200  # rows of a forward pass
+SMALL = 50  # inputs up to which a loop over all draws is short enough to be timed as it is
 
 
 def network(seed: int, width: float = 1.0) -> nn.Module:
@@ -110,8 +111,8 @@ def network_against_loop(build: Callable[[], nn.Module], *shape: int) -> Callabl
             torch.manual_seed(derived_seed(seed, "benchmark network"))
             model = build()
         inputs = torch.randn(size["N"], *shape, generator=generator(seed, "benchmark inputs"))
-        few = max(1, size["S"] // 10)
-        scale, scaled = size["S"] / few, f"{few} draws of {size['S']}, scaled linearly"
+        few = max(1, size["S"] // (10 if size["N"] > SMALL else 1))
+        scale, scaled = size["S"] / few, f"{few} draws of {size['S']}, scaled linearly" if few < size["S"] else ""
         return [
             Side("predict", lambda: MCDropout(model, size["S"], seed).predict(inputs, batch_size=ROWS)),
             Side("loop over draws", lambda: plain.looped(model, inputs, few, ROWS), scale, scaled),
@@ -170,8 +171,8 @@ POSTERIOR_CASES = [
         Case(
             f"mc-dropout-{name}",
             network_against_loop(build, *shape),
-            ({"N": num, "S": 100},),
-            ({"N": min(num, 50), "S": 100},),
+            tuple({"N": size, "S": 100} for size in ((10, 50, 500, num) if name == "throughout" else (num,))),
+            ({"N": min(num, SMALL), "S": 100},),
             target,
         )
         for name, build, shape, num, target in NETWORKS

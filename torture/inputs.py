@@ -10,14 +10,18 @@ import json
 import math
 import os
 import signal
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
+import scipy.sparse
+import torch
 from PIL import Image
 
+from batchbalance import select
 from batchbalance.cli.labels import read_labels
 from batchbalance.encoders import read_ids
 from batchbalance.system.files import read_checked, write_sealed
@@ -181,6 +185,54 @@ def odd_embeddings(folder: Path, random: Random) -> Finding:
         for each in ("a", "b")
     ]
     return found if batches[0] == batches[1] else Finding("different", f"{what}: {batches}")
+
+
+@campaign("odd arrays", "embeddings in memory give the batch of the same numbers, or are refused, and stay as they are")
+def odd_arrays(folder: Path, random: Random) -> Finding:
+    """Hand the same numbers over in another form, or numbers that are odd, and select with them."""
+    x = np.random.default_rng(random.randrange(2**32)).normal(size=(NUM_POINTS, 3))
+    np.save(folder / "e.npy", x)
+    kept = np.ones((NUM_POINTS, 1))
+    kept[::3] = 0
+    same: dict[str, Any] = {
+        "strides": np.repeat(x, 2, 0)[::2], "reversed": x[::-1].copy()[::-1], "Fortran": np.asfortranarray(x),
+        "masked nowhere": np.ma.array(x), "mapped": np.load(folder / "e.npy", mmap_mode="r"), "lists": x.tolist(),
+        "tensor": torch.from_numpy(x.copy()), "other bytes": x.astype(">f8"),
+    }  # fmt: skip
+    fine: dict[str, Any] = {
+        "huge": x * 1e200, "tiny": x * 1e-300, "denormal": x * 1e-315, "scales": x * np.array([1e-150, 1, 1e150]),
+        "constant": 0 * x + 1, "zeros": 0 * x, "copies": np.repeat(x[:3], 4, 0), "rows of zeros": x * kept,
+        "integers": (10 * x).astype(int), "booleans": x > 0, "float16": x.astype("f2"),
+    }  # fmt: skip
+    worst = x.copy()
+    worst[random.randrange(NUM_POINTS), 1] = random.choice([math.nan, math.inf, -math.inf])
+    wrong: dict[str, Any] = {
+        "not finite": worst, "masked": np.ma.masked_greater(x, np.median(x)), "objects": x.astype(object),
+        "text": x.astype(str),
+        "complex": x + 1j, "one axis": x[:, 0], "no axis": np.array(1.0), "no rows": x[:0], "no columns": x[:, :0],
+        "ragged": [[1.0, 2.0], [3.0]], "sparse": scipy.sparse.csr_array(x),
+        "sparse tensor": torch.from_numpy(x).to_sparse(),
+    }  # fmt: skip
+    group = random.choice([same, fine, wrong])
+    name, strategy = random.choice(list(group)), random.choice(["coreset", "prob-cover", "typiclust", "max-herding"])
+    what = f"{name}, {strategy}"
+    before = np.array(group[name]) if isinstance(group[name], np.ndarray) else None
+
+    def chosen(given: Any) -> list[int]:
+        return [int(each) for each in select(embeddings=given, batch_size=3, strategy=strategy, seed=1).indices]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            found = chosen(group[name])
+        except (ValueError, TypeError) as error:
+            is_said = group is wrong and "must" in str(error) and "\n" not in str(error)
+            return Finding("refused" if is_said else "traceback", f"{what}: {type(error).__name__}: {error}")
+    if before is not None and before.tobytes() != np.array(group[name]).tobytes():
+        return Finding("different", f"{what}: the array was written to")
+    is_right = group is not wrong and len({*found} & {*range(NUM_POINTS)}) == 3
+    is_right &= group is not same or found == chosen(x)
+    return Finding("intact" if is_right else "different", f"{what}: {found}")
 
 
 @campaign("fuzzed notes about predictions", "`select` with any sealed note beside a .npy works or says why not")

@@ -1,6 +1,8 @@
 import ast
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -49,6 +51,32 @@ def test_an_unreachable_cluster_is_an_error_in_seconds(started):
             RayExecutor(address)
     with pytest.raises(ValueError, match="`num_shards` must be a whole number of at least 1, got 0"):
         RayExecutor(num_shards=0)
+    assert started == []
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"+PONG\r\n", b"", None])
+def test_a_port_where_something_else_answers_is_refused(started, monkeypatch, answer):
+    """A web server, Redis, one that hangs up, and one that is silent; Ray is never asked."""
+    monkeypatch.setattr("batchbalance.cluster.connection.CONNECT_SECONDS", 0.3)
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def speak():
+            connection, _ = listening.accept()
+            if answer is None:
+                time.sleep(0.6)
+            else:
+                connection.recv(100)
+                connection.sendall(answer)
+            connection.close()
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        said = "timed out" if answer is None else "something other than Ray answers"
+        with pytest.raises(ConnectionError, match=f"no Ray cluster answers at {address}: {said}; start one"):
+            RayExecutor(address)
+        thread.join()
     assert started == []
 
 

@@ -9,15 +9,16 @@ from torch import nn
 
 from batchbalance.arguments.seeds import generator
 from batchbalance.posteriors import MCDropout
-from batchbalance.posteriors.replay import Replay
+from batchbalance.posteriors.replay import TIMED, Replay
 
 DRAWS = 5
 
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
-    """Replay whatever can be, without measuring whether it is faster."""
+    """Replay whatever can be, without measuring whether it is faster, and one draw at a time."""
     monkeypatch.setattr(Replay, "_is_due", lambda *_: False)
+    monkeypatch.setattr(MCDropout, "_may_stack", lambda *_: False)
 
 
 def random(*shape):
@@ -397,6 +398,7 @@ def test_inference_tensors_have_no_version_and_run_in_full():
 def test_the_first_batch_is_measured_and_the_faster_way_taken(monkeypatch, lookup):
     """A run of the backbone takes a second by a clock of ours, a look-up as long as it is told to."""
     monkeypatch.undo()
+    monkeypatch.setattr(MCDropout, "_may_stack", lambda *_: False)
     now, call = [0.0], Replay.call
 
     def slow(self, *given):
@@ -415,3 +417,81 @@ def test_the_first_batch_is_measured_and_the_faster_way_taken(monkeypatch, looku
     assert runs(posterior, random(4, 4)) == (1 if lookup < 1 else DRAWS)
     assert runs(posterior, random(8, 4)) == 1 + DRAWS // 2  # twice as many rows: measured again
     assert posterior._replay._measured_rows == 8
+
+
+def test_the_first_batch_is_measured_by_a_few_draws(monkeypatch):
+    """A look-up takes ten seconds by a clock of ours: no draw behind the measured ones pays for it."""
+    monkeypatch.undo()
+    monkeypatch.setattr(MCDropout, "_may_stack", lambda *_: False)
+    now, looked_up, call = [0.0], [], Replay.call
+
+    def slow(self, *given):
+        if self._is_running:
+            now[0] += 10.0
+            looked_up.append(None)
+        return call(self, *given)
+
+    monkeypatch.setattr(Replay, "call", slow)
+    monkeypatch.setattr("batchbalance.posteriors.replay.time.perf_counter", lambda: now[0])
+    MCDropout(built(WHOLE["backbone and head"][0]), 40).predict(random(9, 4))
+    assert len(looked_up) == 1 + TIMED // 2
+
+
+class Throughout(nn.Module):
+    """A residual network with dropout of several kinds in each block, of which little comes before the first one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+        kinds = nn.Dropout(0.5), nn.AlphaDropout(0.3), nn.Dropout1d(0.5)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh(), kind) for kind in kinds)
+        self.attention = nn.MultiheadAttention(6, 2, dropout=0.5, batch_first=True)
+
+    def forward(self, x):
+        h = self.first(x)
+        for block in self.blocks:
+            h = h + block(h)
+        return self.head(self.attention(h, h, h)[0]).mean(dim=1)
+
+
+class TimeMajor(nn.Module):
+    """Its dropout sees examples behind steps, and so many steps that they could be examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.drop, self.second, self.head = (
+            nn.Linear(4, 6),
+            nn.Dropout(0.5),
+            nn.Linear(6, 60),
+            nn.Linear(60, 3),
+        )
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.second(self.drop(self.first(x).transpose(0, 1))))).mean(dim=0)
+
+
+def test_small_batches_run_several_draws_in_one_pass(monkeypatch):
+    monkeypatch.undo()
+    model = Throughout().double()
+    passes = []
+    x = random(20, 5, 4)
+    fast, plain = MCDropout(model, 30, 1), MCDropout(model, 30, 1, fast=False)
+    expected = plain.predict(x).log_probs()
+    torch.testing.assert_close(fast.predict(x).log_probs(), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(fast.predict(x, batch_size=7).log_probs(), expected, rtol=0, atol=1e-10)
+    fast._model.head.register_forward_pre_hook(lambda _, args: passes.append(len(args[0])))
+    fast.predict(x)
+    assert passes == [20 * 30]
+    monkeypatch.setattr("batchbalance.posteriors.mc_dropout.STACKED_ROWS", 20 * 8)
+    torch.testing.assert_close(fast.predict(x).log_probs(), expected, rtol=0, atol=1e-10)
+    assert passes[1:] == [20 * 8] * 3 + [20 * 6]
+
+
+@pytest.mark.parametrize("shape", [(16, 32, 4), (16, 4)])
+def test_draws_run_one_by_one_where_the_batch_is_not_first_or_most_is_shared(monkeypatch, shape):
+    monkeypatch.undo()
+    model = TimeMajor().double() if len(shape) == 3 else built(WHOLE["backbone and head"][0])
+    x = random(*shape)
+    fast, plain = MCDropout(model, 2, 1), MCDropout(model, 2, 1, fast=False)
+    torch.testing.assert_close(fast.predict(x).log_probs(), plain.predict(x).log_probs(), rtol=0, atol=1e-10)
+    assert not fast._stacks

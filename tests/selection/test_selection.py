@@ -188,3 +188,14 @@ def test_a_strategy_object_carries_its_options(pool):
     chosen = select(pool, 120, strategy=GreedyBalance(continuation="random"), threshold=0.05)
     assert chosen.continuation == "random"
     assert chosen.continued_from is not None
+
+
+def test_reversed_embeddings_are_taken_and_ragged_ones_refused():
+    points = np.random.default_rng(0).normal(size=(12, 3))
+    reversed_points = np.ascontiguousarray(points[::-1])
+    for given in (points[::-1], points[::-1].astype("f4"), np.asfortranarray(reversed_points)):
+        found = select(embeddings=given, batch_size=3, strategy="coreset", seed=1)
+        expected = select(embeddings=reversed_points.astype(given.dtype), batch_size=3, strategy="coreset", seed=1)
+        assert list(found.indices) == list(expected.indices)
+    with pytest.raises(ValueError, match="`embeddings` must have rows of one length, got rows of different lengths"):
+        select(embeddings=[[1.0, 2.0], [3.0]], batch_size=1, strategy="coreset")

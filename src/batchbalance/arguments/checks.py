@@ -112,11 +112,18 @@ def as_tensor(x: Any, name: str = "predictions") -> Tensor:
         check_dense(name, x)
         tensor = x.detach()
     elif isinstance(x, np.ndarray) or not hasattr(x, "__dlpack__"):
-        array = np.asarray(unmasked(name, x))
+        try:
+            array = np.asarray(unmasked(name, x))
+        except ValueError as error:
+            if "inhomogeneous" not in str(error):
+                raise
+            raise ValueError(f"{name} must have rows of one length, got rows of different lengths") from error
         if array.dtype.kind not in "fbiu" or array.dtype.itemsize > 8:
             raise ValueError(f"{name} must be real numbers of at most 64 bits, got dtype {array.dtype}")
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
+        if any(stride < 0 for stride in array.strides):  # which torch cannot share
+            array = array.copy()
         with warnings.catch_warnings():
             # A mapped file may be open for reading only, and larger than memory. Nothing here writes to what is given.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")

@@ -12,6 +12,7 @@ from batchbalance.errors import MissingExtraError
 
 CONNECT_SECONDS = 5.0
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and settings, all as they are
 MAX_LOSSES = 3  # workers that may die, one after the other, before their work is given up
 
 
@@ -85,7 +86,13 @@ def _check_answer(address: str) -> None:
     if not host or not port.isdecimal():
         raise ValueError(f"`address` must look like host:port, or be 'auto' or 'local', got {address!r}")
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
+            # Ray speaks gRPC, whose server begins with its settings, a frame of type 4. With anything else `ray.init`
+            # would try for minutes. Under TLS only Ray itself can tell.
+            if os.environ.get("RAY_USE_TLS", "0") in ("", "0"):
+                connection.sendall(HTTP2_HELLO)
+                if connection.recv(9, socket.MSG_WAITALL)[3:4] != b"\x04":
+                    raise ConnectionError("something other than Ray answers")
     except (OSError, OverflowError) as error:
         raise ConnectionError(
             f"no Ray cluster answers at {address}: {error}; start one with: ray start --head"

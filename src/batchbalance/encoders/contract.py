@@ -18,7 +18,7 @@ from batchbalance.arguments.checks import unmasked
 Vectors = NDArray[np.float32]  # (n, D)
 Kind = Literal["images", "texts", "rows"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-MOST_CHARACTERS = 100_000  # of a text that encoders read: about 40 pages; 10 million would take them minutes
+MOST_CHARACTERS = 100_000  # of a text that encoders read: about 40 pages; 10 million take WordLlama 39 s and 6.5 GB
 
 
 @runtime_checkable

@@ -35,7 +35,8 @@ class AttentionDropout(InnerDropout):
         self._keep = Keep(name, seed)
         rates = [value for key, value in vars(module).items() if "drop" in key and isinstance(value, float)]
         self.rate = max(rates, default=0.0)
-        self._draw = self.calls = 0
+        self._draws = range(1)
+        self.calls = 0
         self._batch = 1
         self._off = False
 
@@ -51,9 +52,9 @@ class AttentionDropout(InnerDropout):
             module.dropout > 0 if isinstance(module, nn.MultiheadAttention) else "Attention" in type(module).__name__
         )
 
-    def begin(self, draw: int, batch: int) -> None:
-        """Prepare for one forward pass of `batch` inputs under a draw."""
-        self._draw, self._batch, self.calls = draw, batch, 0
+    def begin(self, draw: int, batch: int, num_draws: int = 1) -> None:
+        """Prepare for a pass of `batch` inputs under a draw, or of so many for each of several draws in turn."""
+        self._draws, self._batch, self.calls = range(draw, draw + num_draws), batch, 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module gives under the current draw."""
@@ -73,14 +74,14 @@ class AttentionDropout(InnerDropout):
 
     def _next(self, rate: float, noise: Tensor) -> Tensor:
         """Which of the numbers that noise would be multiplied to are kept."""
-        times, rest = divmod(len(noise), self._batch)
+        times, rest = divmod(len(noise), self._batch * len(self._draws))
         if rest or noise.ndim < 3:
             raise UnknownAxesError(f"its weights {tuple(noise.shape)} are not those of a batch of {self._batch}")
         self.calls += 1
-        inner = tuple(noise.shape[1:])
-        kept = self._keep(rate, self._draw, inner if len(inner) > 2 else (times, *inner), self.calls - 1)
-        kept = kept.to(noise.device)
-        return kept.expand(noise.shape) if len(inner) > 2 else kept.repeat(self._batch, 1, 1)
+        inner = tuple(noise.shape[1:]) if noise.ndim > 3 else (times, *noise.shape[1:])
+        kept = torch.stack([self._keep(rate, draw, inner, self.calls - 1) for draw in self._draws]).to(noise.device)
+        copies = self._batch * (times if noise.ndim > 3 else 1)
+        return kept.unsqueeze(1).expand(-1, copies, *inner).reshape(noise.shape)
 
 
 class UnknownAxesError(Exception):

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from torch import Tensor, empty, nn, rand
+from torch import Tensor, empty, nn, rand, stack
 
 from batchbalance.arguments.seeds import generator
 
@@ -101,11 +101,11 @@ def is_path(module: nn.Module) -> bool:
 class _Pass:
     """Where a forward pass is. A plain object, because a module takes a microsecond to set an attribute."""
 
-    __slots__ = ("batch", "calls", "draw")
+    __slots__ = ("batch", "calls", "draw", "num_draws")
 
     def __init__(self) -> None:
         self.draw = self.calls = 0
-        self.batch = 1
+        self.batch = self.num_draws = 1
 
 
 class Mask(nn.Module):
@@ -142,10 +142,10 @@ class Mask(nn.Module):
         """How often it dropped something in this forward pass."""
         return self._now.calls
 
-    def begin(self, draw: int, batch: int) -> None:
-        """Prepare for one forward pass of `batch` inputs under a draw."""
+    def begin(self, draw: int, batch: int, num_draws: int = 1) -> None:
+        """Prepare for a pass of `batch` inputs under a draw, or of so many for each of several draws in turn."""
         now = self._now
-        now.draw, now.batch, now.calls = draw, batch, 0
+        now.draw, now.batch, now.num_draws, now.calls = draw, batch, num_draws, 0
 
     def keep(self, draw: int, shape: tuple[int, ...], call: int = 0) -> Tensor:
         """Which units of one input are kept under a draw, booleans of `shape`."""
@@ -156,18 +156,22 @@ class Mask(nn.Module):
         if self.rate == 0:
             return inputs
         now, size = self._now, inputs.shape
-        if len(size) < 2 or size[0] % now.batch:
+        if len(size) < 2 or size[0] % (now.batch * now.num_draws):
             raise ValueError(
                 f"dropout layer {self._keep.name!r} must see the batch of {now.batch} as its first axis, got "
                 f"{tuple(size)}; build the model batch first"
             )
+        shape = (1,) if self.pathwise else tuple(size[1:2] if self.channelwise else size[1:])
+        if now.num_draws > 1:
+            kept = self.next(shape).to(inputs.device).unsqueeze(1)
+            kept = kept.reshape(*kept.shape, *[1] * (len(size) + 1 - kept.ndim))
+            return self.applied(inputs.unflatten(0, (now.num_draws, -1)), kept).flatten(0, 1)
         key = now.draw, now.calls
         known = self._factors.get(key)
         if known is not None and known[0] == size[1:] and known[1].dtype == inputs.dtype:
             now.calls += 1
             return inputs * known[1]
-        kept = self.next((1,) if self.pathwise else tuple(size[1:2] if self.channelwise else size[1:]))
-        kept = kept.to(inputs.device)
+        kept = self.next(shape).to(inputs.device)
         if self.channelwise:
             kept = kept.reshape(-1, *[1] * (len(size) - 2))
         if self.alpha:
@@ -179,10 +183,13 @@ class Mask(nn.Module):
         return inputs * factor
 
     def next(self, shape: tuple[int, ...]) -> Tensor:
-        """Which units are kept under the current draw in the next call of this forward pass."""
+        """Which units are kept in the next call of this forward pass: under its draw, or (draws, …) under several."""
         now = self._now
         now.calls += 1
-        return self.keep(now.draw, shape, now.calls - 1)
+        if now.num_draws == 1:
+            return self.keep(now.draw, shape, now.calls - 1)
+        draws = range(now.draw, now.draw + now.num_draws)
+        return stack([self.keep(draw, shape, now.calls - 1) for draw in draws])
 
     def applied(self, inputs: Tensor, kept: Tensor) -> Tensor:
         """`inputs` where `kept`, scaled; elsewhere 0, or the floor for alpha dropout."""

@@ -47,6 +47,7 @@ from batchbalance.posteriors.training.networks import flops_of
 from batchbalance.posteriors.unmasked import training_noise, unmasked_dropout
 
 PROBED = 8  # inputs of the first batch that are compared with the general path
+STACKED_ROWS, STACKED_FLOPS = 1024, 2e8  # of a forward pass that holds a small batch several times, for several draws
 
 
 class MCDropout(Posterior):
@@ -88,6 +89,7 @@ class MCDropout(Posterior):
         self._masks = _fix_masks(self._model, seed)
         self._chain = Chain.of(self._model) if fast else None
         self._replay: Replay | None = None
+        self._stacks = False  # whether one forward pass may hold several draws
         self._fast = fast
         rates = [mask.rate for mask in self._masks]
         digest = fingerprint(weights, self.kind, seed, rates, structure)
@@ -157,7 +159,15 @@ class MCDropout(Posterior):
     def _all_draws(self, batch: Batch) -> Tensor:
         if self._chain is not None and isinstance(batch, Tensor):
             return torch.cat([_stacked(runs) for runs in self._chain.runs(batch, self.num_draws)])
-        return _stacked(self._runs(batch))
+        return _stacked(self._runs(batch, self._at_once(batch) if self._stacks else 1))
+
+    def _at_once(self, batch: Batch) -> int:
+        """How many draws of a batch run in one pass: what a pass costs besides its numbers is then paid once.
+
+        It follows from sizes alone, not from a clock, because a sum over more rows may be rounded otherwise.
+        """
+        most = min(STACKED_ROWS / num_rows(batch), STACKED_FLOPS / max(self._pass_flops(batch), 1.0))
+        return min(self.num_draws, max(1, int(most)))
 
     def _hidden(self, batch: Batch) -> Tensor:
         batch = self._ready(batch)
@@ -190,8 +200,15 @@ class MCDropout(Posterior):
         with last_hidden(self._model) as hidden:
             return torch.stack([hidden(logits) for logits in self._runs(batch)], dim=1)
 
-    def _runs(self, batch: Batch) -> Iterator[Tensor]:
+    def _runs(self, batch: Batch, at_once: int = 1) -> Iterator[Tensor]:
         """The logits of a batch under one draw after the other; what they share runs once if it may."""
+        if at_once > 1:
+            rows = torch.arange(num_rows(batch)).repeat(at_once)
+            for first in range(0, self.num_draws, at_once):
+                num_draws = min(at_once, self.num_draws - first)
+                many = some_rows(batch, rows[: num_draws * num_rows(batch)])
+                yield from self._forward(many, first, num_draws).chunk(num_draws)
+            return
         if self._replay is None:
             yield from (self._forward(batch, draw) for draw in range(self.num_draws))
             return
@@ -199,9 +216,10 @@ class MCDropout(Posterior):
             for draw in range(self.num_draws):
                 yield self._replay.draw(draw, partial(self._forward, batch, draw))
 
-    def _forward(self, batch: Batch, draw: int) -> Tensor:
+    def _forward(self, batch: Batch, draw: int, num_draws: int = 1) -> Tensor:
+        """The logits of a batch under a draw, or of one that holds its inputs once for each of several draws."""
         for mask in self._masks:
-            mask.begin(draw, num_rows(batch))
+            mask.begin(draw, num_rows(batch) // num_draws, num_draws)
         return logits_from(self._model, batch)
 
     def _ready(self, batch: Batch) -> Batch:
@@ -233,8 +251,29 @@ class MCDropout(Posterior):
                     )
         if self._chain is None and self._fast and self.num_draws > 1:
             found = replayable(self._model, self._masks, lambda: self._forward(few, 0))
+            self._stacks = self._may_stack(few, found)
             if found and torch.equal(once, self._forward(few, 0)):
                 self._replay = Replay(found, self._masks)
+
+    def _may_stack(self, few: Batch, shared: list[nn.Module]) -> bool:
+        """Whether most work is not shared by the draws, and two of them in one pass give what they give alone.
+
+        They do not if the batch is not the first axis inside.
+        """
+        if any(isinstance(vars(part).get("forward"), RecurrentDropout) for part in self._model.modules()):
+            return False
+        self._forward(few, 0)  # flops_of runs the network as the masks are left
+        if 2 * flops_of(self._model, few, shared) >= self._pass_flops(few) / num_rows(few):
+            return False
+        try:
+            both = self._forward(some_rows(few, torch.arange(num_rows(few)).repeat(2)), 0, 2).chunk(2)
+        except (ValueError, RuntimeError):
+            return False
+        alone = [self._forward(few, draw) for draw in (0, 1)]
+        return all(
+            torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+            for one, other in zip(both, alone, strict=True)
+        )
 
     def _compared(self, batch: Batch, logits: Tensor) -> Tensor:
         """The logits of the first batch, once they agree with those of the plain network.
@@ -243,7 +282,7 @@ class MCDropout(Posterior):
         fast form differs from what it does sends all that follows to the general path.
         """
         few = some_rows(batch, slice(PROBED))
-        if self._chain is not None or self._replay is not None:
+        if self._chain is not None or self._replay is not None or self._stacks:
             for draw in {0, min(1, self.num_draws - 1), self.num_draws - 1}:  # the second is replayed in any case
                 if not torch.allclose(
                     self._forward(few, draw), logits[:PROBED, draw], rtol=1e-3, atol=1e-4, equal_nan=True
@@ -252,7 +291,7 @@ class MCDropout(Posterior):
                         "the fast path of MC dropout does not give what the model gives; the general path is used",
                         stacklevel=2,
                     )
-                    self._chain = self._replay = None
+                    self._chain, self._replay, self._stacks = None, None, False
                     logits = self._all_draws(batch)
                     break
         alone = self._forward(some_rows(batch, slice(1)), 0)[0]

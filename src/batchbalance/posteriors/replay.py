@@ -5,9 +5,9 @@ under the others. A module is replayed only where running it would give the same
 tensors it was called with before, unchanged, and its weights and buffers are unchanged too. What is handed out is a
 clone, so that a network may write into it.
 
-Looking that up costs more than it spares where little comes before the first dropout. So the draws of the first batch
-are replayed and run in full by turns, which gives the same numbers, and the way that took less time is taken from
-then on. A batch at least twice as large is measured again.
+Looking that up costs more than it spares where little comes before the first dropout. So the first `TIMED` draws of the
+first batch are replayed and run in full by turns, which gives the same numbers to the last bit, and the way that took
+less time is taken from then on, within that batch too. A batch at least twice as large is measured again.
 """
 
 import copy
@@ -23,6 +23,7 @@ from torch.nn.modules import module as all_modules
 
 from batchbalance.posteriors.masks import Mask
 
+TIMED = 10  # draws of a measured batch, of which every second one is replayed
 PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 Key = tuple[int, int]  # which of the modules, and which of its calls in a forward pass
@@ -89,10 +90,7 @@ class Replay:
         self._seconds = {True: [], False: []} if self._is_due(num_rows) else None
         try:
             yield
-            if self._seconds is not None and self._seconds[True]:
-                # The fastest of several is least disturbed by other processes.
-                self._is_faster = min(self._seconds[True]) < min(self._seconds[False])
-                self._measured_rows = num_rows
+            self._measured_rows = max(self._measured_rows, num_rows)
         finally:
             self._is_running = False
             self._records.clear()
@@ -113,6 +111,11 @@ class Replay:
         found = run()
         if self._seconds is not None:
             self._seconds[replays].append(time.perf_counter() - start)
+            if self._seconds[True]:
+                # The fastest of several is least disturbed by other processes.
+                self._is_faster = min(self._seconds[True]) < min(self._seconds[False])
+            if number + 1 >= TIMED:
+                self._seconds = None
         return found
 
     def call(self, module: "_Replayed", inputs: tuple[Any, Any]) -> Any:

@@ -1,6 +1,7 @@
 """Label Studio: push and pull against an imitation, which is held to recorded exchanges with a real server."""
 
 import json
+import re
 
 import pytest
 import requests
@@ -330,6 +331,60 @@ def test_patience_ends(fake):
     with pytest.raises(InterruptedRequestError):
         server.post("/api/projects/", {})
     assert sum(waited) == 30
+
+
+class Unhelpful(FakeLabelStudio):
+    """A server that does one thing wrong for ever. A test that waits for it to do better ends at 500 requests."""
+
+    def __init__(self, fault):
+        super().__init__()
+        self.fault = fault
+
+    def answer(self, request, path):
+        assert len(self.requests) < 500, "this goes on without end"
+        if self.fault in ("keeps no file", "creates no task") and path.endswith("/import"):
+            return 201, {"task_ids": []}
+        if self.fault in path and request.method == "POST":
+            raise requests.ConnectionError("reset")
+        if self.fault == "one page" and path == "/api/tasks":
+            request.url = re.sub(r"page=\d+", "page=1", request.url)
+            status, content = super().answer(request, path)
+            return status, {**content, "total": 10**6}
+        return super().answer(request, path)
+
+
+def test_a_server_that_keeps_no_upload_ends_a_push(tmp_path):
+    project = make_pictures(tmp_path)
+    server = Unhelpful("keeps no file").server()
+    found, _ = link(project, server)
+    with pytest.raises(ValueError, match="must keep files that are uploaded, got none of 3 there"):
+        push(project, found, server, 3)
+
+
+def test_a_server_that_gives_one_page_for_ever_ends_a_pull(project):
+    fake = Unhelpful("nothing yet")
+    server = fake.server()
+    found, _ = link(project, server)
+    push(project, found, server)
+    fake.fault = "one page"
+    with pytest.raises(ValueError, match="/api/tasks must answer as Label Studio does"):
+        pull(project, found, server)
+    assert fake.requests[-2:] == [("GET", "/api/tasks")] * 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("/import", InterruptedRequestError),
+        ("/import/predictions", InterruptedRequestError),
+        ("creates no task", ValueError),
+    ],
+)
+def test_a_server_that_goes_away_at_every_request_ends_a_push(project, fault, error):
+    server = Unhelpful(fault).server()
+    found, _ = link(project, server)
+    with pytest.raises(error, match=r"stopped answering; run the command again|must create a task for each item"):
+        push(project, found, server)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://here", "http://", "http://me:secret@here"])

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from batchbalance.cli import app
 from batchbalance.cli import label as command
 from batchbalance.project.page import serving
+from batchbalance.project.page.connections import run_server
 from batchbalance.project.page.serving import Serving, address, bound_socket, checked_people, own_addresses, own_names
 from made_projects import make
 
@@ -107,3 +108,19 @@ def test_links_are_lines_of_their_own_and_others_are_warned_of(monkeypatch, tmp_
     assert many.stdout.splitlines() == ["ann:", "http://x/?token=ann", "bob:", "http://x/?token=bob"]
     assert "other machines can reach this server, and what it sends can be read on the way" in many.stderr
     assert opened == ["http://x/?token=ann"]
+
+
+@pytest.mark.parametrize("host", ["x" * 300, "..", "\ud800", "a\nb", "localhost:80"])
+def test_a_host_that_cannot_be_one_is_refused_in_one_line(host):
+    with pytest.raises(OSError, match=r"^cannot listen on [ -~]+, port 0: .*; try another --port") as caught:
+        bound_socket(Serving(host))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_key_whose_password_nobody_can_type_is_one_sentence(monkeypatch, tmp_path):
+    def fails(_):
+        raise OSError(22, "Invalid argument")  # what OpenSSL gives for an encrypted key without a terminal
+
+    monkeypatch.setattr("uvicorn.Config.load", fails)
+    with pytest.raises(ValueError, match="in PEM, readable, and without a password unless you can type it, got"):
+        run_server(None, Serving(certificate=tmp_path / "c.pem", key=tmp_path / "k.pem"), None, lambda: None)

@@ -197,12 +197,13 @@ def network_options(network: Network) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def flops_of(model: nn.Module, inputs: Batch) -> float:
+def flops_of(model: nn.Module, inputs: Batch, within: Sequence[nn.Module] | None = None) -> float:
     """About how many operations a network takes for one input: those of linear layers and convolutions.
 
     Args:
         model: in eval mode.
         inputs: (n, ...) a few inputs, which are run once.
+        within: modules of the network, if only the operations in these count.
     """
     total = 0.0
 
@@ -211,7 +212,8 @@ def flops_of(model: nn.Module, inputs: Batch) -> float:
         total += 2 * layer.weight[0].numel() * output.numel()  # type: ignore[index]
 
     counted = (nn.Linear, nn.modules.conv._ConvNd)
-    handles = [part.register_forward_hook(count) for part in model.modules() if isinstance(part, counted)]
+    parts = {part for module in ([model] if within is None else within) for part in module.modules()}
+    handles = [part.register_forward_hook(count) for part in parts if isinstance(part, counted)]
     try:
         logits_from(model, inputs)
     finally:

@@ -6,7 +6,6 @@ too many connections, the one that has waited longest for a request goes.
 """
 
 import asyncio
-import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -112,10 +111,11 @@ def run_server(app: ASGIApp, serving: Serving, listening: socket, ready: Callabl
     )  # fmt: skip
     try:
         config.load()
-    except ssl.SSLError as error:
+    except OSError as error:  # of which ssl.SSLError is one; OpenSSL asks for a password, and fails without a terminal
         raise ValueError(
             f"`certfile` must be a certificate and its key, or a certificate whose key is in `keyfile`, both in PEM, "
-            f"got {' and '.join(str(each) for each in (serving.certificate, serving.key) if each)}"
+            f"readable, and without a password unless you can type it, got "
+            f"{' and '.join(str(each) for each in (serving.certificate, serving.key) if each)}"
         ) from error
     listening.listen(BACKLOG)  # an address that is printed can be opened at once
     ready()

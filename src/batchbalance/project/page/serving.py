@@ -68,10 +68,12 @@ def bound_socket(serving: Serving) -> socket.socket:
             if os.name == "posix":  # elsewhere it lets two servers have one port
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind(where)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a name that cannot be one is a UnicodeError
+            host = ascii(serving.host)[1:-1]
+            reason = getattr(error, "strerror", None) or "not a name of a machine"
             raise OSError(
-                f"cannot listen on {serving.host}, port {serving.port}: {error.strerror or error}; try another --port, "
-                "or --port 0 for a free one"
+                f"cannot listen on {host}, port {serving.port}: {reason}; try another --port, or --port 0 for a free "
+                "one"
             ) from error
         stack.pop_all()
     return made
