@@ -77,7 +77,7 @@ def load_posterior(directory: str | os.PathLike[str], network: Any = None) -> Po
     known = {found.kind: found for found in _subclasses(Posterior)}
     if kind not in known:
         raise FileFormatError(f"{directory} must hold a posterior of a known kind, got {kind!r}; import its package")
-    return known[kind].loaded(directory, network)
+    return known[kind].load(directory, network)
 
 
 def _subclasses(parent: Any) -> list[type[Posterior]]:

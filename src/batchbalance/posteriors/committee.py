@@ -19,7 +19,7 @@ from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
 from batchbalance.posteriors.rows import described_rows, row_batches
-from batchbalance.posteriors.saved import read_saved
+from batchbalance.posteriors.saved import read_saved, refuse_network
 from batchbalance.posteriors.trees import StoredTree, is_tree, stored
 from batchbalance.predictions import CHUNK_NUMBERS, Label, check_classes, check_weights
 
@@ -125,21 +125,18 @@ class Committee(Posterior):
         return cls(members, listed, [f"{made.name}-{draw}" for draw in range(len(members))])
 
     @classmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
-        """Read what ``save`` wrote; there is no network to give."""
-        if network is not None:
-            raise ValueError(f"`network` is not used by posteriors of kind {cls.kind!r}; leave it out")
-        return cls.load(directory)
-
-    @classmethod
-    def load(cls, directory: str | os.PathLike[str], trusted: Sequence[str] = ()) -> "Committee":
+    def load(
+        cls, directory: str | os.PathLike[str], network: Any = None, *, trusted: Sequence[str] = ()
+    ) -> "Committee":
         """Read what ``save`` wrote; nothing is unpickled.
 
         Args:
             directory: the folder.
+            network: must be None.
             trusted: for classifiers that skops wrote: the types, by name, that may be made beside those that skops
                 itself holds to be safe. What is missing is named in the error.
         """
+        refuse_network(network, cls.kind)
         tensors, options = read_saved(directory, cls.kind)
         arrays: list[dict[str, Array]] = [{} for _ in options["draw_ids"]]
         written = tensors.pop("skops", None)

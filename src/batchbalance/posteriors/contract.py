@@ -72,12 +72,18 @@ class Posterior(ABC):
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and the options (numbers, strings, lists) that `load` needs."""
+        """The tensors and the options (numbers, strings, lists) that ``load`` needs."""
 
     @classmethod
     @abstractmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
-        """Read what ``save`` wrote; `network` is a network or what builds one, None for posteriors without one."""
+    def load(cls, directory: str | os.PathLike[str], network: Any = None) -> "Posterior":
+        """Read what ``save`` wrote.
+
+        Args:
+            directory: the folder.
+            network: a network of the same architecture or a function that builds one, for posteriors that save weights
+                but no code; None for the others.
+        """
 
     @property
     def num_draws(self) -> int:

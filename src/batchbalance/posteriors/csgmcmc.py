@@ -46,7 +46,10 @@ from batchbalance.system.progress import progress as shown_progress
 
 @dataclass(frozen=True)
 class Schedule:
-    """The settings of a cyclical run.
+    """The settings of cyclical chains.
+
+    Of the defaults, the paper gives epochs, cycles, samples of a cycle, step size and chains (CIFAR-10). Its released
+    code gives the temperature, weight decay, epochs with noise and batch size. The others are ours.
 
     Attributes:
         epochs: of one chain, over all its cycles; a multiple of `cycles`.
@@ -117,70 +120,19 @@ class CyclicalSGMCMC(WeightDraws):
 
     Args:
         model_factory: builds the network; called once for each chain, under a seed of its own.
-        epochs: as the arguments that follow, see `Schedule`. Of the defaults, the paper gives epochs, cycles, samples
-            of a cycle, step size and chains (CIFAR-10); its released code the temperature, weight decay, epochs
-            with noise and batch size; the others are ours.
-        cycles: restarts of the step size.
-        samples_per_cycle: snapshots at the end of a cycle.
-        initial_step_size: the step size at the start of a cycle.
-        temperature: of the noise.
-        weight_decay: of the Gaussian prior.
-        num_chains: independent chains.
-        noise_epochs: epochs with noise at the end of a cycle.
-        batch_size: examples in a step.
-        class_weighted: weight the loss by inverse class frequencies.
-        samples_per_epoch: examples in an epoch, with replacement; "labels" goes once through the labelled set.
-        noise_examples: N in the noise; "labels" for the number of labels.
-        augmentation: "none", or "crop-flip" for images.
+        schedule: the settings of the chains; the defaults of `Schedule` if omitted.
         seed: for initialisation, the order of examples, noise, dropout and augmentation.
     """
 
     kind: ClassVar[str] = "csg-mcmc"
 
-    def __init__(
-        self,
-        model_factory: ModelFactory,
-        epochs: int = 400,
-        cycles: int = 8,
-        samples_per_cycle: int = 3,
-        initial_step_size: float = 0.5,
-        temperature: float = 1 / 50_000,
-        weight_decay: float = 5e-4,
-        num_chains: int = 1,
-        *,
-        noise_epochs: int = 5,
-        batch_size: int = 64,
-        class_weighted: bool = False,
-        samples_per_epoch: int | Literal["labels"] = "labels",
-        noise_examples: int | Literal["labels"] = "labels",
-        augmentation: str = "none",
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, model_factory: ModelFactory, schedule: Schedule | None = None, *, seed: int = 0) -> None:
         super().__init__(model_factory, seed)
-        self.schedule = Schedule(
-            epochs=epochs,
-            cycles=cycles,
-            samples_per_cycle=samples_per_cycle,
-            initial_step_size=initial_step_size,
-            temperature=temperature,
-            weight_decay=weight_decay,
-            noise_epochs=noise_epochs,
-            batch_size=batch_size,
-            num_chains=num_chains,
-            class_weighted=class_weighted,
-            samples_per_epoch=samples_per_epoch,
-            noise_examples=noise_examples,
-            augmentation=augmentation,
-        )
-
-    @classmethod
-    def from_schedule(cls, model_factory: ModelFactory, schedule: Schedule, *, seed: int = 0) -> "CyclicalSGMCMC":
-        """A posterior with the settings of `schedule`, for example one of `SCHEDULES`."""
-        return cls(model_factory, **asdict(schedule), seed=seed)
+        self.schedule = schedule or Schedule()
 
     @classmethod
     def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> "CyclicalSGMCMC":
-        return cls.from_schedule(model_factory, Schedule(**options["schedule"]), seed=options["seed"])
+        return cls(model_factory, Schedule(**options["schedule"]), seed=options["seed"])
 
     def _options(self) -> dict[str, Any]:
         return {"schedule": asdict(self.schedule), "seed": self._seed}
@@ -241,7 +193,7 @@ class ChainOptions(PosteriorOptions):
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
         """Run the chains; ε is the error of the mean prediction."""
-        chains = CyclicalSGMCMC.from_schedule(context.factory(inputs), self.schedule, seed=context.seed)
+        chains = CyclicalSGMCMC(context.factory(inputs), self.schedule, seed=context.seed)
         chains.fit(inputs, labels, num_classes=context.num_classes, device=context.device)
         return self.fitted(chains, context)
 

@@ -69,8 +69,8 @@ class FunctionPosterior(Posterior):
         return tuple(f"{self._name}-{draw}" for draw in range(self._num_draws))
 
     @classmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":  # noqa: ARG003
-        """Nothing can be read: functions are not saved."""
+    def load(cls, directory: str | os.PathLike[str], network: Any = None) -> "Posterior":  # noqa: ARG003
+        """Raise ValueError: functions are not saved."""
         raise ValueError(f"{directory} cannot be loaded: functions are not saved; make the posterior again from them")
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:

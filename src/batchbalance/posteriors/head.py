@@ -12,7 +12,7 @@ in closed form, and draws have to be tied to our seeds and saved without pickle,
 
 import copy
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from batchbalance.arguments.checks import as_tensor, check_real, check_whole, compute_dtype, unmasked
 from batchbalance.arguments.sections import MAX_DRAWS, NumDraws, Whole
@@ -28,10 +28,9 @@ from batchbalance.batches.distances import directions
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
-from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws, linear_logits, refitted
 from batchbalance.posteriors.mc_dropout import MCDropout
-from batchbalance.posteriors.saved import fingerprint, load_weights, read_saved
+from batchbalance.posteriors.saved import fingerprint, load_weights, read_saved, refuse_network
 from batchbalance.posteriors.training.fitting import Kept, Labelled, Recipe, check_labelled, fit
 from batchbalance.posteriors.training.networks import tabular_mlp
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
@@ -170,31 +169,6 @@ class BayesianHead(Posterior):
         self._hold({"mean": mean, "best": found.best, "draws": found.draws})
         return self
 
-    @staticmethod
-    def from_model(
-        model: nn.Module,
-        loader: Iterable[Any],
-        num_draws: int = 100,
-        *,
-        prior_precision: float | None = None,
-        temperature: float | None = None,
-        seed: int = 0,
-    ) -> LastLayer:
-        """Draws of the last linear layer of a trained network, around the weights it has.
-
-        Args:
-            model: ends in a linear layer whose outputs are logits.
-            loader: batches of inputs and labels, or dicts with both, best of data that the network was not trained on:
-                on what it knows by heart it is too sure of itself.
-            num_draws: S.
-            prior_precision: of the weights, for features of unit length on average; 1/64 if omitted.
-            temperature: what the covariance is multiplied by; chosen on the data if omitted.
-            seed: for the draws and for cross-validation.
-        """
-        return LastLayer.of(
-            model, loader, num_draws, prior_precision=prior_precision, temperature=temperature, seed=seed
-        )
-
     def refitted(self, embeddings: Any, labels: Any) -> "BayesianHead":
         """Return one draw at the most probable weights given other labels, with the centre and prior of this head.
 
@@ -214,15 +188,9 @@ class BayesianHead(Posterior):
         return single
 
     @classmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
-        """Read what ``save`` wrote; there is no network to give."""
-        if network is not None:
-            raise ValueError(f"`network` is not used by posteriors of kind {cls.kind!r}; leave it out")
-        return cls.load(directory)
-
-    @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> "BayesianHead":
-        """Read what ``save`` wrote."""
+    def load(cls, directory: str | os.PathLike[str], network: Any = None) -> "BayesianHead":
+        """Read what ``save`` wrote; `network` must be None."""
+        refuse_network(network, cls.kind)
         tensors, options = read_saved(directory, cls.kind)
         facts = options.pop("fitted", None)
         if facts is None:

@@ -29,7 +29,7 @@ SAVED = ("scale", "best", "draws")
 
 
 class LastLayer(Posterior):
-    """Draws of the last linear layer of a network; ``BayesianHead.from_model`` makes one.
+    """Draws of the last linear layer of a network; ``LastLayer.from_model`` makes one.
 
     Args:
         model: the network; it is copied and put in eval mode.
@@ -66,7 +66,7 @@ class LastLayer(Posterior):
         return LastLayer(self._model, self._scale, replace(self._found, draws=self._found.best[:, None]))
 
     @classmethod
-    def of(
+    def from_model(
         cls,
         model: nn.Module,
         loader: Iterable[Any],
@@ -76,7 +76,17 @@ class LastLayer(Posterior):
         temperature: float | None = None,
         seed: int = 0,
     ) -> "LastLayer":
-        """Draws around the last layer of a network. The arguments are those of ``BayesianHead.from_model``."""
+        """Return draws of the last linear layer of a trained network, around the weights it has.
+
+        Args:
+            model: ends in a linear layer whose outputs are logits.
+            loader: batches of inputs and labels, or dicts with both, preferably of data that the network was not
+                trained on: on its own training data a network is overconfident.
+            num_draws: S.
+            prior_precision: of the weights, for features of unit length on average; 1/64 if omitted.
+            temperature: what the covariance is multiplied by; chosen on the data if omitted.
+            seed: for the draws and for cross-validation.
+        """
         check_whole("num_draws", num_draws, 1, MAX_DRAWS)
         given = {"precision": prior_precision, "temperature": temperature}
         given = {name: None if value is None else check_real(name, value, above=True) for name, value in given.items()}
@@ -93,12 +103,7 @@ class LastLayer(Posterior):
         return cls(copied, scale, found)
 
     @classmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
-        """Read what ``save`` wrote."""
-        return cls.load(directory, network)
-
-    @classmethod
-    def load(cls, directory: str | os.PathLike[str], network: Any) -> "LastLayer":
+    def load(cls, directory: str | os.PathLike[str], network: Any = None) -> "LastLayer":
         """Read what ``save`` wrote; `network` has the same architecture, or is a function that builds one."""
         tensors, options = read_saved(directory, cls.kind)
         model = copy.deepcopy(as_network(network, directory))

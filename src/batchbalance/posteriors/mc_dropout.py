@@ -101,18 +101,13 @@ class MCDropout(Posterior):
         return self._draw_ids
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str], model: nn.Module, *, fast: bool = True) -> "MCDropout":
-        """Read what ``save`` wrote; `model` is a network of the same architecture, whose weights do not matter."""
+    def load(cls, directory: str | os.PathLike[str], network: Any = None, *, fast: bool = True) -> "MCDropout":
+        """Read what ``save`` wrote, given a network of the same architecture or a function that builds one."""
         tensors, options = read_saved(directory, cls.kind)
-        model = copy.deepcopy(model)
+        model = copy.deepcopy(as_network(network, directory))
         load_weights(model, tensors, directory)
         reading = {key: options[key] for key in ("outputs", "binary") if key in options}
         return cls(model, options["num_draws"], options["seed"], fast=fast, **reading)
-
-    @classmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "MCDropout":
-        """Read what ``save`` wrote, for a network or what builds one."""
-        return cls.load(directory, as_network(network, directory))
 
     def first(self, num_draws: int) -> "MCDropout":
         """The first `num_draws` draws alone, sharing the weights."""

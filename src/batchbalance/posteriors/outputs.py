@@ -59,7 +59,7 @@ class Reading(nn.Sequential):
         return logits
 
 
-def with_outputs(model: nn.Module, outputs: str, binary: bool) -> nn.Module:
+def with_outputs(model: nn.Module, outputs: str = "logits", binary: bool = False) -> nn.Module:
     """The model, with layers behind it that turn what it gives into logits.
 
     Args:

@@ -96,14 +96,23 @@ def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
 
 
 def as_network(network: Any, directory: str | os.PathLike[str]) -> nn.Module:
-    """A network, or what a function without arguments builds."""
-    found = network() if callable(network) and not isinstance(network, nn.Module) else network
+    """Return a network, or what a function without arguments builds; the global random state is left as it was."""
+    found = network
+    if callable(network) and not isinstance(network, nn.Module):
+        with torch.random.fork_rng(devices=[]):
+            found = network()
     if not isinstance(found, nn.Module):
         raise ValueError(
             f"`network` must be a network like the one saved in {directory}, or a function that builds one, got "
             f"{found!r}"
         )
     return found
+
+
+def refuse_network(network: Any, kind: str) -> None:
+    """Raise ValueError if a network is given to load a posterior that needs none."""
+    if network is not None:
+        raise ValueError(f"`network` is not used by posteriors of kind {kind!r}; leave it out")
 
 
 def structure_of(model: nn.Module) -> str:
