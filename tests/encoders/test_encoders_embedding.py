@@ -12,7 +12,7 @@ from PIL import Image
 
 from batchbalance.encoders import embed, open_items, read_ids
 from batchbalance.encoders.embedding import Embeddings
-from batchbalance.encoders.store import HEADER_BYTES, Places, header, mapped_embeddings
+from batchbalance.encoders.store import HEADER_BYTES, EmbeddingPaths, header, mapped_embeddings
 from batchbalance.errors import FileFormatError
 from batchbalance.project import Project
 
@@ -170,7 +170,7 @@ def test_a_change_after_what_is_done_does_not_matter(table, tmp_path):
 
 def test_damaged_parts_start_over(table, tmp_path):
     stopped(table, tmp_path / "parted", 24)
-    part = Places(tmp_path / "parted" / "e.npy", tmp_path / "parted" / "e.ids.txt").vectors_part
+    part = EmbeddingPaths(tmp_path / "parted" / "e.npy", tmp_path / "parted" / "e.ids.txt").vectors_part
     part.write_bytes(part.read_bytes()[:200])
     with pytest.warns(UserWarning, match="made again from the start: they were damaged meanwhile"):
         embed(table, Counting(), output=tmp_path / "parted" / "e.npy", batch_size=8)

@@ -354,7 +354,7 @@ GAPS = [None, *Y[1:]]
         (GaussianNB(), X, pd.Series(pd.to_datetime(["2020-01-01"] * 60)), {}, "all numbers, got datetime64"),
         (GaussianNB(), X, X[:, 0], {}, "`y` must be labels, text or whole numbers, got .*; name the classes"),
         (GaussianNB(), X[:0], Y[:0], {}, "`X` must hold at least one row, got none"),
-        (GaussianNB(), X[:, 0], Y, {}, r"`X` must be \(N, ...\), one row a point, got shape \(60,\)"),
+        (GaussianNB(), X[:, 0], Y, {}, r"`X` must be \(N, ...\), one row for each point, got shape \(60,\)"),
         (GaussianNB(), {"a": X}, Y, {}, "`X` must be an array, a DataFrame, a sparse matrix or a list .*, got dict"),
         (GaussianNB(), torch.from_numpy(X).to_sparse(), Y, {}, "`X` must be dense"),
         (GaussianNB(), X, Y, {"size": 0}, "`size` must be a whole number of at least 1, got 0"),

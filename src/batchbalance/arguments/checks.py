@@ -37,11 +37,8 @@ def check_whole(name: str, value: Any, least: int = 1, most: int | None = None, 
 
 
 def check_real(name: str, value: Any, least: float = 0.0, *, above: bool = False) -> float:
-    """The value as a float, if it is a finite number of at least `least`, or `above` it."""
-    number = math.nan
-    if not isinstance(value, bool | str | bytes):
-        with suppress(TypeError, ValueError, OverflowError):
-            number = float(value)
+    """Return the value as a float, if it is a finite number of at least `least`, or `above` it."""
+    number = _as_float(value)
     if not math.isfinite(number) or number < least or (above and number == least):
         raise ValueError(
             f"`{name}` must be a finite number {'above' if above else 'of at least'} {least:g}, got {value!r}"
@@ -58,13 +55,18 @@ def check_flag(name: str, value: Any) -> bool:
 
 def check_unit(name: str, value: SupportsFloat) -> float:
     """The value as a float, if it is a number in [0, 1]."""
-    number = math.nan
-    if not isinstance(value, bool | str):
-        with suppress(TypeError, ValueError, OverflowError):
-            number = float(value)
+    number = _as_float(value)
     if not 0 <= number <= 1:
         raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}")
     return number
+
+
+def _as_float(value: Any) -> float:
+    """Return a number as a float; NaN for anything else, also for texts that look like one."""
+    if not isinstance(value, bool | str | bytes):
+        with suppress(TypeError, ValueError, OverflowError):
+            return float(value)
+    return math.nan
 
 
 def check_bytes(name: str, value: int | str) -> int:

@@ -57,7 +57,7 @@ class FittedEncoder(Encoder, Protocol):
         """Learn from inputs, which can be gone through more than once."""
 
 
-class Function:
+class FunctionEncoder:
     """A function of the user's as an encoder.
 
     Args:
@@ -108,7 +108,7 @@ def as_encoder(given: Any, name: str | None = None) -> Encoder:
         raise TypeError(
             f"an encoder must be a function of a batch or have `encode`, got {name or ''} {type(given).__name__}"
         )
-    return Function(function, name, kind, getattr(given, "fingerprint", None))
+    return FunctionEncoder(function, name, kind, getattr(given, "fingerprint", None))
 
 
 def cut(value: Any) -> Any:
@@ -145,21 +145,6 @@ def state_digest(state: dict[str, torch.Tensor]) -> str:
         digest.update(f"{name}/{tensor.dtype}/{tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
-
-
-def usable_device(device: str | None) -> str:
-    """The device to compute on, if torch can use it here."""
-    device = device or "cpu"
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"`device` must be one that torch can use here, got {device!r}: {error}") from error
-    return device
-
-
-def first_line(error: Exception) -> str:
-    """What an error of another library says, in short."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _source_digest(named: Any) -> str:

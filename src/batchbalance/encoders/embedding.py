@@ -16,7 +16,7 @@ from batchbalance.encoders.contract import MOST_CHARACTERS, Encoder, FittedEncod
 from batchbalance.encoders.items import Item, Items, open_items
 from batchbalance.encoders.named import DEFAULTS
 from batchbalance.encoders.named import encoder as encoder_named
-from batchbalance.encoders.store import Places, Settings, Store, has_ids, has_vectors
+from batchbalance.encoders.store import EmbeddingFiles, EmbeddingPaths, EmbeddingSettings, has_ids, has_vectors
 from batchbalance.errors import FileFormatError
 from batchbalance.system.files import mapped_array, read_sealed
 from batchbalance.system.ids import ids_path, read_ids
@@ -98,7 +98,7 @@ def embed(
     work = _Work(items, using, size, skip_bad, progress)
     if output is None:
         return work.in_memory()
-    places = Places(Path(output), ids_path(Path(output)) if ids_output is None else Path(ids_output))
+    places = EmbeddingPaths(Path(output), ids_path(Path(output)) if ids_output is None else Path(ids_output))
     places.check()
     return work.in_files(places)
 
@@ -128,9 +128,9 @@ class _Work:
             raise FileFormatError("there must be at least one item that can be embedded, got none")
         return Embeddings(np.concatenate(parts), ids, self.encoder.name, tuple(skipped), cut=tuple(self.cut))
 
-    def in_files(self, places: Places) -> Embeddings:
+    def in_files(self, places: EmbeddingPaths) -> Embeddings:
         self._fit()
-        settings: Settings = {
+        settings: EmbeddingSettings = {
             "encoder": self.encoder.name,
             "fingerprint": self.encoder.fingerprint,
             "batch_size": self.batch_size,
@@ -138,7 +138,7 @@ class _Work:
         done = self._done(places, settings)
         if done is not None:
             return done
-        with Store(places, settings, len(self.items)) as store:
+        with EmbeddingFiles(places, settings, len(self.items)) as store:
             num_resumed = self._resume(store)
             if store.started_over:
                 warnings.warn(
@@ -159,7 +159,7 @@ class _Work:
         made = mapped_array(places.output), read_ids(places.ids), self.encoder.name
         return Embeddings(*made, tuple(skipped), num_resumed, tuple(self.cut))
 
-    def _resume(self, store: Store) -> int:
+    def _resume(self, store: EmbeddingFiles) -> int:
         """Check that the batches that are done are of the items as they are now; how many vectors that keeps."""
         if not store.batches:
             return 0
@@ -174,7 +174,7 @@ class _Work:
             return 0
         return sum(record["rows"] for record in store.batches)
 
-    def _go_on(self, store: Store) -> None:
+    def _go_on(self, store: EmbeddingFiles) -> None:
         done = len(store.batches)
         with shown_progress("embedding", len(self.items), self.progress) as bar:
             for number, batch in enumerate(self._batches()):
@@ -182,7 +182,7 @@ class _Work:
                     store.append(_key(batch), *self._encoded(batch))
                 bar.advance(len(batch))
 
-    def _done(self, places: Places, settings: Settings) -> Embeddings | None:
+    def _done(self, places: EmbeddingPaths, settings: EmbeddingSettings) -> Embeddings | None:
         """The embeddings as they are, if they were made of these items with this encoder."""
         try:
             record = read_sealed(places.record, "embed again")

@@ -60,7 +60,7 @@ class Items(ABC):
         """Go through all items, in their order."""
 
 
-class Files(Items):
+class FileItems(Items):
     """The images or the ``.txt`` files of a folder and the folders in it, in the order of their ids.
 
     An id is the path within the folder, with ``/`` and in Unicode's normal form C. Hidden files are ignored.
@@ -88,7 +88,7 @@ class Files(Items):
             yield Item(name, key, lambda read=read, path=path: read(path), path)  # type: ignore[misc]
 
 
-class Rows(Items):
+class RowItems(Items):
     """The rows of a file: a column of texts, or some columns of a table.
 
     Args:
@@ -130,7 +130,7 @@ class Rows(Items):
         return checked_text(value, f"row {i} of {self.name}, column {self._columns[0]!r},")
 
 
-class InMemory(Items):
+class ListItems(Items):
     """Images, texts or rows (dicts) in a list; their ids are their numbers from 0."""
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -197,7 +197,7 @@ def open_items(
         FileFormatError: if nothing of that kind is there, or a file is damaged.
     """
     if not isinstance(source, str | os.PathLike):
-        items: Items = InMemory(list(source))
+        items: Items = ListItems(list(source))
     else:
         path = Path(source)
         if not path.exists():
@@ -205,7 +205,7 @@ def open_items(
         is_image = path.suffix.lower() in IMAGE_ENDINGS
         if not path.is_dir() and not is_image:
             return _rows(open_rows(path), kind, columns, id_column, drop)
-        items = Files(path.parent, [path], "images") if is_image and not path.is_dir() else _files(path, kind)
+        items = FileItems(path.parent, [path], "images") if is_image and not path.is_dir() else _files(path, kind)
     if columns or id_column is not None or drop:
         raise ValueError(f"columns are for files of rows, got {items.name}; leave --column, --id and --drop out")
     return items
@@ -243,7 +243,9 @@ def check_ids(where: str, names: Any) -> None:
         raise FileFormatError(f"{where} must have distinct ids, got {twice!r} more than once")
 
 
-def _rows(file: RowFile, kind: Kind | None, columns: Sequence[str], id_column: str | None, drop: Sequence[str]) -> Rows:
+def _rows(
+    file: RowFile, kind: Kind | None, columns: Sequence[str], id_column: str | None, drop: Sequence[str]
+) -> RowItems:
     for name in (*columns, *drop, *([] if id_column is None else [id_column])):
         if name not in file.columns:
             raise FileFormatError(f"{file.path} must have a column {name!r}, got columns {', '.join(file.columns)}")
@@ -256,7 +258,7 @@ def _rows(file: RowFile, kind: Kind | None, columns: Sequence[str], id_column: s
         taken = [name for name in (columns or file.columns) if name not in left_out]
         if not taken:
             raise FileFormatError(f"{file.path} must have columns beside the id, got {', '.join(file.columns)}")
-        return Rows(file, kind, taken, id_column)
+        return RowItems(file, kind, taken, id_column)
     if kind == "images":
         raise FileFormatError(f"{file.path} must be a folder of images or an image, got a file of rows")
     if drop or len(columns) > 1:
@@ -269,10 +271,10 @@ def _rows(file: RowFile, kind: Kind | None, columns: Sequence[str], id_column: s
             f"{file.path} must have a column {TEXT_COLUMN!r}, got columns {', '.join(file.columns)}; name the column "
             "of the texts with --column"
         )
-    return Rows(file, kind, columns or [TEXT_COLUMN], id_column)
+    return RowItems(file, kind, columns or [TEXT_COLUMN], id_column)
 
 
-def _files(folder: Path, kind: Kind | None) -> Files:
+def _files(folder: Path, kind: Kind | None) -> FileItems:
     paths = list(_walk(folder, ()))
     by_kind: dict[Kind, list[Path]] = {
         "images": [path for path in paths if path.suffix.lower() in IMAGE_ENDINGS],
@@ -288,7 +290,7 @@ def _files(folder: Path, kind: Kind | None) -> Files:
         raise FileFormatError(f"{folder} must hold {wanted}, got none in {len(paths)} files; give another path")
     others = Counter(path.suffix.lower() or "no ending" for path in set(paths) - set(by_kind[kind]))
     told = ", ".join(f"{count} × {ending}" for ending, count in sorted(others.items()))
-    return Files(folder, by_kind[kind], kind, (f"other files ignored: {told}",) if others else ())
+    return FileItems(folder, by_kind[kind], kind, (f"other files ignored: {told}",) if others else ())
 
 
 def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from batchbalance.arguments.registry import imported
 from batchbalance.encoders.contract import Encoder, Kind, as_encoder
-from batchbalance.encoders.tables import Table
+from batchbalance.encoders.tables import TableEncoder
 from batchbalance.encoders.texts import SentenceTransformers, Tfidf, WordLlama
 from batchbalance.encoders.vision import EfficientNetLite0, Pixels, Timm
 from batchbalance.errors import UnknownNameError
@@ -18,7 +18,7 @@ PLAIN: dict[str, tuple[Factory, tuple[str, ...]]] = {
     "pixels": (Pixels, ("image_size",)),
     "wordllama": (WordLlama, ()),
     "tfidf": (Tfidf, ()),
-    "table": (Table, ()),
+    "table": (TableEncoder, ()),
 }
 FAMILIES: dict[str, tuple[Factory, tuple[str, ...]]] = {
     "timm": (Timm, ("image_size", "device")),

@@ -26,7 +26,7 @@ HEADER_BYTES = 128
 NUMBER = np.dtype("<f4")
 
 
-class Settings(TypedDict):
+class EmbeddingSettings(TypedDict):
     """What every vector depends on."""
 
     encoder: str
@@ -34,7 +34,7 @@ class Settings(TypedDict):
     batch_size: int
 
 
-class Batch(TypedDict):
+class BatchRecord(TypedDict):
     """The record of a batch.
 
     Attributes:
@@ -55,7 +55,7 @@ class Batch(TypedDict):
 
 
 @dataclass(frozen=True)
-class Places:
+class EmbeddingPaths:
     """Where everything lies.
 
     Attributes:
@@ -100,7 +100,7 @@ class Places:
                 raise OSError(f"cannot write {path}: {path.parent} must be a folder that can be written to")
 
 
-class Store:
+class EmbeddingFiles:
     """Growing files of embeddings, open in one process at a time.
 
     Args:
@@ -113,8 +113,8 @@ class Store:
         started_over: why an earlier start was not continued, or "".
     """
 
-    def __init__(self, places: Places, settings: Settings, room: int) -> None:
-        self.batches: list[Batch] = []
+    def __init__(self, places: EmbeddingPaths, settings: EmbeddingSettings, room: int) -> None:
+        self.batches: list[BatchRecord] = []
         self.started_over = ""
         self._places, self._settings, self._room = places, settings, room
         self._map: np.memmap | None = None
@@ -132,8 +132,8 @@ class Store:
         if start is None:
             self._begin()
             return
-        earlier: Settings = entries[start]["settings"]
-        batches: list[Batch] = [entry["batch"] for entry in entries[start + 1 :]]
+        earlier: EmbeddingSettings = entries[start]["settings"]
+        batches: list[BatchRecord] = [entry["batch"] for entry in entries[start + 1 :]]
         change = next((key for key, value in self._settings.items() if earlier.get(key) != value), None)
         if change is not None:
             what = {"encoder": "the encoder", "fingerprint": "the encoder", "batch_size": "the batch size"}[change]
@@ -183,7 +183,7 @@ class Store:
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
-        batch: Batch = {
+        batch: BatchRecord = {
             "key": key,
             "rows": 0 if vectors is None else len(vectors),
             "dim": 0 if vectors is None else vectors.shape[1],
@@ -222,7 +222,7 @@ class Store:
         self._map = None
         self._journal.close()
 
-    def __enter__(self) -> "Store":
+    def __enter__(self) -> "EmbeddingFiles":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -262,7 +262,7 @@ def mapped_embeddings(path: Path) -> np.memmap:
         FileFormatError: if they are not numbers (N, D), or if they, or the ids beside them, differ from what
             ``e.embed.json`` says was written.
     """
-    array, places = mapped_array(path), Places(path, ids_path(path))
+    array, places = mapped_array(path), EmbeddingPaths(path, ids_path(path))
     if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
         raise FileFormatError(f"{path} must hold embeddings (N, D), got {array.dtype} of shape {array.shape}")
     if not places.record.is_file():

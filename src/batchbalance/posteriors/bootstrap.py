@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from batchbalance.arguments.checks import check_whole, unmasked
@@ -24,11 +23,10 @@ from batchbalance.arguments.registry import safe_path
 from batchbalance.arguments.sections import MAX_DRAWS
 from batchbalance.arguments.seeds import derived_seed
 from batchbalance.errors import sentence
-from batchbalance.posteriors.rows import as_rows, height, take
+from batchbalance.posteriors.inputs import as_rows, height, take
+from batchbalance.posteriors.members import Array, Ensemble
 from batchbalance.system.progress import progress as shown_progress
 from batchbalance.system.threads import one_thread
-
-Array = NDArray[Any]
 
 WORTH_PROCESSES = 6.0  # seconds of fitting; starting processes takes about half as long
 
@@ -65,34 +63,13 @@ class Resampling:
         return member
 
 
-@dataclass(frozen=True, eq=False)
-class Bootstrap:
-    """Fitted members.
-
-    Attributes:
-        members: the classifiers.
-        classes: (K,) the labels seen, sorted.
-        is_encoded: whether members were fitted on the numbers of the labels.
-        name: made of the estimator, the data and the seed.
-    """
-
-    members: list[Any]
-    classes: Array
-    is_encoded: bool
-    name: str
-
-    def classes_of(self, member: Any) -> Array:
-        """The labels of a member's columns; every member saw every class, so that one that does not say has all."""
-        own = getattr(member, "classes_", None)
-        if own is None:
-            return self.classes
-        return self.classes[np.asarray(own).astype(int)] if self.is_encoded else np.asarray(own)
-
-
 def bootstrapped(
     estimator: Any, inputs: Any, labels: Any, *, size: Any, seed: Any, jobs: Any = None, progress: bool = False
-) -> Bootstrap:
-    """Fit members on resamples; arguments as in ``Committee.bootstrap``."""
+) -> tuple[Ensemble, str]:
+    """Fit members on resamples; return them and a name made of the estimator, the data and the seed.
+
+    The arguments are those of ``Committee.bootstrap``.
+    """
     size, jobs = check_whole("size", size, 1, MAX_DRAWS), None if jobs is None else check_whole("jobs", jobs)
     estimator = getattr(estimator, "best_estimator_", estimator)  # of a search that is done
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
@@ -112,7 +89,12 @@ def bootstrapped(
         for member in found:
             members.append(member)
             bar.advance()
-    return Bootstrap(members, classes, task.labels is task.codes, _named(task))
+    # Every member saw every class, so that one without `classes_` has a column for each of them.
+    seen = np.arange(len(classes)) if task.labels is task.codes else classes
+    own = [np.asarray(getattr(member, "classes_", seen)) for member in members]
+    if task.labels is task.codes:
+        own = [classes[codes.astype(int)] for codes in own]
+    return Ensemble(members, own, classes.tolist()), _named(task)
 
 
 def resampled(codes: Array, generator: np.random.Generator) -> Array:

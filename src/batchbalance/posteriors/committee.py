@@ -8,22 +8,28 @@ from typing import Any, ClassVar, Literal, SupportsIndex
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from batchbalance.arguments.sections import NumDraws, Whole
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 from batchbalance.posteriors.bootstrap import as_new, bootstrapped
 from batchbalance.posteriors.contract import Posterior
+from batchbalance.posteriors.inputs import described_rows, row_batches
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
-from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
-from batchbalance.posteriors.rows import described_rows, row_batches
+from batchbalance.posteriors.members import (
+    Array,
+    Ensemble,
+    Member,
+    Preparation,
+    StoredTree,
+    ensemble_of,
+    gives_members,
+    is_tree,
+    names_of,
+    stored,
+)
 from batchbalance.posteriors.saved import read_saved, refuse_network
-from batchbalance.posteriors.trees import StoredTree, is_tree, stored
 from batchbalance.predictions import CHUNK_NUMBERS, Label, check_classes, check_weights
-
-Array = NDArray[Any]
 
 
 class Committee(Posterior):
@@ -74,21 +80,17 @@ class Committee(Posterior):
             classes: the list of all labels; the ensemble's own, or the sorted union of the members', if omitted.
         """
         found = ensemble_of(fitted)
-        own = found.classes
-        kinds = {isinstance(label, str): label for labels in own for label in labels.tolist()}
-        if len(kinds) > 1:
-            raise ValueError(
-                f"members must have labels of one type, got text ({kinds[True]!r}) and numbers ({kinds[False]!r}); fit "
-                "them on the same labels"
-            )
-        union = np.unique(np.concatenate(own)).tolist() if found.labels is None else found.labels.tolist()
-        listed = _listed(classes, union)
-        members = [
-            Member(member, _columns(labels, listed), features)
-            for member, labels, features in zip(found.members, own, found.features, strict=True)
-        ]
-        ids = [f"{_identity(member)}-{draw}" for draw, member in enumerate(found.members)]
-        return cls(members, listed, ids, found.weights, found.preparation)
+        return cls._of(found, classes, [f"{_identity(member)}-{draw}" for draw, member in enumerate(found.members)])
+
+    @classmethod
+    def _of(cls, found: Ensemble, classes: Any, draw_ids: Sequence[str]) -> "Committee":
+        """Return a committee over `classes`, which must include every label seen; over these if it is None."""
+        given = classes.tolist() if hasattr(classes, "tolist") else classes
+        listed = found.labels if given is None else list(check_classes(given, len(given)) or ())
+        missing = [label for label in found.labels if label not in listed]
+        if missing:
+            raise ValueError(f"`classes` must hold every member's labels, got {listed} without {missing}")
+        return cls(found.aligned(listed), listed, draw_ids, found.weights, found.preparation)
 
     @classmethod
     def bootstrap(
@@ -119,10 +121,8 @@ class Committee(Posterior):
             jobs: processes that fit at a time. If omitted, all cores once there are seconds of work, else none.
             progress: show how far it is.
         """
-        made = bootstrapped(estimator, X, y, size=size, seed=seed, jobs=jobs, progress=progress)
-        listed = _listed(classes, made.classes.tolist())
-        members = [Member(member, _columns(made.classes_of(member), listed)) for member in made.members]
-        return cls(members, listed, [f"{made.name}-{draw}" for draw in range(len(members))])
+        found, name = bootstrapped(estimator, X, y, size=size, seed=seed, jobs=jobs, progress=progress)
+        return cls._of(found, classes, [f"{name}-{draw}" for draw in range(len(found.members))])
 
     @classmethod
     def load(
@@ -178,10 +178,8 @@ class Committee(Posterior):
         }
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
-        if isinstance(inputs, Tensor | Dataset | DataLoader):
-            tensors = super()._batches(inputs, batch_size)
-            return (batch.cpu().numpy() for batch in tensors)
-        return row_batches(inputs, self.batch_size if batch_size is None else batch_size)
+        for batch in row_batches(inputs, self.batch_size if batch_size is None else batch_size):
+            yield batch.cpu().numpy() if isinstance(batch, Tensor) else batch
 
     def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
         return 0.0  # trees are no work for torch
@@ -249,20 +247,6 @@ class EstimatorFit:
             fitted = as_new(self.estimator, seed % 2**32).fit(x, y)
             return Committee.from_sklearn(fitted, self.classes)
         return Committee.bootstrap(self.estimator, x, y, self.size, seed=seed, classes=self.classes, jobs=self.jobs)
-
-
-def _listed(classes: Any, seen: list[Any]) -> list[Any]:
-    """All labels: those given, if they hold all that were seen, else these."""
-    given = classes.tolist() if hasattr(classes, "tolist") else classes
-    listed = seen if given is None else list(check_classes(given, len(given)) or ())
-    missing = [label for label in seen if label not in listed]
-    if missing:
-        raise ValueError(f"`classes` must hold every member's labels, got {listed} without {missing}")
-    return listed
-
-
-def _columns(labels: Array, listed: list[Any]) -> Array:
-    return np.array([listed.index(label) for label in labels.tolist()])
 
 
 def _identity(member: Any) -> str:

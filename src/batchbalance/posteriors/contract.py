@@ -157,15 +157,12 @@ class Posterior(ABC):
         With `every_draw` it is that of each draw, (N, S, D).
         """
         total = num_points(inputs)
-        with shown_progress("embedding", total, progress) as bar, torch.no_grad():
-            parts = []
-            for batch in self._batches(inputs, batch_size):
-                with fitting(batch), threads.for_passes(self._pass_flops(batch)):
-                    hidden = self._hidden_of_draws(batch).flatten(2) if every_draw else self._hidden(batch).flatten(1)
-                    parts.append(hidden.cpu())
+        parts: list[Tensor] = []
+        with shown_progress("embedding", total, progress) as bar:
+            for hidden in self._passes(inputs, batch_size, bar, self._hidden_of_draws if every_draw else self._hidden):
+                parts.append(hidden.flatten(2 if every_draw else 1).cpu())
                 if len(parts) == 1:
-                    _check_fits(hidden, total)
-                bar.advance(len(hidden))
+                    _check_fits(parts[0], total)
         return torch.cat(parts)
 
     def predict_and_embed(
@@ -192,28 +189,40 @@ class Posterior(ABC):
         tensors, options = self._state()
         write_saved(directory, self.kind, tensors, options)
 
+    def _passes(
+        self, inputs: Inputs, batch_size: int | None, bar: Bar, run: Callable[[Any], Tensor]
+    ) -> Iterator[Tensor]:
+        """Yield what `run` returns for each batch, computed on as many threads as a pass is worth."""
+        for batch in self._batches(inputs, batch_size):
+            with torch.no_grad(), fitting(batch), threads.for_passes(self._pass_flops(batch)):
+                found = run(batch)
+            yield found
+            bar.advance(len(found))
+
     def _chunks(
         self, inputs: Inputs, batch_size: int | None, bar: Bar, logits_of: Callable[[Any], Tensor]
     ) -> Iterator[Tensor]:
+        """Yield the log-probabilities of each batch, (n, S, C)."""
         seen = 0
-        for batch in self._batches(inputs, batch_size):
-            with torch.no_grad(), fitting(batch), threads.for_passes(self._pass_flops(batch)):
-                logits = logits_of(batch)
-                if seen == 0:
-                    _check_first(logits)
-                if logits.dtype == torch.bfloat16:  # which NumPy has no type for
-                    logits = logits.float()
-                chunk = torch.log_softmax(logits, dim=-1).cpu()
-                wrong = torch.isnan(chunk).any(dim=-1).nonzero()
+
+        def log_probs(batch: Any) -> Tensor:
+            logits = logits_of(batch)
+            if seen == 0:
+                _check_first(logits)
+            if logits.dtype == torch.bfloat16:  # which NumPy has no type for
+                logits = logits.float()
+            return torch.log_softmax(logits, dim=-1).cpu()
+
+        for chunk in self._passes(inputs, batch_size, bar, log_probs):
+            wrong = torch.isnan(chunk).any(dim=-1).nonzero()
             if len(wrong):
                 row, draw = wrong[0].tolist()
                 raise ValueError(
                     f"predictions must be finite, got NaN at point {seen + row}, draw {draw}; "
                     "look for NaN or huge numbers in `inputs`"
                 )
-            seen += len(chunk)
             yield chunk
-            bar.advance(len(chunk))
+            seen += len(chunk)
 
 
 def _check_first(logits: Tensor) -> None:
@@ -223,31 +232,45 @@ def _check_first(logits: Tensor) -> None:
     check_rows(logits, "logits", [slice(0, len(logits))])
 
 
-@contextmanager
-def last_hidden(model: nn.Module) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Give a function that, after a forward pass with these logits, has the input of the last linear layer that ran.
+class LastLinear:
+    """The last linear layer that ran in a forward pass, and its input.
 
-    A network that classifies every token and then picks one, as GPT-2 does, has the input of that token.
+    Attributes:
+        layer: the layer.
     """
-    seen: list[Tensor] = []
 
-    def record(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        seen[:] = [args[0], output]
+    layer: nn.Linear
 
-    def hidden(logits: Tensor) -> Tensor:
-        inputs, outputs = seen
+    def __init__(self) -> None:
+        self._inputs = self._outputs = torch.empty(0)
+
+    def record(self, layer: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> None:
+        """Keep what a layer was called with; a forward hook."""
+        self.layer, self._inputs, self._outputs = layer, args[0], output
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the input of the layer, (n, D), after a forward pass that gave these logits.
+
+        A network that classifies every token and then picks one, as GPT-2 does, has the input of that token.
+        """
+        inputs, outputs = self._inputs, self._outputs
         if outputs.ndim == 3 and outputs.shape[::2] == logits.shape:
             picked = (outputs == logits.unsqueeze(1)).all(dim=2)
             if bool(picked.any(dim=1).all()):
                 return inputs[torch.arange(len(inputs), device=inputs.device), picked.int().argmax(dim=1)]
         return inputs.clone()
 
+
+@contextmanager
+def last_hidden(model: nn.Module) -> Iterator[LastLinear]:
+    """Watch the linear layers of a network while the block runs."""
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not linear:
         raise ValueError("the model must have a linear layer for `embed`, got none; end it with nn.Linear")
-    handles = [module.register_forward_hook(record) for module in linear]
+    last = LastLinear()
+    handles = [module.register_forward_hook(last.record) for module in linear]
     try:
-        yield hidden
+        yield last
     finally:
         for handle in handles:
             handle.remove()

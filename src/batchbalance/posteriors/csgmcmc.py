@@ -25,7 +25,7 @@ from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.errors import UnknownNameError
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.states import State, WeightDraws
-from batchbalance.posteriors.training.augmentation import AUGMENTATIONS
+from batchbalance.posteriors.training.augmentation import AUGMENTATIONS, crop_and_flip
 from batchbalance.posteriors.training.calling import Examples, changed, channels_last, padding_of
 from batchbalance.posteriors.training.fitting import (
     ModelFactory,
@@ -33,12 +33,11 @@ from batchbalance.posteriors.training.fitting import (
     check_labelled,
     class_weights,
     copied_state,
-    cropped,
+    epoch_batches,
     fresh_model,
     logits_of,
     seeded,
     set_channels_last,
-    split_rows,
 )
 from batchbalance.system.progress import Bar
 from batchbalance.system.progress import progress as shown_progress
@@ -252,7 +251,8 @@ def _run_chain(
     loss = nn.CrossEntropyLoss(weight)
     num_labels = len(examples)
     num_noise = num_labels if schedule.noise_examples == "labels" else schedule.noise_examples
-    steps_per_epoch = len(_epoch_batches(num_labels, schedule, torch.Generator()))
+    drawn = None if schedule.samples_per_epoch == "labels" else schedule.samples_per_epoch
+    steps_per_epoch = len(epoch_batches(num_labels, drawn, schedule.batch_size, torch.Generator()))
     cycle_epochs = schedule.epochs // schedule.cycles
     states: list[State] = []
     step = 0
@@ -260,10 +260,10 @@ def _run_chain(
         left = cycle_epochs - epoch % cycle_epochs  # epochs to the end of the cycle, this one included
         noise_scale = schedule.temperature / num_noise if left <= schedule.noise_epochs else 0.0
         total = torch.zeros((), device=labels.device)
-        for rows in _epoch_batches(num_labels, schedule, random):
+        for rows in epoch_batches(num_labels, drawn, schedule.batch_size, random):
             batch = examples[rows]
             if schedule.augmentation == "crop-flip":
-                batch = cropped(batch, random)
+                batch = crop_and_flip(batch, generator=random)
             value = loss(logits_of(model, changed(batch, channels_last), num_classes), labels[rows])
             gradients = torch.autograd.grad(value, parameters, allow_unused=True)
             h = cosine_step_size(step, steps_per_epoch * cycle_epochs, schedule.initial_step_size)
@@ -281,12 +281,3 @@ def _run_chain(
         if left <= schedule.samples_per_cycle:
             states.append(copied_state(model))
     return states
-
-
-def _epoch_batches(num_labels: int, schedule: Schedule, random: torch.Generator) -> list[Tensor]:
-    """Rows of the batches of one epoch."""
-    if schedule.samples_per_epoch == "labels":
-        rows = torch.randperm(num_labels, generator=random)
-    else:
-        rows = torch.randint(num_labels, (schedule.samples_per_epoch,), generator=random)
-    return split_rows(rows, schedule.batch_size)

@@ -6,13 +6,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from batchbalance.arguments.checks import as_tensor, compute_dtype
 from batchbalance.errors import UnknownNameError
 from batchbalance.posteriors.contract import Posterior
+from batchbalance.posteriors.inputs import height, row_batches, take
 from batchbalance.posteriors.outputs import OUTPUTS
-from batchbalance.posteriors.rows import height, row_batches, take
 from batchbalance.predictions import as_nsc, check_classes, check_weights, looks_like_probs
 
 SAME = 1e-3  # how far probabilities of the same point may be apart in two calls
@@ -74,8 +73,6 @@ class FunctionPosterior(Posterior):
         raise ValueError(f"{directory} cannot be loaded: functions are not saved; make the posterior again from them")
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
-        if isinstance(inputs, Tensor | Dataset | DataLoader):
-            return super()._batches(inputs, batch_size)
         return row_batches(inputs, self.batch_size if batch_size is None else batch_size)
 
     def _logits(self, batch: Any) -> Tensor:

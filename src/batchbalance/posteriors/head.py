@@ -31,7 +31,7 @@ from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws, linear_logits, refitted
 from batchbalance.posteriors.mc_dropout import MCDropout
 from batchbalance.posteriors.saved import fingerprint, load_weights, read_saved, refuse_network
-from batchbalance.posteriors.training.fitting import Kept, Labelled, Recipe, check_labelled, fit
+from batchbalance.posteriors.training.fitting import KeptWeights, Labelled, Recipe, check_labelled, fit
 from batchbalance.posteriors.training.networks import tabular_mlp
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
 from batchbalance.system.threads import for_work
@@ -101,7 +101,7 @@ class BayesianHead(Posterior):
         self.classes: list[Any] | None = None
         self.tuned: Tuned | None = None
         self.covariance: str | None = None
-        self.kept: tuple[Kept, ...] = ()
+        self.kept: tuple[KeptWeights, ...] = ()
 
     def __repr__(self) -> str:
         draws = f"{type(self).__name__}({self._options['method']!r}, {self._options['num_draws']} draws"
@@ -315,17 +315,8 @@ class HeadOptions(PosteriorOptions):
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
         """Fit the head; ε is the error of the most probable weights, or of the mean prediction of an MLP."""
-        head = BayesianHead(
-            self.method,
-            self.num_draws,
-            prior_precision=self.prior_precision,
-            temperature=self.temperature,
-            bias=self.bias,
-            hidden=self.hidden,
-            dropout=self.dropout,
-            recipe=context.recipe,
-            seed=context.seed,
-        )
+        options = self.model_dump(exclude={"kind"})
+        head = BayesianHead(**options, recipe=context.recipe, seed=context.seed)
         validation = context.validation
         head.fit(inputs, labels, num_classes=context.num_classes, validation=validation, unlabelled=context.unlabelled)
         fitted = self.fitted(head, context, head.kept)

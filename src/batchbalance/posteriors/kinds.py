@@ -17,8 +17,9 @@ from torch import Tensor
 from batchbalance.arguments.sections import Section
 from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.posteriors.contract import Posterior
-from batchbalance.posteriors.training.fitting import Kept, Labelled, ModelFactory, Recipe
+from batchbalance.posteriors.training.fitting import KeptWeights, Labelled, ModelFactory, Recipe
 from batchbalance.posteriors.training.networks import Network, built, network_named
+from batchbalance.posteriors.tuning import stratified_folds
 
 FOLDS = 5  # of cross-validation
 
@@ -36,7 +37,7 @@ class Fitted:
 
     posterior: Posterior
     validation_error: float | None = None
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptWeights, ...] = ()
     cross_validation: Callable[[], float] | None = None
 
     @cached_property
@@ -118,7 +119,7 @@ class PosteriorOptions(Section, ABC):
         predicted = posterior.predict(labelled[0]).mean_probs().argmax(dim=1)
         return float((predicted != labelled[1].to(predicted.device)).to(torch.float64).mean())
 
-    def fitted(self, posterior: Posterior, context: FitContext, kept: tuple[Kept, ...] = ()) -> Fitted:
+    def fitted(self, posterior: Posterior, context: FitContext, kept: tuple[KeptWeights, ...] = ()) -> Fitted:
         """A posterior and its ε on the validation data, if there are any."""
         error = None if context.validation is None else self.error(posterior, context.validation)
         return Fitted(posterior, error, kept)
@@ -195,7 +196,7 @@ def cross_validated_error(options: PosteriorOptions, inputs: Tensor, labels: Ten
     Each of `FOLDS` folds is held out once. At least one class must have two labels.
     """
     wrong, looked_at = 0.0, 0
-    for number, fold in enumerate(folds(labels, FOLDS, generator(context.seed, "folds"))):
+    for number, fold in enumerate(stratified_folds(labels, FOLDS, generator(context.seed, "folds"), singles=False)):
         rest = torch.ones(len(labels), dtype=torch.bool)
         rest[fold] = False
         alone = replace(context, seed=derived_seed(context.seed, "fold", number), validation=None)
@@ -203,15 +204,3 @@ def cross_validated_error(options: PosteriorOptions, inputs: Tensor, labels: Ten
         wrong += options.error(posterior, (inputs[fold], labels[fold])) * len(fold)
         looked_at += len(fold)
     return wrong / looked_at
-
-
-def folds(labels: Tensor, most: int, random: torch.Generator) -> list[Tensor]:
-    """Rows in at most so many folds of nearly equal size, each with nearly its share of every class.
-
-    The only label of a class is in no fold: without it nothing could be known of the class.
-    """
-    labels = labels.cpu()
-    order = torch.randperm(len(labels), generator=random)
-    order = order[torch.bincount(labels)[labels[order]] > 1]
-    by_class = order[labels[order].sort(stable=True).indices]
-    return [by_class[start::most] for start in range(min(most, len(by_class)))]

@@ -6,8 +6,7 @@ is computed once for all draws.
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
@@ -135,9 +134,9 @@ def _features_of(model: nn.Module, loader: Iterable[Any]) -> tuple[Tensor, Tenso
     features, labels, layer = [], [], None
     for item in loader:
         batch, truth = first_of(item), _labels_of(item)
-        with torch.no_grad(), fitting(batch), _last_linear(model) as ran, last_hidden(model) as hidden:
+        with torch.no_grad(), fitting(batch), last_hidden(model) as hidden:
             logits = logits_from(model, batch)
-            layer, rows = ran[-1], hidden(logits)
+            layer, rows = hidden.layer, hidden(logits)
             ends_there = rows.ndim == 2 and layer.out_features == logits.shape[1]
             if not ends_there or not torch.allclose(layer(rows), logits, rtol=1e-3, atol=1e-4):
                 raise ValueError(
@@ -160,16 +159,3 @@ def _labels_of(item: Any) -> Tensor:
     if found is None:
         raise ValueError(f"`loader` must give batches of inputs and labels, got {type(item).__name__} without labels")
     return torch.as_tensor(found)
-
-
-@contextmanager
-def _last_linear(model: nn.Module) -> Iterator[list[nn.Linear]]:
-    """Give a list that holds, after a forward pass, the linear layers that ran, in order."""
-    ran: list[nn.Linear] = []
-    linear = [each for each in model.modules() if isinstance(each, nn.Linear)]
-    handles = [each.register_forward_pre_hook(lambda layer, _: ran.append(layer)) for each in linear]
-    try:
-        yield ran
-    finally:
-        for handle in handles:
-            handle.remove()

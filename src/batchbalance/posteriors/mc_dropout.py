@@ -33,7 +33,7 @@ from batchbalance.posteriors.saved import as_network, fingerprint, load_weights,
 from batchbalance.posteriors.sliced import Chain
 from batchbalance.posteriors.training.calling import Batch, changed, logits_from, num_rows, padding_of, some_rows
 from batchbalance.posteriors.training.fitting import (
-    Kept,
+    KeptWeights,
     Labelled,
     check_dtype,
     check_finite,
@@ -314,7 +314,7 @@ class MCDropoutOptions(PosteriorOptions):
             return super().error(posterior, labelled)
         return 1 - posterior.accuracy(*labelled)
 
-    def _draws(self, model: nn.Module, context: FitContext, kept: tuple[Kept, ...] = ()) -> Fitted:
+    def _draws(self, model: nn.Module, context: FitContext, kept: tuple[KeptWeights, ...] = ()) -> Fitted:
         return self.fitted(MCDropout(model, self.num_draws, derived_seed(context.seed, "masks")), context, kept)
 
 

@@ -162,7 +162,9 @@ class Folds:
         centre: Float[Tensor, "D C"] | None = None,
     ) -> None:
         self._x, self._labels = x, labels
-        self._counts = others_of_folds(labels, generator).to(x)
+        self._counts = x.new_ones(len(x), NUM_FOLDS)
+        for fold, rows in enumerate(stratified_folds(labels, NUM_FOLDS, generator)):
+            self._counts[rows.to(x.device), fold] = 0
         self._out = (self._counts == 0) & (self._counts > 0).any(dim=0)
         self.num_held_out = int(self._out.sum())
         self._frequencies = [class_frequencies(labels[known], num_classes) for known in self._counts.T > 0]
@@ -260,13 +262,19 @@ class Resamples:
         return nll.expand(len(temperatures)), float((probs.argmax(dim=1) != true).double().mean())
 
 
-def others_of_folds(labels: Int[Tensor, " N"], generator: torch.Generator) -> Float[Tensor, "N K"]:
-    """0 for the rows of a random fold and 1 for the others; each class is spread over as many folds as it can be."""
+def stratified_folds(
+    labels: Int[Tensor, " N"], num: int, generator: torch.Generator, *, singles: bool = True
+) -> list[Tensor]:
+    """Return the rows of at most `num` random folds of nearly equal size, with nearly equal shares of every class.
+
+    Without `singles`, the only label of a class is in no fold: a fit without it would not know the class.
+    """
+    labels = labels.cpu()
     order = torch.randperm(len(labels), generator=generator)
-    order = order[labels.cpu()[order].sort(stable=True).indices]
-    folds = torch.empty_like(order)
-    folds[order] = torch.arange(len(labels)) % NUM_FOLDS
-    return (folds[:, None] != torch.arange(NUM_FOLDS)).float()
+    if not singles:
+        order = order[torch.bincount(labels)[labels[order]] > 1]
+    by_class = order[labels[order].sort(stable=True).indices]
+    return [by_class[first::num] for first in range(min(num, len(by_class)))]
 
 
 def resamples(labels: Int[Tensor, " N"], num: int, generator: torch.Generator) -> Float[Tensor, "N num"]:

@@ -121,7 +121,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptWeights:
     """Which weights of a run were kept.
 
     Attributes:
@@ -136,12 +136,12 @@ class Kept:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class TrainedNetwork:
     """A trained network, in eval mode, what happened in each epoch, and which weights were kept."""
 
     model: nn.Module
     history: tuple[Epoch, ...]
-    kept: Kept
+    kept: KeptWeights
 
     @property
     def best(self) -> int:
@@ -160,7 +160,7 @@ def fit(
     seed: int = 0,
     device: str | torch.device = "cpu",
     progress: bool = False,
-) -> Fit:
+) -> TrainedNetwork:
     """Train a freshly initialised network.
 
     The result is a function of the arguments and the number of threads; the global random state is left as it was.
@@ -207,7 +207,8 @@ def fit(
         shown_progress("training", recipe.steps or recipe.max_epochs, progress) as bar,
     ):
         while not recipe.is_done(steps, len(history)):
-            batches = _batches(len(examples), recipe, order)[: None if recipe.steps is None else recipe.steps - steps]
+            batches = epoch_batches(len(examples), recipe.samples_per_epoch, recipe.batch_size, order)
+            batches = batches[: None if recipe.steps is None else recipe.steps - steps]
             mean_loss = _train_epoch(model, examples, labels, batches, loss, optimizer, num_classes, changing)
             index = len(history)
             steps += len(batches)
@@ -227,7 +228,9 @@ def fit(
                 break
     if watched is not None:
         model.load_state_dict(best_state)
-    return Fit(model.eval(), tuple(history), Kept(best + 1, best_steps, network_accuracy(model, examples, labels)))
+    return TrainedNetwork(
+        model.eval(), tuple(history), KeptWeights(best + 1, best_steps, network_accuracy(model, examples, labels))
+    )
 
 
 @torch.inference_mode()
@@ -326,7 +329,7 @@ def _train_epoch(
     total = torch.zeros((), device=labels.device)
     for rows in batches:
         optimizer.clear()
-        batch = examples[rows] if changing is None else cropped(examples[rows], changing)
+        batch = examples[rows] if changing is None else crop_and_flip(examples[rows], generator=changing)
         logits = logits_of(model, changed(batch, channels_last), num_classes)
         value = loss(logits, labels[rows])
         value.backward()
@@ -351,22 +354,11 @@ def logits_of(model: nn.Module, batch: Batch, num_classes: int) -> Tensor:
     return logits
 
 
-def cropped(batch: Batch, changing: torch.Generator) -> Tensor:
-    """Images cropped and mirrored at random."""
-    if not isinstance(batch, Tensor):
-        raise ValueError(
-            f"`augmentation` must be 'none' for inputs that are not one tensor of images, got {described(batch)}"
-        )
-    return crop_and_flip(batch, generator=changing)
-
-
-def _batches(num_examples: int, recipe: Recipe, order: torch.Generator) -> list[Tensor]:
-    """Rows of the batches of one epoch."""
-    if recipe.samples_per_epoch is None:
-        rows = torch.randperm(num_examples, generator=order)
-    else:
-        rows = torch.randint(num_examples, (recipe.samples_per_epoch,), generator=order)
-    return split_rows(rows, recipe.batch_size)
+def epoch_batches(num_examples: int, num_drawn: int | None, batch_size: int, order: torch.Generator) -> list[Tensor]:
+    """Return the rows of the batches of one epoch: all rows once, or `num_drawn` with replacement."""
+    if num_drawn is None:
+        return split_rows(torch.randperm(num_examples, generator=order), batch_size)
+    return split_rows(torch.randint(num_examples, (num_drawn,), generator=order), batch_size)
 
 
 def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
