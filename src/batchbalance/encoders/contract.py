@@ -46,7 +46,7 @@ class Encoder(Protocol):
     def fingerprint(self) -> str: ...  # noqa: D102
 
     def encode(self, batch: Sequence[Any]) -> Any:
-        """The vectors of a batch, (n, D)."""
+        """Return the vectors of a batch, (n, D)."""
 
 
 @runtime_checkable
@@ -82,7 +82,7 @@ class FunctionEncoder:
         self._function = function
 
     def encode(self, batch: Sequence[Any]) -> Any:
-        """What the function gives."""
+        """Call the function."""
         try:
             return self._function(batch)
         except Exception as error:  # whatever a user's function raises
@@ -90,7 +90,7 @@ class FunctionEncoder:
 
 
 def as_encoder(given: Any, name: str | None = None) -> Encoder:
-    """An encoder from an encoder, a class of encoders, an object with `encode`, or a function.
+    """Return an encoder from an encoder, a class of encoders, an object with `encode`, or a function.
 
     Raises:
         TypeError: if it is none of these.
@@ -117,7 +117,7 @@ def cut(value: Any) -> Any:
 
 
 def encoded(encoder: Encoder, batch: Sequence[Any]) -> Vectors:
-    """The vectors of a batch, checked: (n, D) float32.
+    """Return the vectors of a batch, checked: (n, D) float32.
 
     Raises:
         ValueError: if they have another shape, or are not finite.
@@ -138,7 +138,7 @@ def encoded(encoder: Encoder, batch: Sequence[Any]) -> Vectors:
 
 
 def state_digest(state: dict[str, torch.Tensor]) -> str:
-    """A short hash of the weights of a network."""
+    """Return a short hash of the weights of a network."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()

@@ -183,7 +183,7 @@ class _Work:
                 bar.advance(len(batch))
 
     def _done(self, places: EmbeddingPaths, settings: EmbeddingSettings) -> Embeddings | None:
-        """The embeddings as they are, if they were made of these items with this encoder."""
+        """Return the existing embeddings if they were made of these items with this encoder; else None."""
         try:
             record = read_sealed(places.record, "embed again")
             same = all(record[key] == value for key, value in settings.items())
@@ -215,7 +215,7 @@ class _Work:
             self.encoder.fit(_Values(self.items, self.skip_bad))
 
     def _encoded(self, batch: list[Item]) -> tuple[list[str], Vectors | None, list[tuple[str, str]]]:
-        """The ids and vectors of a batch, and what was skipped."""
+        """Return the ids and vectors of a batch, and the items that were skipped."""
         ids, values, skipped = [], [], []
         for item in batch:
             try:

@@ -53,11 +53,11 @@ class Items(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many there are, damaged ones included."""
+        """Return the number of items, damaged ones included."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Item]:
-        """Go through all items, in their order."""
+        """Yield all items, in order."""
 
 
 class FileItems(Items):
@@ -183,7 +183,7 @@ def open_items(
     id_column: str | None = None,
     drop: Sequence[str] = (),
 ) -> Items:
-    """What a path or a list holds.
+    """Open the items of a path or a list.
 
     Args:
         source: a folder of images or of ``.txt`` files, an image, a file of rows (CSV, TSV, JSON lines, Parquet, plain
@@ -212,7 +212,7 @@ def open_items(
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; raises FileFormatError if it is empty or not in UTF-8."""
+    """Read the text of a file; raise FileFormatError if it is empty or not UTF-8."""
     try:
         return checked_text(path.read_text(encoding="utf-8-sig"), f"text {path}")
     except UnicodeDecodeError as error:
@@ -220,7 +220,7 @@ def read_text(path: Path) -> str:
 
 
 def checked_text(value: Any, where: str) -> str:
-    """A text that is not empty."""
+    """Return a text, or raise FileFormatError if it is empty."""
     if value is not None and not isinstance(value, str):
         raise FileFormatError(f"{where} must be a text, got {type(value).__name__}")
     if value is None or not value.strip():
@@ -229,7 +229,7 @@ def checked_text(value: Any, where: str) -> str:
 
 
 def checked_row(value: dict[str, Any], where: str) -> dict[str, Any]:
-    """A row of a table whose names and cells are valid Unicode."""
+    """Return a row of a table, or raise FileFormatError unless its names and cells are valid Unicode."""
     check_unicode(where, json.dumps(value, ensure_ascii=False, default=str))
     return value
 
@@ -294,7 +294,7 @@ def _files(folder: Path, kind: Kind | None) -> FileItems:
 
 
 def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """All files that are not hidden; links are followed, but not in circles."""
+    """Yield all files that are not hidden; links are followed, but not in circles."""
     real = folder.resolve()
     if real in above:
         return

@@ -29,7 +29,7 @@ KNOWN = (*PLAIN, *(f"{family}:MODEL" for family in FAMILIES), "PACKAGE.MODULE:FU
 
 
 def encoder(name: str, *, image_size: int | None = None, device: str | None = None) -> Encoder:
-    """The encoder of a name.
+    """Return the encoder with this name.
 
     Args:
         name: "efficientnet-lite0", "pixels", "wordllama", "tfidf", "table", "timm:MODEL",
@@ -62,5 +62,5 @@ def encoder(name: str, *, image_size: int | None = None, device: str | None = No
 
 
 def own(path: str) -> Encoder:
-    """The user's encoder "package.module:function"; modules in the current folder are found too."""
+    """Return the user's encoder "package.module:function"; modules in the current folder are found too."""
     return as_encoder(imported("encoder", path), path)

@@ -241,7 +241,7 @@ class EmbeddingFiles:
         self._journal.append({"settings": self._settings})
 
     def _mapped(self, dim: int) -> np.memmap:
-        """The vectors, with room for all of them on the disk: a map of a file with holes dies when the disk is full."""
+        """Map the file of vectors, with disk space for all of them: a map of a sparse file fails on a full disk."""
         path, size = self._places.vectors_part, HEADER_BYTES + self._room * dim * NUMBER.itemsize
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -289,7 +289,7 @@ def has_ids(record: dict[str, Any], path: Path) -> bool:
 
 
 def header(num_rows: int, dim: int) -> bytes:
-    """The first bytes of a ``.npy`` file of float32, equally many for every shape."""
+    """Return the first bytes of a ``.npy`` file of float32, the same number of bytes for every shape."""
     text = f"{{'descr': '{NUMBER.str}', 'fortran_order': False, 'shape': ({num_rows}, {dim}), }}"
     start = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little")
     return start + text.encode("ascii").ljust(HEADER_BYTES - 11) + b"\n"

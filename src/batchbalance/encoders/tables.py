@@ -35,7 +35,7 @@ class Numbers:
         return 2 if self.gap_share else 1
 
     def features(self, cell: Any) -> list[float]:
-        """The features of one cell."""
+        """Return the features of one cell."""
         number = as_number(cell)
         if number is None:
             raise FileFormatError(f"column {self.name!r} must hold numbers, as it did in `fit`, got {cell!r}")
@@ -64,7 +64,7 @@ class Categories:
         return len(self.shares)
 
     def features(self, cell: Any) -> list[float]:
-        """The features of one cell; a category that was not there when fitted is "other"."""
+        """Return the features of one cell; a category that was not seen in `fit` is "other"."""
         positions, scale, absent = self._scaled
         position = positions.get(tuple(category(cell)), positions.get((OTHER,)))
         features = absent.copy()
@@ -122,7 +122,7 @@ class TableEncoder:
         ]
 
     def encode(self, batch: Sequence[Row]) -> Vectors:
-        """The features of some rows."""
+        """Return the features of some rows."""
         rows = [[x for column in self.columns for x in column.features(row.get(column.name))] for row in batch]
         return np.array(rows, dtype=np.float32)
 
@@ -155,7 +155,7 @@ class _Moments:
 
 
 def as_number(cell: Any) -> float | None:
-    """The number of a cell, NaN for a gap, None for anything else."""
+    """Return the number of a cell, NaN for a missing value, None for anything else."""
     if cell is None:
         return math.nan
     if isinstance(cell, str):
@@ -170,7 +170,7 @@ def as_number(cell: Any) -> float | None:
 
 
 def category(cell: Any) -> list[str]:
-    """What a cell of a column of categories says."""
+    """Return the key of a cell of a categorical column."""
     return [GAP] if cell is None or not str(cell).strip() else ["is", str(cell).strip()]
 
 

@@ -50,7 +50,7 @@ class WordLlama:
         self.fingerprint = f"{self.name}/{digest.hexdigest()[:16]}"
 
     def encode(self, batch: Sequence[str]) -> Vectors:
-        """The vectors of some texts; 0 for one without any token."""
+        """Return the vectors of some texts; zeros for a text without tokens."""
         vectors = np.zeros((len(batch), self.dim), dtype=np.float32)
         for i, tokens in enumerate(self._tokenizer.encode_batch(list(batch), add_special_tokens=False)):
             if tokens.ids:
@@ -86,7 +86,7 @@ class SentenceTransformers:
         self.fingerprint = f"{self.name}/{state_digest(self._model.state_dict())}"
 
     def encode(self, batch: Sequence[str]) -> Any:
-        """The vectors of some texts."""
+        """Return the vectors of some texts."""
         return self._model.encode(list(batch), show_progress_bar=False, convert_to_numpy=True)
 
 
@@ -131,5 +131,5 @@ class Tfidf:
         self.dim = dim
 
     def encode(self, batch: Sequence[str]) -> Any:
-        """The vectors of some texts."""
+        """Return the vectors of some texts."""
         return self._reduction.transform(self._vectorizer.transform(batch))

@@ -40,7 +40,7 @@ class Pixels:
         self.fingerprint = f"{self.name}/{self.image_size}"
 
     def encode(self, batch: Sequence["Image.Image"]) -> Tensor:
-        """The pixels of some images: red, then green, then blue."""
+        """Return the pixels of some images: red, then green, then blue."""
         return torch.stack([squared(image, self.image_size, "BOX").flatten() for image in batch]) / 255
 
 
@@ -72,7 +72,7 @@ class EfficientNetLite0:
         self.fingerprint = f"{self.name}/{self.image_size}/{digest}/torch {torch.__version__}"
 
     def encode(self, batch: Sequence["Image.Image"]) -> Tensor:
-        """The features of some images."""
+        """Return the features of some images."""
         with torch.inference_mode():
             pixels = torch.stack([squared(image, self.image_size) for image in batch]).to(self._device)
             features: Tensor = self._network.extract_features((pixels - MEAN) / DEVIATION)
@@ -123,13 +123,13 @@ class Timm:
         self.fingerprint = f"{self.name}/{sorted(config.items())}/{digest}/torch {torch.__version__}"
 
     def encode(self, batch: Sequence["Image.Image"]) -> Any:
-        """The features of some images."""
+        """Return the features of some images."""
         with torch.inference_mode():
             return self._network(torch.stack([self._transform(image) for image in batch]).to(self._device))
 
 
 def squared(image: "Image.Image", side: int, method: str = "BICUBIC") -> Tensor:
-    """The middle square of an image, scaled: (3, side, side) float32 of 0 to 255."""
+    """Return the middle square of an image, scaled: (3, side, side) float32 from 0 to 255."""
     from PIL import Image, ImageOps
 
     scaled = ImageOps.fit(image, (side, side), method=Image.Resampling[method])
@@ -137,7 +137,7 @@ def squared(image: "Image.Image", side: int, method: str = "BICUBIC") -> Tensor:
 
 
 def _faster(network: nn.Module) -> nn.Module:
-    """The same function with batch norms folded into the convolutions before them; three times as fast on a CPU."""
+    """Fold batch norms into the convolutions before them; three times as fast on a CPU, same outputs."""
     from torch.nn.utils.fusion import fuse_conv_bn_eval
 
     network.eval()

@@ -58,7 +58,7 @@ POSTERIORS: Registry[type[PosteriorOptions]] = Registry(
 
 
 def posterior_options(kind: str = "mc-dropout", **options: Any) -> PosteriorOptions:
-    """The options of a kind of posterior, by its name or path; an unknown name suggests the nearest one."""
+    """Return the options of a kind of posterior, by its name or path; an unknown name suggests the nearest one."""
     return POSTERIORS.named(kind)(kind=kind, **options)
 
 
@@ -81,7 +81,7 @@ def load_posterior(directory: str | os.PathLike[str], network: Any = None) -> Po
 
 
 def _subclasses(parent: Any) -> list[type[Posterior]]:
-    """All posteriors that were defined so far, in this package or by a user."""
+    """Return all posteriors that were defined so far, in this package or by a user."""
     children = parent.__subclasses__()
     found = [child for child in children if hasattr(child, "kind")]
     return found + [deeper for child in children for deeper in _subclasses(child)]

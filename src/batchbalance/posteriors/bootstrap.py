@@ -52,7 +52,7 @@ class Resampling:
     one_job: bool = False
 
     def member(self, draw: int) -> Any:
-        """The fitted member of a draw: the same in any process, on any number of cores."""
+        """Return the fitted member of a draw: the same in any process, on any number of cores."""
         from threadpoolctl import threadpool_limits
 
         rows = resampled(self.codes, np.random.default_rng(derived_seed(self.seed, "bootstrap", draw)))
@@ -98,7 +98,7 @@ def bootstrapped(
 
 
 def resampled(codes: Array, generator: np.random.Generator) -> Array:
-    """As many rows, with replacement, and as many more as classes lack that have fewer of them than before."""
+    """Draw as many rows with replacement, and fill up each class that came out with fewer rows than it has."""
     rows = generator.integers(len(codes), size=len(codes))
     lacking = np.bincount(codes) - np.bincount(codes[rows], minlength=int(codes.max()) + 1)
     more = [generator.choice(np.flatnonzero(codes == code), lacking[code]) for code in np.flatnonzero(lacking > 0)]
@@ -106,7 +106,7 @@ def resampled(codes: Array, generator: np.random.Generator) -> Array:
 
 
 def as_new(estimator: Any, seed: int, *, one_job: bool = False) -> Any:
-    """An unfitted copy of an estimator, with every random state in it set, as bagging does."""
+    """Return an unfitted copy of an estimator, with every random state in it set, as bagging does."""
     from sklearn.base import clone
 
     new = clone(estimator, safe=False)
@@ -125,7 +125,7 @@ def _is_named(parameter: str, name: str) -> bool:
 
 
 def as_labels(labels: Any, num: int) -> Array:
-    """(n,) labels, all text or all numbers, none missing."""
+    """Return (n,) labels, all text or all numbers, none missing."""
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu().numpy()
     given = np.array(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(unmasked("`y`", labels))
@@ -158,7 +158,7 @@ def _is_missing(label: Any) -> bool:
 
 
 def _fitted(task: Resampling, size: int, jobs: int | None) -> tuple[Resampling, Iterator[Any]]:
-    """The members of all draws, and the task as it had to be for this estimator."""
+    """Return the task as this estimator needs it, and an iterator over the members of all draws."""
     import joblib  # type: ignore[import-untyped]
 
     workers = joblib.cpu_count() if jobs is None else jobs
@@ -175,7 +175,7 @@ def _fitted(task: Resampling, size: int, jobs: int | None) -> tuple[Resampling, 
 
 
 def _in_processes(task: Resampling, draws: list[int], workers: int) -> Iterator[Any]:
-    """Members of some draws, several at a time; if they cannot be sent between processes, one after the other here."""
+    """Fit some members in several processes; in this one if they cannot be sent between processes."""
     from sklearn.utils.parallel import Parallel, delayed  # these hand scikit-learn's settings over
 
     with safe_path():  # processes start here, each with its first task
@@ -195,7 +195,7 @@ def _in_processes(task: Resampling, draws: list[int], workers: int) -> Iterator[
 
 
 def _first(task: Resampling) -> tuple[Any, Resampling]:
-    """The first member. Some estimators take no labels but 0, 1, 2, …: they get the numbers of the classes."""
+    """Fit the first member. Estimators that accept only the labels 0, 1, 2, … get the numbers of the classes."""
     try:
         member = task.member(0)
     except Exception as error:  # each library has its own

@@ -72,7 +72,7 @@ class Committee(Posterior):
 
     @classmethod
     def from_sklearn(cls, fitted: Any, classes: Any = None) -> "Committee":
-        """A committee of a fitted forest, bagging or voting classifier, or of a list of fitted classifiers.
+        """Return a committee of a fitted forest, bagging or voting classifier, or of a list of fitted classifiers.
 
         Args:
             fitted: the ensemble, a pipeline that ends in one and whose transformers are kept, a search whose best
@@ -105,7 +105,7 @@ class Committee(Posterior):
         jobs: SupportsIndex | None = None,
         progress: bool = False,
     ) -> "Committee":
-        """A committee of any classifier: it is fitted again on `size` resamples of the labelled rows.
+        """Fit any classifier on `size` resamples of the labelled rows; each fit is a member.
 
         Rows are drawn with replacement, and a class that came out short is filled up from its own rows, so that every
         class seen stays. Every random state in the estimator is set from `seed`. Each member is fitted on one thread.
@@ -237,7 +237,7 @@ class EstimatorFit:
     jobs: int | None = None
 
     def __call__(self, inputs: Any, labels: Tensor, seed: int) -> Committee | None:
-        """Draws given rows and the numbers of their classes; None while all are of one class."""
+        """Fit on rows and the numbers of their classes; return None while all labels are of one class."""
         if len(labels.unique()) < 2:
             return None
         y = np.array(self.classes)[labels.numpy()]
@@ -250,7 +250,7 @@ class EstimatorFit:
 
 
 def _identity(member: Any) -> str:
-    """Ten characters that change with whatever was learnt; for what cannot be hashed, with the object itself."""
+    """Return ten characters that change with what was learned; with the object itself if it cannot be hashed."""
     import joblib  # type: ignore[import-untyped]
 
     try:

@@ -52,27 +52,27 @@ class Posterior(ABC):
 
     @abstractmethod
     def _logits(self, batch: Any) -> Tensor:
-        """Logits of a batch under every draw, (n, S, C)."""
+        """Return the logits of a batch under every draw, (n, S, C)."""
 
     @abstractmethod
     def _hidden(self, batch: Any) -> Tensor:
-        """The last hidden layer of a batch, the mean over draws, (n, D)."""
+        """Return the last hidden layer of a batch, the mean over draws, (n, D)."""
 
     def _hidden_of_draws(self, batch: Any) -> Tensor:
-        """The last hidden layer of a batch under every draw, (n, S, D); unless overridden, all draws have the same."""
+        """Return the last hidden layer of a batch under every draw, (n, S, D); the same for all unless overridden."""
         return self._hidden(batch).flatten(1).unsqueeze(1).expand(-1, self.num_draws, -1)
 
     def _logits_and_hidden(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """What `_logits` and `_hidden` give; overridden where one pass is enough for both."""
+        """Return the results of `_logits` and `_hidden`; overridden where one pass is enough for both."""
         return self._logits(batch), self._hidden(batch)
 
     def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
-        """About how many operations a batch takes under one draw; infinity if that is not known."""
+        """Return roughly how many operations a batch takes under one draw; infinity if unknown."""
         return math.inf
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and the options (numbers, strings, lists) that ``load`` needs."""
+        """Return the tensors and the options (numbers, strings, lists) that ``load`` needs."""
 
     @classmethod
     @abstractmethod
@@ -108,7 +108,7 @@ class Posterior(ABC):
         return 512
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
-        """Consecutive batches of inputs, as `_logits` takes them."""
+        """Yield consecutive batches of inputs, as `_logits` takes them."""
         size = self.batch_size if batch_size is None else batch_size
         return batches_of(inputs, size, structured=self.takes_structures, padding=self._padding)
 
@@ -120,7 +120,7 @@ class Posterior(ABC):
         path: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> Predictions:
-        """Class log-probabilities of `inputs` under every draw.
+        """Return the class log-probabilities of `inputs` under every draw.
 
         Args:
             inputs: a tensor or array (N, ...); a dict (also a `BatchEncoding`) or a tuple of such tensors, for networks
@@ -152,7 +152,7 @@ class Posterior(ABC):
     def embed(
         self, inputs: Inputs, *, every_draw: bool = False, batch_size: int | None = None, progress: bool = False
     ) -> Tensor:
-        """The last hidden layer (the input of the last linear layer), mean over draws, (N, D).
+        """Return the last hidden layer (the input of the last linear layer), the mean over draws, (N, D).
 
         With `every_draw` it is that of each draw, (N, S, D).
         """
@@ -168,7 +168,7 @@ class Posterior(ABC):
     def predict_and_embed(
         self, inputs: Inputs, *, batch_size: int | None = None, progress: bool = False
     ) -> tuple[Predictions, Tensor]:
-        """What `predict` and `embed` give, for MC dropout of layers in a chain in one pass."""
+        """Return predictions and embeddings; MC dropout of a chain of layers computes both in one pass."""
         total = num_points(inputs)
         parts: list[Tensor] = []
 
@@ -277,7 +277,7 @@ def last_hidden(model: nn.Module) -> Iterator[LastLinear]:
 
 
 def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
-    """All chunks in one (N, S, C) tensor, without a second copy where N is known."""
+    """Return all chunks in one (N, S, C) tensor, without a second copy if N is known."""
     if total is None:
         return torch.cat(list(chunks))
     stored, filled = torch.empty(0), 0

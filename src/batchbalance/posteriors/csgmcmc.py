@@ -229,7 +229,7 @@ def langevin_step(
 
 
 def cosine_step_size(step: int, cycle_steps: int, initial_step_size: float) -> float:
-    """The step size of step 0, 1, …: a half cosine from its first value to 0 over each cycle."""
+    """Return the step size of step 0, 1, …: a half cosine from its first value to 0 over each cycle."""
     return initial_step_size / 2 * (math.cos(math.pi * (step % cycle_steps) / cycle_steps) + 1)
 
 
@@ -242,7 +242,7 @@ def _run_chain(
     random: torch.Generator,
     bar: Bar,
 ) -> list[State]:
-    """The snapshots of one chain."""
+    """Run one chain and return its snapshots."""
     check_dtype(model, examples[:1])
     set_channels_last(model)
     model.train()

@@ -88,7 +88,7 @@ class FunctionPosterior(Posterior):
         return logits
 
     def _called(self, batch: Any) -> Tensor:
-        """Logits of all functions, (n, S, C)."""
+        """Return the logits of all functions, (n, S, C)."""
         num, found = height(batch), []
         for function in self._functions:
             given = as_tensor(function(batch), "what a function gives").cpu()

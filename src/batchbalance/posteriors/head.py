@@ -266,7 +266,7 @@ class BayesianHead(Posterior):
         return super()._hidden_of_draws(batch) if self._mlp is None else self._mlp._hidden_of_draws(self._rows(batch))
 
     def _rows(self, batch: Tensor) -> Tensor:
-        """What the head is computed on."""
+        """Return the rows that the head is computed on: unit directions, or standardised features for an MLP."""
         self._check_fitted()
         mean = self._tensors["mean"]
         if batch.shape[1:] != mean.shape or batch.is_complex():
@@ -324,16 +324,16 @@ class HeadOptions(PosteriorOptions):
         return fitted if error is None else replace(fitted, cross_validation=lambda: error)
 
     def error(self, posterior: Posterior, labelled: Labelled) -> float:
-        """The share that the most probable weights get wrong, or the mean prediction of an MLP."""
+        """Return the error of the most probable weights, or of the mean prediction of an MLP."""
         return super().error(self.for_metrics(posterior), labelled)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:
-        """The most probable weights: their predictions are the ones to report."""
+        """Return the most probable weights, whose predictions are the ones to report."""
         return posterior.most_probable if isinstance(posterior, BayesianHead) else posterior
 
 
 def as_embeddings(name: str, given: Any, like: Tensor | None = None) -> Tensor:
-    """(N, D) features as a tensor that shares their memory, with as many features as `like`."""
+    """Return (N, D) features as a tensor that shares their memory, with as many features as `like`."""
     tensor = as_tensor(given, f"`{name}`")
     wanted = "D" if like is None else str(like.shape[1])
     if tensor.ndim != 2 or (like is not None and tensor.shape[1] != like.shape[1]):
@@ -342,7 +342,7 @@ def as_embeddings(name: str, given: Any, like: Tensor | None = None) -> Tensor:
 
 
 def mean_of(parts: Sequence[Tensor]) -> Tensor:
-    """The mean of all rows, (D,), read block by block."""
+    """Return the mean of all rows, (D,), read block by block."""
     total = torch.zeros(parts[0].shape[1], dtype=torch.float64)
     for part in parts:
         for block in torch.split(part, BLOCK):
@@ -356,7 +356,7 @@ def mean_of(parts: Sequence[Tensor]) -> Tensor:
 def _encoded(
     labels: Any, num_classes: int | None, classes: Sequence[Any] | None
 ) -> tuple[Tensor, list[Any] | None, int]:
-    """Class numbers of labels, the names of the classes if they have any, and C."""
+    """Return the class numbers of labels, the names of the classes if they have any, and C."""
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(unmasked("`labels`", labels))
     if array.ndim != 1 or array.dtype.kind not in "iuUO":
         raise ValueError(f"`labels` must be (N,) whole numbers or texts, got shape {array.shape}, {array.dtype}")

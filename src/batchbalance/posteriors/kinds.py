@@ -77,7 +77,7 @@ class FitContext:
     unlabelled: Tensor | None = None
 
     def factory(self, inputs: Tensor) -> ModelFactory:
-        """Builds the network for inputs like these."""
+        """Return a function that builds the network for inputs like these."""
         if self.network is None:
             raise ValueError("`network` must be given for this kind of posterior, got none; name one, or a function")
         shape = tuple(inputs.shape[1:])
@@ -105,27 +105,27 @@ class PosteriorOptions(Section, ABC):
 
     @abstractmethod
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
-        """Draws of a model trained on (N, ...) inputs and (N,) labels.
+        """Train a model on (N, ...) inputs and (N,) labels and return its draws.
 
         ε is what ``error`` says about the validation data.
         """
 
     def untrained(self, inputs: Tensor, context: FitContext) -> Fitted | None:  # noqa: ARG002
-        """Draws before any training, to choose a first batch by; None for kinds without one network."""
+        """Return draws before any training, to choose a first batch by; None for kinds without one network."""
         return None
 
     def error(self, posterior: Posterior, labelled: Labelled) -> float:
-        """The share of labelled inputs that the draws get wrong: ε, if they are validation data."""
+        """Return the share of labelled inputs that the draws get wrong: ε, if they are validation data."""
         predicted = posterior.predict(labelled[0]).mean_probs().argmax(dim=1)
         return float((predicted != labelled[1].to(predicted.device)).to(torch.float64).mean())
 
     def fitted(self, posterior: Posterior, context: FitContext, kept: tuple[KeptWeights, ...] = ()) -> Fitted:
-        """A posterior and its ε on the validation data, if there are any."""
+        """Return a posterior and its ε on the validation data, if there are any."""
         error = None if context.validation is None else self.error(posterior, context.validation)
         return Fitted(posterior, error, kept)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:
-        """The draws that test metrics are computed with: all of them, unless the options say otherwise."""
+        """Return the draws that test metrics are computed with: all of them unless overridden."""
         return posterior
 
 
@@ -165,7 +165,7 @@ class PosteriorFit:
         return self.options.uses_unlabelled
 
     def __call__(self, inputs: Tensor, labels: Tensor, seed: int, unlabelled: Tensor | None = None) -> Fitted:
-        """Draws of a model trained on (N, ...) inputs and (N,) labels."""
+        """Train a model on (N, ...) inputs and (N,) labels and return its draws."""
         context = self._context(len(labels), seed, unlabelled)
         fitted = self.options.fit(inputs, labels, context)
         known = context.validation is not None or fitted.cross_validation is not None
@@ -174,7 +174,7 @@ class PosteriorFit:
         return replace(fitted, cross_validation=partial(cross_validated_error, self.options, inputs, labels, context))
 
     def untrained(self, inputs: Tensor, seed: int) -> Fitted | None:
-        """Draws before any training; None for kinds without one network."""
+        """Return draws before any training; None for kinds without one network."""
         return self.options.untrained(inputs, self._context(0, seed))
 
     def _context(self, num_labels: int, seed: int, unlabelled: Tensor | None = None) -> FitContext:
@@ -191,7 +191,7 @@ class PosteriorFit:
 
 
 def cross_validated_error(options: PosteriorOptions, inputs: Tensor, labels: Tensor, context: FitContext) -> float:
-    """ε without validation data: the share of labels that are wrong where a fit without them predicts them.
+    """Return ε without validation data: the error on labels that were held out of the fit.
 
     Each of `FOLDS` folds is held out once. At least one class must have two labels.
     """

@@ -130,7 +130,7 @@ class LastLayer(Posterior):
 
 
 def _features_of(model: nn.Module, loader: Iterable[Any]) -> tuple[Tensor, Tensor, nn.Linear]:
-    """The inputs of the last layer for all of a loader, (N, D), the labels, (N,), and the layer."""
+    """Return the inputs of the last layer for all of a loader, (N, D), the labels, (N,), and the layer."""
     features, labels, layer = [], [], None
     for item in loader:
         batch, truth = first_of(item), _labels_of(item)
@@ -151,7 +151,7 @@ def _features_of(model: nn.Module, loader: Iterable[Any]) -> tuple[Tensor, Tenso
 
 
 def _labels_of(item: Any) -> Tensor:
-    """The labels in what a DataLoader gives: the second of two, or those in a dict."""
+    """Return the labels in an item of a DataLoader: the second of two, or those in a dict."""
     if isinstance(item, Mapping):
         found = next((item[key] for key in LABELS if key in item), None)
     else:

@@ -110,14 +110,14 @@ class MCDropout(Posterior):
         return cls(model, options["num_draws"], options["seed"], fast=fast, **reading)
 
     def first(self, num_draws: int) -> "MCDropout":
-        """The first `num_draws` draws alone, sharing the weights."""
+        """Return the first `num_draws` draws alone, sharing the weights."""
         num_draws = check_whole("num_draws", num_draws, 1, self.num_draws, limit="the draws there are")
         fewer = copy.copy(self)
         fewer._draw_ids = self._draw_ids[:num_draws]
         return fewer
 
     def accuracy(self, inputs: Tensor, labels: Tensor) -> float:
-        """The accuracy of the network with dropout off, of inputs (N, ...) and their classes (N,)."""
+        """Return the accuracy of the network with dropout off on inputs (N, ...) and their classes (N,)."""
         parameter = next(self._given.parameters(), None)
         device = inputs.device if parameter is None else parameter.device
         network = with_outputs(self._given, self._outputs, self._binary)
@@ -186,7 +186,7 @@ class MCDropout(Posterior):
             return torch.stack([hidden(logits) for logits in self._runs(batch)], dim=1)
 
     def _runs(self, batch: Batch) -> Iterator[Tensor]:
-        """The logits of a batch under one draw after the other; what they share runs once if it may."""
+        """Yield the logits of a batch under each draw; what draws share runs once where possible."""
         if self._replay is None:
             yield from (self._forward(batch, draw) for draw in range(self.num_draws))
             return
@@ -200,7 +200,7 @@ class MCDropout(Posterior):
         return logits_from(self._model, batch)
 
     def _ready(self, batch: Batch) -> Batch:
-        """A batch in its place, for a model that was compared with the plain network."""
+        """Return a batch on the device of a model that was compared with the plain network."""
         if not self._checked:
             self._logits(some_rows(batch, slice(PROBED)))
         return self._placed(batch)
@@ -232,7 +232,7 @@ class MCDropout(Posterior):
                 self._replay = Replay(found, self._masks)
 
     def _compared(self, batch: Batch, logits: Tensor) -> Tensor:
-        """The logits of the first batch, once they agree with those of the plain network.
+        """Return the logits of the first batch, after comparing them with those of the plain network.
 
         A model that mixes examples, or is not batch first, would give draws that depend on the chunks. A layer whose
         fast form differs from what it does sends all that follows to the general path.
@@ -301,15 +301,15 @@ class MCDropoutOptions(PosteriorOptions):
         return self._draws(trained.model, context, (trained.kept,))
 
     def untrained(self, inputs: Tensor, context: FitContext) -> Fitted:
-        """Draws of the network before any training."""
+        """Return draws of the network before any training."""
         return self._draws(fresh_model(context.factory(inputs), context.seed, context.device), context)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:
-        """The first `test_draws` draws."""
+        """Return the first `test_draws` draws."""
         return posterior.first(self.test_draws or self.num_draws) if isinstance(posterior, MCDropout) else posterior
 
     def error(self, posterior: Posterior, labelled: Labelled) -> float:
-        """That of the network with dropout off."""
+        """Return the error of the network with dropout off."""
         if not isinstance(posterior, MCDropout):
             return super().error(posterior, labelled)
         return 1 - posterior.accuracy(*labelled)
@@ -319,7 +319,7 @@ class MCDropoutOptions(PosteriorOptions):
 
 
 def _stacked(runs: Iterator[Tensor]) -> Tensor:
-    """(n, S, C) of S outputs (n, C)."""
+    """Stack S outputs (n, C) into (n, S, C)."""
     outputs = list(runs)
     if outputs[0].ndim != 2:
         raise ValueError(f"the model must give logits (N, C), got shape {tuple(outputs[0].shape)}")

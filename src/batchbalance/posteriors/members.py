@@ -29,7 +29,7 @@ class Member:
     features: Array | None = None
 
     def probs(self, x: Any) -> Array:
-        """(n, K) class probabilities; a vote counts as 1 where there are none."""
+        """Return (n, K) class probabilities; without `predict_proba`, a vote counts as probability 1."""
         seen = x if self.features is None else x[:, self.features]
         if not hasattr(self.classifier, "predict_proba"):
             labels = np.asarray(self.classifier.predict(seen))
@@ -59,7 +59,7 @@ class Preparation:
     as_array: bool = False
 
     def __call__(self, x: Any) -> Any:
-        """Inputs as the members take them."""
+        """Return inputs as the members take them."""
         if self.names is not None and hasattr(x, "columns") and list(x.columns) != self.names:
             raise ValueError(f"`inputs` must have the columns of the fit, {self.names}, got {list(x.columns)}")
         for transformer in self.transformers:
@@ -68,7 +68,7 @@ class Preparation:
 
 
 def as_numbers(x: Any) -> Any:
-    """A table of numbers as an array, a sparse matrix as it is."""
+    """Return a table of numbers as an array; a sparse matrix stays sparse."""
     if sparse.issparse(x):
         return x.tocsr()
     array = np.asarray(x.to_numpy(na_value=np.nan) if hasattr(x, "iloc") else x)
@@ -105,20 +105,20 @@ class Ensemble:
 
 
 def classes_of(member: Any) -> Array:
-    """The classes that a fitted classifier names."""
+    """Return the classes that a fitted classifier names."""
     if not hasattr(member, "classes_") or not hasattr(member, "predict"):
         raise ValueError(f"members must be fitted classifiers, got {type(member).__name__} without `classes_`")
     return np.asarray(member.classes_)
 
 
 def names_of(fitted: Any) -> list[str] | None:
-    """The columns of the DataFrame that an estimator was fitted on, if it was one."""
+    """Return the columns of the DataFrame that an estimator was fitted on, if it was one."""
     names = getattr(fitted, "feature_names_in_", None)
     return None if names is None else list(names)
 
 
 def ensemble_of(fitted: Any) -> Ensemble:
-    """The members of a fitted forest, bagging or voting classifier, or of a list, also behind a pipeline or search."""
+    """Return the members of a fitted forest, bagging or voting classifier, or of a list of classifiers."""
     from sklearn.ensemble import VotingClassifier
     from sklearn.pipeline import Pipeline
 
@@ -166,7 +166,7 @@ def ensemble_of(fitted: Any) -> Ensemble:
 
 
 def gives_members(estimator: Any, *, votes: bool = False) -> bool:
-    """Whether an estimator is, once fitted, a committee: a forest or bagging, and with `votes` a voting classifier."""
+    """Return whether an estimator becomes a committee when fitted: a forest or bagging, or voting with `votes`."""
     from sklearn.ensemble import BaggingClassifier, ExtraTreesClassifier, RandomForestClassifier, VotingClassifier
 
     kinds = (BaggingClassifier, ExtraTreesClassifier, RandomForestClassifier)
@@ -199,7 +199,7 @@ class StoredTree:
         self.missing_left, self.probs = missing_left, probs
 
     def predict_proba(self, x: Any) -> Array:
-        """(N, classes) probabilities of (N, features), dense or sparse."""
+        """Return (N, classes) probabilities of (N, features), dense or sparse."""
         x = (x.toarray() if sparse.issparse(x) else x).astype(np.float32)  # as scikit-learn's trees do
         node = np.zeros(len(x), dtype=np.int64)
         rows = np.arange(len(x))
@@ -213,14 +213,14 @@ class StoredTree:
 
 
 def is_tree(member: Any) -> bool:
-    """Whether a fitted classifier can be stored as arrays."""
+    """Return whether a fitted classifier can be stored as arrays."""
     from sklearn.tree import DecisionTreeClassifier
 
     return isinstance(member, StoredTree | DecisionTreeClassifier)
 
 
 def stored(member: Any) -> StoredTree:
-    """A tree of scikit-learn, or one stored before, as arrays."""
+    """Return a tree of scikit-learn as arrays."""
     if isinstance(member, StoredTree):
         return member
     tree = member.tree_

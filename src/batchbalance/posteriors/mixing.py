@@ -47,7 +47,7 @@ class Mixing:
 
     @classmethod
     def of(cls, layers: Sequence[nn.Module], next_mask: Mask | None) -> "Mixing | None":
-        """The first of these layers as one, or None if they are others or if that would save nothing.
+        """Combine the first of these layers, or return None if they are others or nothing would be saved.
 
         Args:
             layers: the first is the first mask of the network.
@@ -66,15 +66,15 @@ class Mixing:
         return cls(mask, convolution, pool, rectified, next_mask)
 
     def outputs(self, shared: Tensor, num_draws: int) -> Iterator[Iterator[tuple[Tensor, Tensor | None]]]:
-        """What the layers give for (n, channels, h, w), for one block of it after the other and there for each draw.
+        """Yield, for each block of (n, channels, h, w), the outputs under each draw.
 
         It is (block, kept, h', w'), and which channels these are, None for all. The next block takes its memory.
         """
         kept, pooled = self._kept(num_draws), self._pooled(shared)
         fills = int(kept.sum()) * prod(pooled) / STORED_NUMBERS, self._numbers_alone(pooled[1]) / BLOCK_NUMBERS
-        room = Room(shared)
+        buffers = Buffers(shared)
         for block in shared.chunk(ceil(len(shared) * max(fills))):
-            yield self._of_draws(self._stored(block, kept, pooled, room), kept)
+            yield self._of_draws(self._stored(block, kept, pooled, buffers), kept)
 
     def _of_draws(self, stored: Tensor, kept: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         parts = stored.permute(3, 0, 1, 2).split(kept.sum(dim=1).tolist(), dim=1)
@@ -82,14 +82,14 @@ class Mixing:
             yield outputs, None if bool(channels.all()) else channels.nonzero().squeeze(1).to(stored.device)
 
     def _kept(self, num_draws: int) -> Tensor:
-        """Which output channels each draw needs, (S, outputs); all of them where it would keep none."""
+        """Return which output channels each draw needs, (S, outputs); all of them if it would keep none."""
         if self._next_mask is None:
             return torch.ones(num_draws, self.num_channels, dtype=torch.bool)
         kept = torch.stack([self._next_mask.keep(draw, (self.num_channels,)) for draw in range(num_draws)])
         return kept | ~kept.any(dim=1, keepdim=True)
 
-    def _stored(self, shared: Tensor, kept: Tensor, pooled: tuple[int, int], room: "Room") -> Tensor:
-        """One draw after the other, and of each the output channels that it keeps, (all kept, h', w', n)."""
+    def _stored(self, shared: Tensor, kept: Tensor, pooled: tuple[int, int], buffers: "Buffers") -> Tensor:
+        """Return the kept output channels of one draw after the other, (all kept, h', w', n)."""
         masks = [self._mask.keep(draw, (shared.shape[1],)) for draw in range(len(kept))]
         weights = torch.stack(masks).to(shared) * self._mask.scale
         rows = (kept.flatten().cumsum(0) - 1).view_as(kept)  # where the channel of a draw is stored
@@ -97,13 +97,13 @@ class Mixing:
         mixes = [weights[some.to(shared.device)] for some in draws]
         places = [rows[some, channel].to(shared.device) for channel, some in enumerate(draws)]
         bias = self._convolution.bias
-        store = room("store", int(kept.sum()), *pooled, len(shared))
-        for first, patches in self._patches(shared, pooled, room):
-            alone = torch.bmm(self._kernels, patches, out=room("alone", *self._kernels.shape[:2], patches.shape[2]))
+        store = buffers("store", int(kept.sum()), *pooled, len(shared))
+        for first, patches in self._patches(shared, pooled, buffers):
+            alone = torch.bmm(self._kernels, patches, out=buffers("alone", *self._kernels.shape[:2], patches.shape[2]))
             into = store[:, first : first + alone.shape[2] // (self._tile**2 * pooled[1] * len(shared))]
             for channel, (mix, place) in enumerate(zip(mixes, places, strict=True)):
-                mixed = torch.mm(mix, alone[:, channel], out=room("mixed", len(mix), alone.shape[2]))
-                best = room("best", len(mix), mixed.shape[1] // self._tile**2)
+                mixed = torch.mm(mix, alone[:, channel], out=buffers("mixed", len(mix), alone.shape[2]))
+                best = buffers("best", len(mix), mixed.shape[1] // self._tile**2)
                 torch.amax(mixed.unflatten(1, (self._tile**2, -1)), dim=1, out=best)
                 if bias is not None:
                     best += bias[channel]
@@ -113,16 +113,16 @@ class Mixing:
         return store
 
     def _numbers_alone(self, width: int) -> int:
-        """How many numbers input channels make alone for one row of an output."""
+        """Return how many numbers the separate input channels give for one row of an output."""
         return self._kernels.shape[0] * self._kernels.shape[1] * self._tile**2 * width
 
     def _pooled(self, shared: Tensor) -> tuple[int, int]:
-        """Height and width of an output."""
+        """Return the height and width of an output."""
         height, width = self._convolution(shared[:1]).shape[2:]
         return height // self._tile, width // self._tile
 
-    def _patches(self, shared: Tensor, pooled: tuple[int, int], room: "Room") -> Iterator[tuple[int, Tensor]]:
-        """What the kernel sees of each input channel for some rows of the outputs at a time, and the first of them.
+    def _patches(self, shared: Tensor, pooled: tuple[int, int], buffers: "Buffers") -> Iterator[tuple[int, Tensor]]:
+        """Yield the patches of each input channel for a few output rows at a time, and the first of these rows.
 
         It is (channels, k², places of a tile · rows · w' · n). The places of a tile lie apart, so that the largest of
         them is taken over whole rows.
@@ -142,10 +142,10 @@ class Mixing:
                 (channel, *taps, down, right, down * tile, right * tile, 1),
                 first * down * tile,
             )
-            yield first, room("patches", *seen.shape).copy_(seen).flatten(3).flatten(1, 2)
+            yield first, buffers("patches", *seen.shape).copy_(seen).flatten(3).flatten(1, 2)
 
 
-class Room:
+class Buffers:
     """Memory that is used again and again: to get it anew each time takes about as long as the products."""
 
     def __init__(self, like: Tensor) -> None:
@@ -153,7 +153,7 @@ class Room:
         self._flat: dict[str, Tensor] = {}
 
     def __call__(self, name: str, *shape: int) -> Tensor:
-        """A tensor of this shape, with what was left in it under this name."""
+        """Return a tensor of this shape, with the old contents of the buffer of this name."""
         size = prod(shape)
         if name not in self._flat or self._flat[name].numel() < size:
             self._flat[name] = self._like.new_empty(size)
@@ -161,7 +161,7 @@ class Room:
 
 
 def _tiles(pool: nn.MaxPool2d) -> bool:
-    """Whether the windows are squares that touch and do not overlap."""
+    """Return whether the windows are squares that touch and do not overlap."""
     size = _pair(pool.kernel_size)
     plain = _pair(pool.padding) == (0, 0) and _pair(pool.dilation) == (1, 1)
     return plain and size[0] == size[1] and _pair(pool.stride) == size and not (pool.ceil_mode or pool.return_indices)

@@ -20,7 +20,7 @@ class TwoLogits(nn.Module):
     """Turns one logit z of the second class into the two logits (0, z), so that softmax gives its sigmoid."""
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """(n, 1) to (n, 2)."""
+        """Turn (n, 1) logits into (n, 2)."""
         _check_single(outputs)
         return torch.cat([torch.zeros_like(outputs), outputs], dim=-1)
 
@@ -29,7 +29,7 @@ class TwoProbs(nn.Module):
     """Turns one probability p of the second class into (1 − p, p)."""
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """(n, 1) to (n, 2)."""
+        """Turn (n, 1) probabilities into (n, 2)."""
         _check_single(outputs)
         return torch.cat([1 - outputs, outputs], dim=-1)
 
@@ -38,7 +38,7 @@ class LogProbs(nn.Module):
     """Turns probabilities into their logarithms, which are logits too."""
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """(n, C) to (n, C)."""
+        """Return log-probabilities of the same shape, (n, C)."""
         if not looks_like_probs(outputs):
             raise ValueError(
                 "the model must give probabilities, non-negative and summing to 1 in each row, as outputs='probs' "
@@ -51,7 +51,7 @@ class Reading(nn.Sequential):
     """A network that may take dicts and tuples, and layers that turn its outputs into logits."""
 
     def forward(self, inputs: Batch, /) -> Tensor:
-        """Logits of a batch, (n, C)."""
+        """Return the logits of a batch, (n, C)."""
         model, *layers = self
         logits = logits_from(model, inputs)
         for layer in layers:
@@ -60,7 +60,7 @@ class Reading(nn.Sequential):
 
 
 def with_outputs(model: nn.Module, outputs: str = "logits", binary: bool = False) -> nn.Module:
-    """The model, with layers behind it that turn what it gives into logits.
+    """Append layers to the model that turn its outputs into logits.
 
     Args:
         model: gives (n, C), or (n, 1) if `binary`.

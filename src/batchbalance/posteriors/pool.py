@@ -40,7 +40,7 @@ class InputFile:
         return cls(path, array, MappedFile.of(array, path))
 
     def read(self, rows: Rows) -> Tensor:
-        """Some of the inputs, in memory."""
+        """Read some of the inputs into memory."""
         if self.file is not None:
             self.file.check()
         index: Any = rows if isinstance(rows, slice) else torch.as_tensor(rows, dtype=torch.long).numpy()
@@ -64,14 +64,14 @@ class PredictedInputs:
     batch_size: int
 
     def __call__(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Log-probabilities of some points."""
+        """Return the log-probabilities of some points."""
         return self.posterior.predict(self.inputs.read(rows), batch_size=self.batch_size).log_probs()
 
 
 def predicted_pool(
     loader: Loader, paths: Sequence[str | os.PathLike[str]], *, batch_size: int | None = None
 ) -> Predictions:
-    """The predictions of a saved posterior on the inputs in some files, made where they are read.
+    """Return predictions of a saved posterior on the inputs in some files, computed when they are read.
 
     Args:
         loader: gives the posterior, as ``lambda: MCDropout.load(folder, model)`` does. Workers call it too, so that the

@@ -49,7 +49,7 @@ class Held:
     place: tuple[Any, ...] | None = None
 
     def is_still(self, other: Any) -> bool:
-        """Whether another is the same tensor with the same numbers."""
+        """Return whether another is the same tensor with the same numbers."""
         if not isinstance(other, Held) or self.place is not None or other.place is not None:
             return isinstance(other, Held) and self.place == other.place
         return self.tensor is other.tensor and self.version == other.version
@@ -99,7 +99,7 @@ class Replay:
             self._handed.clear()
 
     def _is_due(self, num_rows: int) -> bool:
-        """Whether a batch is measured: the first one, and one that is at least twice as large as any measured."""
+        """Return whether a batch is measured: the first one, and any at least twice as large as the last measured."""
         return num_rows >= 2 * self._measured_rows
 
     def draw(self, number: int, run: Callable[[], Tensor]) -> Tensor:
@@ -116,7 +116,7 @@ class Replay:
         return found
 
     def call(self, module: "_Replayed", inputs: tuple[Any, Any]) -> Any:
-        """What a module gives: remembered, or run and perhaps remembered."""
+        """Return the output of a module: the remembered one, or that of a new call."""
         if not self._is_running:
             return module.run(inputs)
         key = module.number, self._calls.get(module.number, 0)
@@ -138,7 +138,7 @@ class Replay:
         return self._clone(record.output, (key,))
 
     def _is_safe(self, record: Record) -> bool:
-        """Whether a call came before the first mask, changed nothing, and gives memory of its own."""
+        """Return whether a call came before the first mask, changed nothing, and gives memory of its own."""
         if any(drop.calls for drop in self._drops):
             return False
         try:
@@ -151,7 +151,7 @@ class Replay:
         return unchanged and len(set(made)) == len(made) and not others & set(made)
 
     def _clone(self, value: Any, place: tuple[Any, ...]) -> Any:
-        """An output with clones of its tensors, which are known when they come back as inputs."""
+        """Return an output with clones of its tensors, which are recognised if they come back as inputs."""
         if isinstance(value, Tensor):
             clone = value.clone()
             self._handed[id(clone)] = Held(clone, clone._version, place)
@@ -167,7 +167,7 @@ class Replay:
         return value
 
     def _held(self, value: Any) -> Any:
-        """Inputs with a `Held` in the place of each tensor."""
+        """Return inputs with a `Held` in place of each tensor."""
         if isinstance(value, Tensor):
             known = self._handed.get(id(value))
             return known if known is not None and known.version == value._version else _held_now(value)
@@ -192,16 +192,16 @@ class _Replayed:
         return self._replay.call(self, (args, kwargs))
 
     def run(self, inputs: tuple[Any, Any]) -> Any:
-        """What the module gives."""
+        """Call the module."""
         return self._forward(*inputs[0], **inputs[1])
 
     def state(self) -> list[Held]:
-        """Its weights and buffers at this moment."""
+        """Return the module's weights and buffers as they are now."""
         return [_held_now(tensor) for held in self._held for tensor in held.values() if tensor is not None]
 
 
 def replayable(model: nn.Module, drops: Sequence[Dropping], run: Callable[[], Any]) -> list[nn.Module]:
-    """The outermost modules within a network that finish before the first mask when it runs, and may be replayed.
+    """Return the outermost modules that finish before the first mask and may be replayed.
 
     A module with hooks, on itself or within, runs in full; if there are hooks for all modules, every one does.
     """
@@ -242,7 +242,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether these are the same tensors, unchanged, in the same places."""
+    """Return whether these are the same tensors, unchanged, in the same places."""
     if isinstance(one, Held):
         return one.is_still(other)
     if isinstance(one, dict):
@@ -253,7 +253,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _tensors(value: Any) -> list[Any]:
-    """The tensors, or those held, in a value."""
+    """Return the tensors, or those held, in a value."""
     if isinstance(value, Tensor | Held):
         return [value]
     if isinstance(value, list | tuple | Mapping):

@@ -41,12 +41,12 @@ def write_saved(
 
 
 def saved_kind(directory: str | os.PathLike[str]) -> str:
-    """The kind of a saved posterior."""
+    """Return the kind of a saved posterior."""
     return str(_listing(directory)["kind"])
 
 
 def _listing(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a saved posterior says about itself."""
+    """Read and check the JSON file of a saved posterior."""
     listing = Path(directory) / "posterior.json"
     if not listing.is_file():
         raise FileFormatError(f"{directory} must be a saved posterior, got a folder without posterior.json")
@@ -65,7 +65,7 @@ def _listing(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and options of a folder written by ``save``; nothing is unpickled.
+    """Return the tensors and options of a folder written by ``save``; nothing is unpickled.
 
     Raises:
         FileFormatError: if the folder is damaged, foreign, or holds a posterior of another kind.
@@ -87,7 +87,7 @@ def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, 
 
 
 def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
-    """Ten hexadecimal digits that change with any word, name, shape or number."""
+    """Return ten hexadecimal digits that change with any word, name, shape or number."""
     digest = hashlib.sha256(repr(words).encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -116,7 +116,7 @@ def refuse_network(network: Any, kind: str) -> None:
 
 
 def structure_of(model: nn.Module) -> str:
-    """What a network is apart from its weights: the types and options of its modules, by name.
+    """Describe a network apart from its weights: the types and options of its modules, by name.
 
     Two networks with equal weights may differ in an activation or a stride, and then their draws are not the same.
     """

@@ -72,11 +72,11 @@ class WeightDraws(Posterior):
     @classmethod
     @abstractmethod
     def _from_options(cls: type[Draws], model_factory: ModelFactory, options: dict[str, Any]) -> Draws:
-        """An unfitted posterior with the saved options."""
+        """Return an unfitted posterior with the saved options."""
 
     @abstractmethod
     def _options(self) -> dict[str, Any]:
-        """The options to save."""
+        """Return the options to save."""
 
     def _keep(self, model: nn.Module, states: Sequence[State]) -> None:
         """Take the draws, all at once: a fit that is cut short leaves the posterior as it was."""
@@ -121,7 +121,7 @@ class WeightDraws(Posterior):
             return torch.stack([hidden(logits) for logits in self._outputs(batch)], dim=1)
 
     def _outputs(self, batch: Batch) -> Iterator[Tensor]:
-        """The logits of a batch under one draw after the other."""
+        """Yield the logits of a batch under each draw."""
         model = self._ready()
         positions, keywords = arguments(model, self._placed(batch))
         for state in self._states:

@@ -191,7 +191,7 @@ class Folds:
         return total / self.num_held_out, wrong / self.num_held_out
 
     def _centres(self, precision: float) -> Tensor:
-        """The weights that the draws of each fold are around, (D, K, C)."""
+        """Return the weights that the draws of each fold are around, (D, K, C)."""
         if self._given is not None:
             return self._given[:, None].expand(-1, NUM_FOLDS, -1)
         precisions = self._counts.new_full((NUM_FOLDS,), precision)
@@ -199,7 +199,7 @@ class Folds:
         return self._start
 
     def _moves(self, fold: int, logits: Tensor, precision: float) -> Tensor:
-        """How far draws of the other folds move the logits of a fold at temperature 1, (n, S, C)."""
+        """Return how far draws of the other folds move the logits of a fold at temperature 1, (n, S, C)."""
         known, span = self._counts[:, fold] > 0, self._spans[fold]
         probs = torch.softmax(logits[known, fold], dim=1)
         moves = deviations(span, probs, precision, self._noise, exact=self._exact)
@@ -249,7 +249,7 @@ class Resamples:
         self._start: Tensor | None = None
 
     def evaluate(self, precision: float, temperatures: tuple[float, ...]) -> tuple[Tensor, float]:
-        """The NLL of the mean of heads, the same at each temperature, and its error."""
+        """Return the NLL of the mean of heads, the same at each temperature, and its error."""
         precisions = self._counts.new_full((NUM_HEADS,), precision)
         self._start = self._solve(precisions, self._start)
         rows = self._out.any(dim=1)
@@ -278,7 +278,7 @@ def stratified_folds(
 
 
 def resamples(labels: Int[Tensor, " N"], num: int, generator: torch.Generator) -> Float[Tensor, "N num"]:
-    """How often each row comes in each of `num` resamples of all rows; a class that gets none keeps its own rows."""
+    """Count how often each row is in each of `num` resamples; a class without any row keeps all its rows."""
     picks = torch.randint(len(labels), (len(labels), num), generator=generator).to(labels.device)
     counts = torch.zeros(len(labels), num, device=labels.device)
     counts.scatter_add_(0, picks, torch.ones_like(counts))
@@ -286,22 +286,22 @@ def resamples(labels: Int[Tensor, " N"], num: int, generator: torch.Generator) -
 
 
 def held_out(labels: Int[Tensor, " N"], counts: Float[Tensor, "N M"]) -> Tensor:
-    """Which rows (N, M) a regression has not seen although it has seen their class."""
+    """Return which rows (N, M) a regression has not seen although it has seen their class."""
     return (counts == 0) & _has_class(labels, counts)
 
 
 def _has_class(labels: Tensor, counts: Tensor) -> Tensor:
-    """Whether a regression has seen the class of a row, (N, M)."""
+    """Return whether a regression has seen the class of a row, (N, M)."""
     classes = torch.nn.functional.one_hot(labels).to(counts.dtype)
     return (classes.T @ counts > 0)[labels]
 
 
 def probs_of(logits: Float[Tensor, "N S C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N S"]:
-    """The probability that each draw gives the label of each row."""
+    """Return the probability that each draw gives the label of each row."""
     of_label = logits.gather(2, labels[:, None, None].expand(-1, logits.shape[1], 1))[:, :, 0]
     return (of_label - torch.logsumexp(logits, dim=2)).exp()
 
 
 def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers of the type of `like` and where it is; the same on every device."""
+    """Return standard normal numbers with the dtype and device of `like`; the same on every device."""
     return torch.randn(shape, generator=generator, dtype=like.dtype).to(like.device)

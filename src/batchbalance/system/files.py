@@ -116,7 +116,7 @@ class MappedFile:
 
     @classmethod
     def of(cls, array: np.memmap, path: Path, axes: str = "nsc") -> "MappedFile | None":
-        """The file behind a memory-mapped array; None if there is none."""
+        """Return the file behind a memory-mapped array; None if there is none."""
         base: Any = array
         while base is not None and not isinstance(base, mmap.mmap):
             base = getattr(base, "base", None)
@@ -141,13 +141,13 @@ def check_is_file(path: Path) -> None:
 
 
 def archived_names(path: Path) -> list[str]:
-    """The names of the arrays in a ``.npz`` file."""
+    """Return the names of the arrays in a ``.npz`` file."""
     with zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def archived_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Those of the named arrays that a ``.npz`` file holds; no other is looked at, and none is unpickled.
+    """Return those of the named arrays that a ``.npz`` file holds; others are not read, and none is unpickled.
 
     Raises:
         FileFormatError: if the header of one promises more numbers than memory can hold.
@@ -174,7 +174,7 @@ def _archived(archive: zipfile.ZipFile, member: str, name: str, path: Path) -> n
 
 
 def mapped_array(path: Path) -> np.memmap:
-    """The array of a ``.npy`` file, memory-mapped.
+    """Return the array of a ``.npy`` file, memory-mapped.
 
     Raises:
         FileFormatError: if the file is cut short or of another kind.

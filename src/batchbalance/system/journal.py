@@ -67,7 +67,7 @@ class Journal:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | as_bytes, 0o666)
             closing.callback(os.close, self._handle)
             content = path.read_bytes()
-            self._lines = _Lines(path, content)
+            self._lines = _CheckedLines(path, content)
             if self._lines.size < len(content):
                 os.ftruncate(self._handle, self._lines.size)
                 os.fsync(self._handle)
@@ -114,12 +114,12 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Entry]:
-    """The records of a journal that may be open elsewhere; a last line that was cut short is ignored.
+    """Read the records of a journal that may be open elsewhere; an incomplete last line is ignored.
 
     Raises:
         FileFormatError: if a line other than the last one is damaged.
     """
-    return _Lines(path, path.read_bytes()).entries
+    return _CheckedLines(path, path.read_bytes()).entries
 
 
 def sync_folder(folder: Path) -> None:
@@ -134,7 +134,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-class _Lines:
+class _CheckedLines:
     """The whole lines of a journal, checked.
 
     Attributes:
@@ -163,7 +163,7 @@ class _Lines:
         self._digest.update(line)
 
     def sealed(self, record: bytes) -> bytes:
-        """A record as the next line."""
+        """Return a record as the next line."""
         digest = self._digest.copy()
         digest.update(record)
         return b'[%d, "%s", %s]\n' % (self._number, digest.hexdigest()[:CHECKSUM_DIGITS].encode(), record)
@@ -173,7 +173,7 @@ class _Lines:
         return len(self.entries) + 1
 
     def _checked(self, line: bytes) -> bytes:
-        """The record of the next line, if its number and its checksum are right."""
+        """Return the record of the next line, if its number and its checksum are right."""
         match = SEALED.fullmatch(line)
         if match is None:
             raise self._error("must be its number, a checksum and a record in brackets", f"{line[:40]!r}")

@@ -70,7 +70,7 @@ def one_thread() -> Iterator[None]:
 
 
 def num_workers() -> int:
-    """How many threads ``each`` may use here."""
+    """Return how many threads ``each`` may use here."""
     return _workers.get() or torch.get_num_threads()
 
 

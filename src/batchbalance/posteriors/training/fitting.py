@@ -95,7 +95,7 @@ class Recipe:
         check_flag("class_weighted", self.class_weighted)
 
     def is_done(self, steps: int, epochs: int) -> bool:
-        """Whether a run ends after so many steps and epochs, apart from early stopping."""
+        """Return whether a run ends after this many steps and epochs, apart from early stopping."""
         return steps >= self.steps if self.steps is not None else epochs >= (self.max_epochs or MAX_EPOCHS)
 
     def _check_length(self) -> None:
@@ -235,7 +235,7 @@ def fit(
 
 @torch.inference_mode()
 def network_accuracy(model: nn.Module, inputs: Any, labels: Tensor) -> float:
-    """Accuracy of a network in eval mode (dropout off); the network is left in eval mode."""
+    """Return the accuracy of a network in eval mode (dropout off), and leave it in eval mode."""
     model.eval()
     examples = inputs if isinstance(inputs, Examples) else Examples(inputs, padding_of(model), labels.device)
     batches = examples.batches(EVALUATION_BATCH)
@@ -255,14 +255,14 @@ def _check_outputs(model: nn.Module, batch: Batch, num_classes: int) -> None:
 
 
 def class_weights(labels: Tensor, num_classes: int) -> Tensor:
-    """Inverse class frequencies, (C,) float64, of mean 1 over the examples; 0 for a class without examples."""
+    """Return inverse class frequencies, (C,) float64, with mean 1 over the examples; 0 for empty classes."""
     counts = torch.bincount(labels, minlength=num_classes).double()
     present = counts > 0
     return torch.where(present, len(labels) / (counts.clamp_min(1) * present.sum()), 0.0)
 
 
 def fresh_model(model_factory: Any, seed: int, device: str | torch.device) -> nn.Module:
-    """A newly built network whose initial weights are a function of `seed`."""
+    """Build a network whose initial weights are a function of `seed`."""
     if isinstance(model_factory, nn.Module):
         name = type(model_factory).__name__
         raise ValueError(f"`model_factory` must build a network, got a built {name}; pass a function, not its result")
@@ -339,7 +339,7 @@ def _train_epoch(
 
 
 def logits_of(model: nn.Module, batch: Batch, num_classes: int) -> Tensor:
-    """Logits (n, C) of a batch; a clear ValueError if batch, model and C do not fit."""
+    """Return the logits (n, C) of a batch, or raise ValueError if batch, model and C do not fit."""
     try:
         logits = logits_from(model, batch)
     except RuntimeError as error:
@@ -362,7 +362,7 @@ def epoch_batches(num_examples: int, num_drawn: int | None, batch_size: int, ord
 
 
 def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
-    """Batches of rows, none of one row: batch normalisation cannot train on one example.
+    """Split rows into batches of at least two: batch normalisation cannot train on one example.
 
     A lone row is taken twice, a last one joins the batch before it.
     """
@@ -380,12 +380,12 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
 
 
 def placed(inputs: Tensor, device: str | torch.device) -> Tensor:
-    """Inputs on a device; images channels last."""
+    """Return inputs on a device, images channels last."""
     return channels_last(inputs.to(device))
 
 
 def copied_state(model: nn.Module) -> dict[str, Tensor]:
-    """The weights and buffers of a network, cloned."""
+    """Return the weights and buffers of a network, cloned."""
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
