@@ -186,7 +186,7 @@ def test_masked_entries_are_refused(case):
     same(posterior.predict(np.ma.masked_array(x)), posterior.predict(x))
     masked = np.ma.masked_array(x, mask=np.arange(x.size).reshape(x.shape) == 3)
     for given in (masked, Items(masked, np.arange(6))):
-        with pytest.raises(ValueError, match=r"`inputs` must have no masked entries, got 1; fill or drop them"):
+        with pytest.raises(ValueError, match=r"`inputs` must not have masked entries, got 1; fill or drop them"):
             posterior.predict(given)
 
 
@@ -340,7 +340,7 @@ def test_a_file_of_predictions_that_shrinks_is_an_error(tmp_path):
     assert predictions.log_probs(slice(8, 9)).shape == (1, 6, 3)
     with (tmp_path / "p.npy").open("rb+") as file:
         file.truncate(200)
-    with pytest.raises(FileFormatError, match="must stay as it is while it is read"):
+    with pytest.raises(FileFormatError, match="must not change while it is read"):
         predictions.log_probs(slice(8, 9))
 
 

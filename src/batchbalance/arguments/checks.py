@@ -1,4 +1,4 @@
-"""What arguments must be: whole numbers, shares, sizes in bytes, arrays of real numbers, indices of points."""
+"""Checks of arguments: whole numbers, shares, sizes in bytes, arrays of real numbers, indices of points."""
 
 import math
 import operator
@@ -23,7 +23,7 @@ BYTES = TypeAdapter(ByteSize)
 def check_whole(name: str, value: Any, least: int = 1, most: int | None = None, *, limit: str = "") -> int:
     """Return the value as an int, if it is a whole number (Python, NumPy or torch) from `least` to `most`.
 
-    `limit` says what `most` is, for the message: "the points that are left".
+    `limit` describes `most` in the message: "the points that are left".
     """
     try:
         number = None if isinstance(value, bool | np.bool_) else operator.index(value)
@@ -98,11 +98,11 @@ def check_dense(name: str, tensor: Tensor) -> None:
 
 
 def unmasked(name: str, x: Any) -> Any:
-    """Return what is given, but raise ValueError for a NumPy array with masked entries: all else ignores the mask."""
+    """Return the argument, but raise ValueError for a NumPy array with masked entries, whose mask would be ignored."""
     if isinstance(x, np.ma.MaskedArray):
         if np.ma.is_masked(x):
             raise ValueError(
-                f"{name} must have no masked entries, got {int(np.ma.getmaskarray(x).sum())}; fill or drop them"
+                f"{name} must not have masked entries, got {int(np.ma.getmaskarray(x).sum())}; fill or drop them"
             )
         return x.data
     return x

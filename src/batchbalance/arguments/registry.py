@@ -1,8 +1,8 @@
 """Parts by name: our own, those of installed packages, and a user's own by the path "package.module:Name".
 
-A path imports code. On the command line and in Python that is the user's own act; files travel, so what a file names
-is imported only if the user allows it (``check_paths``). The working directory is searched for a path alone, behind
-installed packages and only while it is imported: a `torch.py` that lies there is never ours. Processes that we start
+A path imports code. On the command line and in Python the user asks for that. A path in a file is imported only
+if the user allows it (``check_paths``). The working directory is searched for a path alone, behind
+installed packages and only while it is imported: a `torch.py` there is never imported for ours. Processes that we start
 do without it too (``safe_path``).
 """
 
@@ -131,8 +131,8 @@ def imported_modules() -> tuple[str, ...]:
 def import_modules(names: Iterable[str]) -> None:
     """Import in this process what `imported_modules` named in the one that started it.
 
-    One that is not found here may be of no use here: the process may have imported it in another folder, long ago. If
-    an object needs it, its arrival says so.
+    A module that is not found is skipped: the other process may have imported it in another folder for another purpose.
+    If an object needs it, unpickling the object raises an error.
     """
     for name in names:
         with suppress(ImportError):

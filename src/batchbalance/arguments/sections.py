@@ -1,4 +1,4 @@
-"""Settings that people write: tables of named values, checked, with one sentence for a mistake."""
+"""Settings in files: tables of named values, checked, with one sentence for each mistake."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from batchbalance.errors import UnknownNameError
 
 MAX_DRAWS = 100_000  # more than any memory holds of a pool
 
-# Strict: `true` is no number, "5" neither, and "no" is not false.
+# Strict: `true` and "5" are not numbers, and "no" is not false.
 Whole = Annotated[int, Field(ge=1, strict=True)]
 NumDraws = Annotated[int, Field(ge=1, le=MAX_DRAWS, strict=True)]
 Threads = Annotated[int, Field(ge=1, le=1024, strict=True)]  # with many more, a process dies

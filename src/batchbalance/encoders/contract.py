@@ -1,4 +1,4 @@
-"""What an encoder is: it turns a batch of images, texts or rows of a table into vectors of D numbers.
+"""The interface of encoders: a batch of images, texts or rows of a table becomes vectors of D numbers.
 
 Any function ``f(batch) -> (n, D)`` becomes one.
 """
@@ -28,9 +28,9 @@ class Encoder(Protocol):
     Attributes:
         name: what it is called on the command line and in records.
         kind: what it reads: "images" (RGB images of Pillow), "texts" (strings) or "rows" (dicts of cells); None if it
-            does not say.
-        dim: D; None as long as it is not known, before the first batch or before `fit`.
-        fingerprint: another text as soon as the same inputs may give other numbers.
+            is unknown.
+        dim: D; None before the first batch or before `fit`.
+        fingerprint: changes whenever the same inputs may give other numbers.
     """
 
     @property
@@ -58,12 +58,12 @@ class FittedEncoder(Encoder, Protocol):
 
 
 class FunctionEncoder:
-    """A function of the user's as an encoder.
+    """A user's function as an encoder.
 
     Args:
         function: `f(batch) -> (n, D)`; an array, a tensor or a list of rows.
         name: what it is called; by default its module and name.
-        kind: what it reads; None if it does not say.
+        kind: what it reads; None if unknown.
         fingerprint: by default a hash of the source file that it comes from, and its name.
     """
 
@@ -94,7 +94,7 @@ def as_encoder(given: Any, name: str | None = None) -> Encoder:
 
     Raises:
         TypeError: if it is none of these.
-        ValueError: if its attribute `kind` is none that there is.
+        ValueError: if its attribute `kind` is unknown.
     """
     if inspect.isclass(given):
         given = given()
@@ -125,7 +125,7 @@ def encoded(encoder: Encoder, batch: Sequence[Any]) -> Vectors:
     given = encoder.encode([cut(value) for value in batch])
     if isinstance(given, torch.Tensor):
         given = given.detach().cpu().numpy()
-    array = np.asarray(unmasked(f"what encoder {encoder.name!r} gives", given))
+    array = np.asarray(unmasked(f"the output of encoder {encoder.name!r}", given))
     expected = f"an array of {len(batch)} rows and {encoder.dim or 'D'} columns"
     wrong_dim = encoder.dim is not None and array.shape[1:] != (encoder.dim,)
     if array.ndim != 2 or len(array) != len(batch) or not array.shape[1] or wrong_dim or array.dtype.kind not in "fiub":

@@ -1,4 +1,4 @@
-"""What is to be embedded: files in a folder, rows of a file, or things in memory, each with an id of its own."""
+"""Items to embed: files in a folder, rows of a file, or objects in memory, each with its own id."""
 
 import hashlib
 import json
@@ -23,13 +23,13 @@ TEXT_COLUMN, ID_COLUMN = "text", "id"
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to embed.
+    """One item to embed.
 
     Attributes:
         id: its name.
-        key: another text as soon as its content may be another one.
+        key: changes whenever its content may have changed.
         read: gives the image, the text or the row; raises FileFormatError if it is damaged or empty.
-        path: the file that it is; None if it is no file of its own.
+        path: its file; None if it is not a separate file.
     """
 
     id: str
@@ -39,12 +39,12 @@ class Item:
 
 
 class Items(ABC):
-    """Things to embed, in order. Can be gone through more than once, also while nothing is read.
+    """Items to embed, in order. They can be iterated over more than once, without reading their contents.
 
     Attributes:
         name: where they come from, for messages.
         kind: "images", "texts" or "rows".
-        notes: what a user should know about how they were found.
+        notes: remarks for the user about how they were found.
     """
 
     name: str
@@ -83,7 +83,7 @@ class FileItems(Items):
             try:
                 stat = path.stat()
                 key = f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}"
-            except OSError:  # told when it is read
+            except OSError:  # reported when it is read
                 key = f"{name}\0gone"
             yield Item(name, key, lambda read=read, path=path: read(path), path)  # type: ignore[misc]
 
@@ -166,7 +166,7 @@ def _kind_of(value: Any) -> Kind:
 
 
 class _Ids:
-    """The ids of items, again and again."""
+    """The ids of items, which can be iterated over more than once."""
 
     def __init__(self, items: Items) -> None:
         self._items = items
@@ -188,13 +188,13 @@ def open_items(
     Args:
         source: a folder of images or of ``.txt`` files, an image, a file of rows (CSV, TSV, JSON lines, Parquet, plain
             text with one text a line), or a list of texts, of images or of dicts.
-        kind: what is wanted, if the encoder says so; else it is worked out.
+        kind: the kind that the encoder reads; inferred if omitted.
         columns: of a file of rows: the column of the texts, or those of a table.
         id_column: the column of the ids; a column `id` if there is one, else rows are numbered from 0.
-        drop: columns of a table not to take, such as the label.
+        drop: columns of a table to omit, such as the label.
 
     Raises:
-        FileFormatError: if nothing of that kind is there, or a file is damaged.
+        FileFormatError: if there is no item of that kind, or a file is damaged.
     """
     if not isinstance(source, str | os.PathLike):
         items: Items = ListItems(list(source))
@@ -207,7 +207,7 @@ def open_items(
             return _rows(open_rows(path), kind, columns, id_column, drop)
         items = FileItems(path.parent, [path], "images") if is_image and not path.is_dir() else _files(path, kind)
     if columns or id_column is not None or drop:
-        raise ValueError(f"columns are for files of rows, got {items.name}; leave --column, --id and --drop out")
+        raise ValueError(f"columns are for files of rows, got {items.name}; omit --column, --id and --drop")
     return items
 
 
@@ -235,7 +235,7 @@ def checked_row(value: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def check_ids(where: str, names: Any) -> None:
-    """Raise FileFormatError if an id comes twice, or has half a character."""
+    """Raise FileFormatError if an id occurs twice or has a lone surrogate."""
     for name in names:
         check_unicode(f"an id or the name of a file in {where}", name)
     twice = repeated_id(names)
@@ -288,7 +288,7 @@ def _files(folder: Path, kind: Kind | None) -> FileItems:
     if not by_kind.get(kind):
         wanted = {"images": "images", "texts": ".txt files", "rows": "nothing: a table is one file"}[kind]
         raise FileFormatError(f"{folder} must hold {wanted}, got none in {len(paths)} files; give another path")
-    others = Counter(path.suffix.lower() or "no ending" for path in set(paths) - set(by_kind[kind]))
+    others = Counter(path.suffix.lower() or "no extension" for path in set(paths) - set(by_kind[kind]))
     told = ", ".join(f"{count} × {ending}" for ending, count in sorted(others.items()))
     return FileItems(folder, by_kind[kind], kind, (f"other files ignored: {told}",) if others else ())
 

@@ -163,7 +163,7 @@ def open_rows(path: Path) -> RowFile:
     if ending == ".parquet" and path.suffix != ".gz":
         return Parquet(path)
     raise FileFormatError(
-        f"{path} must be a folder, an image, or end in {', '.join(ROW_ENDINGS)}, got {path.suffix or 'no ending'!r}"
+        f"{path} must be a folder, an image, or end in {', '.join(ROW_ENDINGS)}, got {path.suffix or 'no extension'!r}"
     )
 
 

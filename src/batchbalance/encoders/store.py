@@ -1,7 +1,7 @@
-"""Embeddings that grow batch by batch in files, and go on after any interruption.
+"""Embeddings that grow batch by batch in files, and can be resumed after an interruption.
 
-While they grow, ``e.npy.part`` holds the vectors (a memory-mapped array with room for all of them), ``e.ids.txt.part``
-the ids, and ``e.npy.journal`` what is done: first the settings, then a record for each batch with a hash of its items
+While they grow, ``e.npy.part`` holds the vectors (a memory-mapped array with space for all of them), ``e.ids.txt.part``
+the ids, and ``e.npy.journal`` the progress: first the settings, then a record for each batch with a hash of its items
 and hashes of all vectors and ids so far. A batch counts once its record is there. At the end the parts are renamed, and
 ``e.embed.json`` says what was done, with the last of those hashes: damage is found where the files are used again.
 """
@@ -27,7 +27,7 @@ NUMBER = np.dtype("<f4")
 
 
 class EmbeddingSettings(TypedDict):
-    """What every vector depends on."""
+    """The settings that every vector depends on."""
 
     encoder: str
     fingerprint: str
@@ -56,7 +56,7 @@ class BatchRecord(TypedDict):
 
 @dataclass(frozen=True)
 class EmbeddingPaths:
-    """Where everything lies.
+    """The paths of the files.
 
     Attributes:
         output: the vectors.
@@ -78,12 +78,12 @@ class EmbeddingPaths:
 
     @property
     def journal(self) -> Path:
-        """What is done while they grow."""
+        """The progress while they grow."""
         return self.output.with_name(f"{self.output.name}.journal")
 
     @property
     def record(self) -> Path:
-        """What was done, once all is."""
+        """The record of the finished embeddings."""
         return self.output.with_name(f"{self.output.stem}.embed.json")
 
     def remove_journal(self) -> None:
@@ -104,13 +104,13 @@ class EmbeddingFiles:
     """Growing files of embeddings, open in one process at a time.
 
     Args:
-        places: where they lie.
-        settings: with other settings than those of an earlier start, everything starts over.
-        room: the most vectors there can be.
+        places: the paths of the files.
+        settings: if they differ from those of an earlier run, everything starts over.
+        room: the maximum number of vectors.
 
     Attributes:
         batches: the records of the batches that are done.
-        started_over: why an earlier start was not continued, or "".
+        started_over: why an earlier run was not resumed, or "".
     """
 
     def __init__(self, places: EmbeddingPaths, settings: EmbeddingSettings, room: int) -> None:
@@ -137,7 +137,7 @@ class EmbeddingFiles:
         change = next((key for key, value in self._settings.items() if earlier.get(key) != value), None)
         if change is not None:
             what = {"encoder": "the encoder", "fingerprint": "the encoder", "batch_size": "the batch size"}[change]
-            self.start_over(f"{what} has changed since they were begun")
+            self.start_over(f"{what} has changed since they were started")
             return
         rows, id_bytes = sum(batch["rows"] for batch in batches), sum(batch["id_bytes"] for batch in batches)
         dim = max((batch["dim"] for batch in batches), default=0)
@@ -197,7 +197,7 @@ class EmbeddingFiles:
         self._id_bytes += batch["id_bytes"]
 
     def finish(self, record: dict[str, Any]) -> None:
-        """Put the files in their places. A crash on the way leaves no vectors with the ids of others."""
+        """Rename the finished files. After a crash in between, no vectors stand beside the ids of others."""
         if self._map is None:
             raise FileFormatError("there must be at least one item that can be embedded, got none")
         dim = self._map.shape[1]
@@ -218,7 +218,7 @@ class EmbeddingFiles:
         self._places.remove_journal()
 
     def close(self) -> None:
-        """Let other processes go on with these files."""
+        """Close the files, so that other processes can resume them."""
         self._map = None
         self._journal.close()
 

@@ -74,7 +74,7 @@ class Categories:
 
     @cached_property
     def _scaled(self) -> tuple[dict[tuple[str, ...], int], float, list[float]]:
-        """Where each category stands, the deviation of the column, and the features of a cell of no category."""
+        """The position of each category, the deviation of the column, and the features of a cell without a category."""
         scale = math.sqrt(sum(share * (1 - share) for _, share in self.shares)) or 1.0
         positions = {tuple(key): i for i, (key, _) in enumerate(self.shares)}
         return positions, scale, [-share / scale for _, share in self.shares]
@@ -141,7 +141,7 @@ class _Moments:
         if number is None or math.isnan(number):
             return
         if math.isinf(number):
-            raise FileFormatError(f"column {self.name!r} must hold finite numbers, got {cell!r}; mend it, or --drop it")
+            raise FileFormatError(f"column {self.name!r} must hold finite numbers, got {cell!r}; edit or --drop it")
         self.numbers += 1
         step = number - self.mean
         self.mean += step / self.numbers

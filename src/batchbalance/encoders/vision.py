@@ -24,7 +24,7 @@ CONV_AND_NORM = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_proje
 
 
 class Pixels:
-    """The pixels themselves, from 0 to 1: for images of a few pixels, such as digits, that no pretrained network knows.
+    """The pixels themselves, from 0 to 1: for tiny images, such as digits, unlike those of pretrained networks.
 
     Args:
         image_size: pixels of the square that the middle of an image is scaled to, by means; 16 if omitted.
@@ -45,7 +45,7 @@ class Pixels:
 
 
 class EfficientNetLite0:
-    """The 1,280 features before the last layer of EfficientNet-Lite0, trained on ImageNet; needs no network.
+    """The 1,280 features before the last layer of EfficientNet-Lite0, trained on ImageNet; needs no download.
 
     Args:
         image_size: pixels of the square that the middle of an image is scaled to; 224 as in its training if omitted.

@@ -1,4 +1,4 @@
-"""Posterior draws: what turns a model and data into `Predictions`, one contract for all of them."""
+"""Posterior draws: each kind turns a model and data into `Predictions`, with the same interface."""
 
 import os
 from typing import Any
@@ -67,7 +67,7 @@ def load_posterior(directory: str | os.PathLike[str], network: Any = None) -> Po
 
     Args:
         directory: the folder.
-        network: for posteriors of networks, which keep weights but no code: a network of the same architecture, or a
+        network: for posteriors of networks, which save weights but no code: a network of the same architecture, or a
             function that builds one.
 
     Raises:

@@ -1,7 +1,7 @@
 """A bootstrap of any classifier: members fitted on resampled rows, each a draw.
 
-Rows are drawn with replacement; a class that came out short of its own count is filled up from its own rows. So every
-class seen stays, and what an estimator needs of each class (rows for its folds, say) is there in every resample.
+Rows are drawn with replacement; a class with fewer rows than before is filled up from its own rows. So no class is
+lost, and what an estimator needs of each class, such as rows for its folds, is in every resample.
 """
 
 import random
@@ -137,7 +137,7 @@ def as_labels(labels: Any, num: int) -> Array:
     missing = next((row for row, label in enumerate(listed) if _is_missing(label)), None)
     if missing is not None:
         raise ValueError(
-            f"`y` must have no gaps, got {listed[missing]!r} in row {missing}; leave rows without label out"
+            f"`y` must not have missing labels, got {listed[missing]!r} in row {missing}; omit rows without a label"
         )
     kinds = {str if isinstance(label, str) else type(label) for label in listed}
     is_date = given.dtype.kind in "mM"  # whose entries may come as whole numbers
@@ -217,12 +217,12 @@ def _remedy(member: Any, kind: str) -> str:
 
     if isinstance(member, RegressorMixin):
         return "take a classifier"
-    return "say voting='soft'" if hasattr(member, "voting") else f"wrap it: CalibratedClassifierCV({kind}(…))"
+    return "use voting='soft'" if hasattr(member, "voting") else f"wrap it: CalibratedClassifierCV({kind}(…))"
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed what estimators without a random state of their own draw from; all is as it was afterwards."""
+    """Seed the global generators, which estimators without a random state use; restore them afterwards."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         try:
@@ -242,6 +242,6 @@ def _named(task: Resampling) -> str:
     data = [joblib.hash(task.inputs), task.labels, task.seed]
     try:
         return str(joblib.hash([new, *data]))[:10]
-    except Exception:  # functions without a name cannot be hashed; where they lie in memory says nothing
+    except Exception:  # functions without a name cannot be hashed; their address in memory is arbitrary
         params = new.get_params() if hasattr(new, "get_params") else vars(new)
         return str(joblib.hash([re.sub(r" at 0x[0-9a-f]+", "", repr(params)), *data]))[:10]

@@ -35,10 +35,10 @@ from batchbalance.predictions import CHUNK_NUMBERS, Label, check_classes, check_
 class Committee(Posterior):
     """Fitted classifiers as draws. Make one with ``from_sklearn`` or ``bootstrap``.
 
-    Inputs go to the classifiers as they are: arrays, DataFrames, sparse matrices, lists of texts; of tensors, Datasets
-    and DataLoaders they get arrays. Every member's classes are aligned to one list; a class that a member never saw
-    gets probability 0. A committee has no hidden layer: ``embed`` gives the features, behind the transformers that all
-    members share. Predictions are float32.
+    Inputs are passed to the classifiers unchanged: arrays, DataFrames, sparse matrices, lists of texts. Tensors,
+    Datasets and DataLoaders become arrays. Every member's classes are aligned to one list; a class that a member did
+    not see gets probability 0. A committee has no hidden layer: ``embed`` returns the features after the
+    transformers that all members share. Predictions are float32.
 
     Attributes:
         classes: the C labels, in the order of the class axis.
@@ -67,7 +67,7 @@ class Committee(Posterior):
 
     @property
     def batch_size(self) -> int:
-        """As many rows as make a chunk of predictions: a call of an estimator takes its time however few they are."""
+        """The rows of one chunk of predictions: large, because every call of an estimator has a fixed cost."""
         return max(64, CHUNK_NUMBERS // (len(self._members) * len(self.classes)))
 
     @classmethod
@@ -107,19 +107,19 @@ class Committee(Posterior):
     ) -> "Committee":
         """Fit any classifier on `size` resamples of the labelled rows; each fit is a member.
 
-        Rows are drawn with replacement, and a class that came out short is filled up from its own rows, so that every
-        class seen stays. Every random state in the estimator is set from `seed`. Each member is fitted on one thread.
+        Rows are drawn with replacement, and a class with too few rows is filled up from its own rows, so that no class
+        is lost. Every random state in the estimator is set from `seed`. Each member is fitted on one thread.
 
         Args:
             estimator: anything with ``fit`` and ``predict_proba``, also a pipeline; of a search that is done, its best
-                estimator. It is left as it is.
+                estimator. It is not changed.
             X: n rows: an array, DataFrame, sparse matrix, or list of texts.
             y: (n,) labels, text or numbers.
             size: S, the number of members.
             seed: same seed, same members, whatever `jobs`.
             classes: the list of all labels, also of those not seen yet; the sorted labels of `y` if omitted.
             jobs: processes that fit at a time. If omitted, all cores once there are seconds of work, else none.
-            progress: show how far it is.
+            progress: show the progress.
         """
         found, name = bootstrapped(estimator, X, y, size=size, seed=seed, jobs=jobs, progress=progress)
         return cls._of(found, classes, [f"{name}-{draw}" for draw in range(len(found.members))])
@@ -182,7 +182,7 @@ class Committee(Posterior):
             yield batch.cpu().numpy() if isinstance(batch, Tensor) else batch
 
     def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
-        return 0.0  # trees are no work for torch
+        return 0.0  # estimators do not run in torch
 
     def _logits(self, batch: Any) -> Tensor:
         try:
@@ -267,7 +267,7 @@ def _as_skops(classifiers: list[Any], transformers: Sequence[Any]) -> bytes:
         raise MissingExtraError(f"saving a committee of {what} without pickle", "skops") from None
     try:
         written: bytes = dumps({"classifiers": classifiers, "transformers": list(transformers)})
-        loads(written, trusted=get_untrusted_types(data=written))  # what it writes, it cannot always read
+        loads(written, trusted=get_untrusted_types(data=written))  # skops cannot always read what it writes
     except Exception as error:  # skops and the types it meets raise many
         raise ValueError(
             f"a committee of {what} must be of types that skops can write and read, got: {sentence(error)}; keep the "

@@ -1,6 +1,6 @@
-"""What every posterior is: a fixed list of hypotheses that can be asked about any inputs.
+"""The base class of all posteriors: a fixed list of hypotheses that predict any inputs.
 
-A subclass says how one batch becomes logits under all draws; streaming, files, checks and saving are done here.
+A subclass defines how one batch becomes logits under all draws; streaming, files, checks and saving are done here.
 """
 
 import math
@@ -43,7 +43,7 @@ class Posterior(ABC):
     @property
     @abstractmethod
     def draw_ids(self) -> tuple[str, ...]:
-        """S names that tell these draws from those of any other posterior."""
+        """S names that distinguish these draws from those of any other posterior."""
 
     @property
     def _padding(self) -> int:
@@ -104,7 +104,7 @@ class Posterior(ABC):
 
     @property
     def batch_size(self) -> int:
-        """How many inputs are looked at at a time, unless a call says otherwise."""
+        """The number of inputs in a batch, unless a call sets it."""
         return 512
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
@@ -126,10 +126,10 @@ class Posterior(ABC):
             inputs: a tensor or array (N, ...); a dict (also a `BatchEncoding`) or a tuple of such tensors, for networks
                 that take them; a Dataset, or a DataLoader that does not shuffle, of any of these. Of items that are
                 tuples, the first entry is taken; labels in a dict are ignored.
-            batch_size: inputs looked at at a time, ``self.batch_size`` if omitted; a DataLoader has its own.
+            batch_size: inputs in a batch, ``self.batch_size`` if omitted; a DataLoader has its own.
             path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N. A
-                small JSON file beside it, as ``pool.npy.json``, says what it holds.
-            progress: show how far it is.
+                small JSON file beside it, such as ``pool.npy.json``, describes its contents.
+            progress: show the progress.
         """
         total = num_points(inputs)
         with shown_progress("predicting", total, progress) as bar:
@@ -185,7 +185,7 @@ class Posterior(ABC):
         return predictions, torch.cat(parts)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write the draws into a folder: safetensors and JSON. A save that is cut short leaves an older one usable."""
+        """Write the draws into a folder: safetensors and JSON. An interrupted save leaves an older one usable."""
         tensors, options = self._state()
         write_saved(directory, self.kind, tensors, options)
 
@@ -211,16 +211,17 @@ class Posterior(ABC):
                 _check_first(logits)
             if logits.dtype == torch.bfloat16:  # which NumPy has no type for
                 logits = logits.float()
-            return torch.log_softmax(logits, dim=-1).cpu()
-
-        for chunk in self._passes(inputs, batch_size, bar, log_probs):
+            chunk = torch.log_softmax(logits, dim=-1).cpu()
             wrong = torch.isnan(chunk).any(dim=-1).nonzero()
             if len(wrong):
                 row, draw = wrong[0].tolist()
                 raise ValueError(
                     f"predictions must be finite, got NaN at point {seen + row}, draw {draw}; "
-                    "look for NaN or huge numbers in `inputs`"
+                    "check `inputs` for NaN or huge numbers"
                 )
+            return chunk
+
+        for chunk in self._passes(inputs, batch_size, bar, log_probs):
             yield chunk
             seen += len(chunk)
 
@@ -228,7 +229,7 @@ class Posterior(ABC):
 def _check_first(logits: Tensor) -> None:
     """Raise ValueError unless the first (n, S, C) may be logits of at least two classes."""
     if logits.shape[-1] < 2:
-        raise ValueError("predictions must be of at least two classes, got one; look at the last layer of the model")
+        raise ValueError("predictions must be of at least two classes, got one; check the last layer of the model")
     check_rows(logits, "logits", [slice(0, len(logits))])
 
 
@@ -292,7 +293,7 @@ def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
 
 
 def _check_fits(hidden: Tensor, total: int | None) -> None:
-    """Raise ValueError if embeddings like these of all points would not fit in memory, as those of sparse rows may."""
+    """Raise ValueError if embeddings of all points would not fit in memory, as may be the case for sparse rows."""
     size, free = hidden[0].nbytes * (total or 0), free_memory()
     if size > free:
         raise ValueError(

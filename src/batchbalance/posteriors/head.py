@@ -1,10 +1,10 @@
 """A Bayesian head on frozen embeddings: the cheap posterior for features of a foundation model.
 
 "bootstrap" is a softmax regression on rows that are centred with the pool and scaled to unit length, once for each
-resample of the labels. Its bias follows the class frequencies as far as the labels tell them. "laplace" is that
-regression once, and a Gaussian around its maximum, shrunk by a temperature: at embedding size few directions have
-labels, and in all others the prior's variance alone would drown every prediction. "dropout" is a small MLP with MC
-dropout. Precision, bias and temperature are chosen on the labels.
+resample of the labels. Its bias follows the class frequencies as far as the labels determine them. "laplace" is that
+regression once, and a Gaussian around its maximum, shrunk by a temperature: in an embedding, labels determine few
+directions, and in all others the variance of the prior would dominate every prediction. "dropout" is a small MLP with
+MC dropout. Precision, bias and temperature are chosen on the labels.
 
 laplace-torch and posteriors do more than this and bring their own dependencies; for a linear head the Hessian is known
 in closed form, and draws have to be tied to our seeds and saved without pickle, so neither is used.
@@ -144,7 +144,7 @@ class BayesianHead(Posterior):
             classes: all labels there are, in the order of the class axis; the sorted distinct ones if they are texts
                 and this is omitted.
             validation: embeddings and labels for early stopping (dropout only).
-            unlabelled: (U, D) features of the pool. They and the labelled ones tell where the centre is.
+            unlabelled: (U, D) features of the pool. They and the labelled ones determine the centre.
         """
         given = as_embeddings("embeddings", embeddings)
         x = given.to(compute_dtype(given.dtype))
@@ -212,7 +212,7 @@ class BayesianHead(Posterior):
     ) -> "BayesianHead":
         pool = pool.to(x)
         size = pool.abs().amax(dim=0)
-        size = torch.where(size > 0, size, 1.0)  # squares of huge or tiny numbers are not numbers any more
+        size = torch.where(size > 0, size, 1.0)  # squares of huge or tiny numbers overflow or vanish
         mean, std = (pool / size).mean(dim=0) * size, (pool / size).std(dim=0, correction=0) * size
         std = torch.where(std > 0, std, 1.0)
         if validation is not None:
@@ -283,7 +283,7 @@ class BayesianHead(Posterior):
 
 
 class HeadOptions(PosteriorOptions):
-    """A Bayesian classifier on the inputs as they are, embeddings of a pretrained network say.
+    """A Bayesian classifier on the inputs themselves, for example embeddings of a pretrained network.
 
     Attributes:
         method: as the others, see `BayesianHead`.
@@ -377,7 +377,7 @@ def _encoded(
 def _at_least_two(num_classes: int, labels: Any) -> int:
     if num_classes < 2:
         seen = f"only {labels.tolist()[0]!r}" if len(labels) else "no label"
-        raise ValueError(f"`labels` must be of at least two classes, got {seen}; name the others by `classes`")
+        raise ValueError(f"`labels` must be of at least two classes, got {seen}; name the others in `classes`")
     return num_classes
 
 

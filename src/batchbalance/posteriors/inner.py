@@ -1,4 +1,4 @@
-"""Dropout that is no module: on attention weights, and between the layers of a recurrent network.
+"""Dropout that is not a module: on attention weights, and between the layers of a recurrent network.
 
 An attention module runs with its dropout on, and where it asks for random zeros it gets the mask of the draw. That
 works for `nn.MultiheadAttention`, and for the modules of Hugging Face, timm and others whose class is named so. A

@@ -1,4 +1,4 @@
-"""What a kind of posterior is in settings: its options, and how they turn labels into draws.
+"""Kinds of posteriors in settings: their options, and how these turn labels into draws.
 
 A kind lives in one file: a `Posterior`, and a `PosteriorOptions` beside it whose ``fit`` makes one. Listing the
 options in ``batchbalance.posteriors`` (or in an entry point, or naming their path) makes them known to Python, to TOML
@@ -26,13 +26,13 @@ FOLDS = 5  # of cross-validation
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A posterior and what is known about it.
+    """A posterior and its errors.
 
     Attributes:
         posterior: the draws.
         validation_error: ε on validation data; None if there are none.
         kept: which weights of each network that was trained were kept.
-        cross_validation: works ε out without validation data; None if nothing can.
+        cross_validation: computes ε without validation data; None if that is not possible.
     """
 
     posterior: Posterior
@@ -54,7 +54,7 @@ Fit = Callable[[Tensor, Tensor, int], Posterior | Fitted]
 
 @dataclass(frozen=True, eq=False)
 class FitContext:
-    """What a fit needs beside inputs and labels.
+    """The arguments of a fit beside inputs and labels.
 
     Attributes:
         num_classes: C.
@@ -140,8 +140,8 @@ class PosteriorFit:
             called with `num_classes` and `input_shape` if it takes them.
         network_options: of the network.
         recipe: how networks are trained.
-        validation: inputs and labels for early stopping and for ε, or a function that gives those that may be used
-            with so many training labels; None for no validation.
+        validation: inputs and labels for early stopping and for ε, or a function that returns those to use with
+            a given number of training labels; None for no validation.
         device: where to train.
     """
 

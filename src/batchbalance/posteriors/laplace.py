@@ -14,7 +14,7 @@ from torch import Tensor
 
 from batchbalance.posteriors.softmax import product
 
-EXACT_SIZE = 2048  # min(N, D)·C; the Hessian of so many numbers takes 32 MiB in float64
+EXACT_SIZE = 2048  # min(N, D)·C; a Hessian of this size takes 32 MiB in float64
 
 
 def is_exact(x: Float[Tensor, "N D"], num_classes: int) -> bool:

@@ -36,7 +36,7 @@ class LastLayer(Posterior):
         found: the weights of the layer times `scale`, then its bias, (D + 1, C); and draws around them.
 
     Attributes:
-        tuned: precision and temperature, and what the data say about them.
+        tuned: precision and temperature, and the held-out errors.
         covariance: "exact", or "kronecker" for large layers.
     """
 

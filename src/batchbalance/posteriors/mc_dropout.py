@@ -4,9 +4,9 @@ A draw is a network with one mask for each dropout layer, made from (seed, layer
 so batch normalisation uses its running statistics.
 
 Covered: every `nn.Dropout`, `Dropout1d/2d/3d`, `AlphaDropout` and `FeatureAlphaDropout` module, at any depth, those of
-`nn.TransformerEncoderLayer` too; dropout of attention weights, and between the layers of `nn.LSTM` and its kin; and
-stochastic depth, where a draw drops a residual branch for every input. Not covered, and off as in eval mode, which a
-warning says: dropout called as a function elsewhere, and modules of other names that drop something in training.
+`nn.TransformerEncoderLayer` too; dropout of attention weights, and between the layers of recurrent networks; and
+stochastic depth, where a draw drops a residual branch for every input. Not covered, and off as in eval mode, with a
+warning: dropout called as a function elsewhere, and modules of other names that drop something in training.
 """
 
 import copy
@@ -264,7 +264,7 @@ class MCDropoutOptions(PosteriorOptions):
 
     Attributes:
         num_draws: S.
-        test_draws: test metrics are those of the mean of so many draws, the first ones; of all if omitted.
+        test_draws: test metrics are computed from the mean of this many draws, the first ones; of all if omitted.
     """
 
     has_network: ClassVar[bool] = True

@@ -5,8 +5,8 @@ each input channel, and these are the same for all draws. With a k × k kernel t
 inputs, a draw takes 1 product where it took q·k². A max pool and a ReLU that follow are done on the way, and output
 channels that a draw drops later are omitted.
 
-The inputs of a block are the last axis throughout: what one draw gives then lies together, and a linear layer takes it
-as it is.
+The inputs of a block are the last axis throughout: the output of one draw is then contiguous, and a linear layer takes
+it without a copy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,11 +68,13 @@ class Mixing:
     def outputs(self, shared: Tensor, num_draws: int) -> Iterator[Iterator[tuple[Tensor, Tensor | None]]]:
         """Yield, for each block of (n, channels, h, w), the outputs under each draw.
 
-        It is (block, kept, h', w'), and which channels these are, None for all. The next block takes its memory.
+        An output is (block, kept, h', w') and the indices of its channels, None for all. The next block overwrites it.
         """
         kept, pooled = self._kept(num_draws), self._pooled(shared)
         fills = int(kept.sum()) * prod(pooled) / STORED_NUMBERS, self._numbers_alone(pooled[1]) / BLOCK_NUMBERS
         buffers = Buffers(shared)
+        # Blocks are small enough for two limits: the results of all draws in memory, and one row of the separate
+        # channels in the cache.
         for block in shared.chunk(ceil(len(shared) * max(fills))):
             yield self._of_draws(self._stored(block, kept, pooled, buffers), kept)
 
@@ -97,6 +99,9 @@ class Mixing:
         mixes = [weights[some.to(shared.device)] for some in draws]
         places = [rows[some, channel].to(shared.device) for channel, some in enumerate(draws)]
         bias = self._convolution.bias
+        # For each output channel: (draws that keep it, inputs) @ (inputs, places) sums the separate convolutions of the
+        # input channels with the weights of each draw. The max pool comes before the bias and the ReLU, with which it
+        # commutes, because then there are fewer numbers to change.
         store = buffers("store", int(kept.sum()), *pooled, len(shared))
         for first, patches in self._patches(shared, pooled, buffers):
             alone = torch.bmm(self._kernels, patches, out=buffers("alone", *self._kernels.shape[:2], patches.shape[2]))
@@ -124,8 +129,8 @@ class Mixing:
     def _patches(self, shared: Tensor, pooled: tuple[int, int], buffers: "Buffers") -> Iterator[tuple[int, Tensor]]:
         """Yield the patches of each input channel for a few output rows at a time, and the first of these rows.
 
-        It is (channels, k², places of a tile · rows · w' · n). The places of a tile lie apart, so that the largest of
-        them is taken over whole rows.
+        It is (channels, k², places of a tile · rows · w' · n). The places of a tile are far apart in memory, so that
+        the maximum of a tile is taken over whole rows.
         """
         layer, tile = self._convolution, self._tile
         vertical, horizontal = _pair(layer.padding)
@@ -137,6 +142,8 @@ class Mixing:
         height, width = pooled
         size = max(1, BLOCK_NUMBERS // (self._numbers_alone(width) * len(shared)))
         for first in range(0, height, size):
+            # A view without copies: axes are channel, place in the kernel (2), place in the tile (2), output row and
+            # column, input. Neighbouring windows overlap in memory, which only strides can express.
             seen = padded.as_strided(
                 (len(padded), *layer.kernel_size, tile, tile, min(size, height - first), width, len(shared)),
                 (channel, *taps, down, right, down * tile, right * tile, 1),
@@ -146,7 +153,7 @@ class Mixing:
 
 
 class Buffers:
-    """Memory that is used again and again: to get it anew each time takes about as long as the products."""
+    """Memory that is reused: allocating it each time would take about as long as the products."""
 
     def __init__(self, like: Tensor) -> None:
         self._like = like

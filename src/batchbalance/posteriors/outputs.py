@@ -1,7 +1,7 @@
-"""How the outputs of a network are read: as logits, unless the user says that they are something else.
+"""Outputs of networks are read as logits, unless the user declares something else.
 
 A network that ends in a softmax, or in one logit for two classes, gets one more layer that turns its outputs into
-logits; all that follows then reads logits and nothing else.
+logits, so that all other code reads only logits.
 """
 
 import warnings
@@ -95,7 +95,7 @@ def check_logits(logits: Tensor, context: str = "the model") -> None:
     if len(only) > 1 and bool(((only >= 0) & (only <= 1)).all()):
         warnings.warn(
             f"the one output of {context} lies between 0 and 1 for all inputs, and is read as a logit: if it is a "
-            "probability, say outputs='probs'",
+            "probability, pass outputs='probs'",
             stacklevel=3,
         )
 

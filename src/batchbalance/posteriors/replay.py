@@ -1,11 +1,11 @@
 """The expensive part once: what runs before the first dropout is the same under every draw.
 
-The outputs of modules that finish before the first mask are remembered under the first draw of a batch and handed out
+The outputs of modules that finish before the first mask are remembered under the first draw of a batch and returned
 under the others. A module is replayed only where running it would give the same: it is called with the very
 tensors it was called with before, unchanged, and its weights and buffers are unchanged too. What is handed out is a
 clone, so that a network may write into it.
 
-Looking that up costs more than it spares where little comes before the first dropout. So the draws of the first batch
+The lookup costs more than it saves where little comes before the first dropout. So the draws of the first batch
 are replayed and run in full by turns, which gives the same numbers, and the way that took less time is taken from
 then on. A batch at least twice as large is measured again.
 """
@@ -42,7 +42,11 @@ class UnknownValueError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A tensor at a moment: the object and its version; if it was handed out, the place in the output it is of."""
+    """A tensor at a moment: the object and its version.
+
+    torch raises the version with every write, so that equal versions of one object mean equal numbers. Clones that were
+    handed out are other objects under each draw; they are equal if they come from the same place of the same output.
+    """
 
     tensor: Tensor
     version: int
@@ -138,7 +142,11 @@ class Replay:
         return self._clone(record.output, (key,))
 
     def _is_safe(self, record: Record) -> bool:
-        """Return whether a call came before the first mask, changed nothing, and gives memory of its own."""
+        """Return whether a call came before the first mask, changed nothing, and gives memory of its own.
+
+        An output that shares memory with an input or a weight is a view. A replayed clone of it would not follow later
+        writes into that memory, as the view does in the full network.
+        """
         if any(drop.calls for drop in self._drops):
             return False
         try:

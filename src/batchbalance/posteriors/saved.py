@@ -21,7 +21,7 @@ VERSION = 1
 def write_saved(
     directory: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], options: Mapping[str, Any]
 ) -> None:
-    """Write a posterior into a folder; one that is cut short leaves an older one usable."""
+    """Write a posterior into a folder; an interrupted write leaves an older one usable."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     listing = directory / "posterior.json"

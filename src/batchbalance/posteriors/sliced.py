@@ -1,8 +1,8 @@
 """A dropout draw as a smaller network (docs/posteriors.md).
 
-A mask zeroes whole units or channels, so under one draw they can be cut out of the weights on both sides. What lies
-before the first dropout is the same for all draws and runs once. This works for a chain of layers; layers that are
-not known here run in full, in their place.
+A mask zeroes whole units or channels, so under one draw they can be cut out of the weights on both sides. The layers
+before the first dropout are the same for all draws and run once. This works for a chain of layers; layers of
+unknown types run in full.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,10 +25,10 @@ MEAN_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 POOLS = (*MAX_POOLS, *MEAN_POOLS, *ADAPTIVE_POOLS)
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU, nn.Identity)  # f(a·x) = a·f(x) for a ≥ 0
-ODD_SHAPED = (nn.ReLU6, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Softsign, nn.Hardswish)
+SMOOTH = (nn.ReLU6, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Softsign, nn.Hardswish)
 LEAST_PRODUCTS = 2**22  # of a draw, from which on cutting units out is faster than many draws at a time
 STACKED_ROWS = 2**12  # inputs times draws that are held at a time
-ZERO_AT_ZERO = (*POOLS, *RECTIFIERS, *ODD_SHAPED)  # and each channel by itself
+ZERO_AT_ZERO = (*POOLS, *RECTIFIERS, *SMOOTH)  # and each channel separately
 BY_CHANNEL = (*ZERO_AT_ZERO, nn.Sigmoid, nn.Softplus, nn.Hardsigmoid, nn.LogSigmoid)
 
 
@@ -41,8 +41,8 @@ class _Slice:
         live: which of all units x holds; None for all.
         full: how many units there are.
         size: how many numbers of axis 1 are one unit: those of a channel that was flattened.
-        scale: what x has still to be multiplied by.
-        due: the mask that is to drop the units that x does not hold; None if they are 0 already.
+        scale: the factor that x has not been multiplied by yet.
+        due: the mask that will drop the units that x does not hold; None if they are 0 already.
     """
 
     x: Tensor
@@ -72,6 +72,8 @@ class Chain:
     """A network that is one layer after another, with masks among them."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
+        # The later a mask comes, the more layers run once for all draws, and the closer it is to a layer whose weights
+        # can be cut.
         layers = _delayed(layers)
         first = next(i for i, layer in enumerate(layers) if isinstance(layer, Mask))
         self._shared = nn.Sequential(*layers[:first])
@@ -99,6 +101,8 @@ class Chain:
     def runs(self, batch: Tensor, num_draws: int, stop: int | None = None) -> Iterator[Iterator[Tensor]]:
         """Yield, for each block of the batch, the output under each draw, or the input of layer `stop`."""
         shared = self._shared(batch).contiguous()
+        # Three ways, from the fastest for many draws of a large network to the one for small networks: mix channels of
+        # the first convolution, cut units out of the weights, or run the full layers on stacked draws.
         mixing = self._mixing if num_draws >= LEAST_DRAWS else None
         if mixing is None and self._products(shared) * len(shared) < LEAST_PRODUCTS:
             yield self._stacked(shared, num_draws, stop)
@@ -138,7 +142,11 @@ class Chain:
             yield from x.expand(len(draws), *x.shape[1:])
 
     def _run(self, now: _Slice, draw: int, first: int, stop: int | None) -> Tensor:
-        """Apply layers `first` to `stop` to a slice under a draw."""
+        """Apply layers `first` to `stop` to a slice under a draw.
+
+        Each case keeps an invariant: the activations of the full network are those of the slice times its scale, and 0
+        for the units that the slice does not hold. A layer that would break it gets all units (`whole`).
+        """
         for i, layer in enumerate(self._layers[first:stop], start=first):
             if isinstance(layer, Mask):
                 now = _masked(now, layer, draw, cut=_stays_cut(self._layers, i))
@@ -146,9 +154,11 @@ class Chain:
                 now = _flat(now)
             elif _sliceable(layer, now.x):
                 now = _product(now, layer, self._masks[i], draw)
-            elif is_plain(layer, RECTIFIERS):
+            elif is_plain(layer, RECTIFIERS):  # commute with the scale, which stays due
                 now = replace(now, x=layer(now.x))
             elif is_plain(layer, ZERO_AT_ZERO) or (is_plain(layer, BY_CHANNEL) and now.due is not None):
+                # f(0) = 0 leaves dropped units at 0. If f(0) is not 0, as for a sigmoid, that does not matter where the
+                # mask is still due: it will drop these units anyway.
                 now = replace(now, x=layer(now.x * now.scale if now.scale != 1 else now.x), scale=1.0)
             else:
                 now = _Slice(layer(now.whole()))
@@ -171,10 +181,12 @@ def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
     """
     if mask.rate == 0:
         return now
-    if now.due is mask:
+    if now.due is mask:  # the layer before it already computed only the units that it keeps
         return replace(now, scale=now.scale * mask.scale, due=None)
     now = now.by_number()
     x, live = now.x, now.live
+    # Alpha dropout moves units to another value than 0, and a mask over places drops parts of a channel: neither is a
+    # cut of whole units.
     if mask.alpha or not (mask.channelwise or x.ndim == 2) or not (cut or live is not None):
         x = now.whole()
         shape = tuple(x.shape[1:2] if mask.channelwise else x.shape[1:])
@@ -185,7 +197,7 @@ def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
     if live is None:
         live = kept.nonzero().squeeze(1)
         x = x.index_select(1, live)
-        if x.ndim == 4:  # picking channels is fast where they lie apart, what follows where they lie together
+        if x.ndim == 4:  # what follows is faster channels last, selecting channels is not
             x = x.contiguous(memory_format=torch.channels_last)
     elif not bool(kept[live].all()):
         x, live = x[:, kept[live]], live[kept[live]]
@@ -228,6 +240,7 @@ def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Sl
         else:  # a layer without units cannot run
             live = None
     x, scale = now.x, now.scale
+    # The scale multiplies the weights or the product: both are smaller than, or as large as, the activations.
     if now.live is not None and len(now.live):
         weight = _columns(weight, now.live, now.size)
     elif now.live is not None:
@@ -249,8 +262,8 @@ def _columns(weight: Tensor, live: Tensor, size: int) -> Tensor:
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
     """Return the layers of a module in order, nested chains unpacked; None if it is not a chain.
 
-    A module with hooks, with a forward of its own, or with dropout inside another kind of module is no chain: what it
-    does cannot be read off its layers.
+    A module with hooks, with a forward of its own, or with dropout inside another kind of module is not a chain: its
+    layers do not determine what it computes.
     """
     if module._forward_hooks or module._forward_pre_hooks:
         return None

@@ -1,11 +1,11 @@
 """Prior precision and temperature of a Bayesian head, chosen on its labels alone.
 
 The precision λ is that whose most probable weights have the lowest NLL on rows held out by folds. `PULL` times the
-square of the number of factors 4 between λ and the usual one is added to the summed NLL: a few rows move λ only as far
-as they have something to say, many rows decide alone. Draws are judged by the NLL of their mean: by the same folds for
+square of the number of factors 4 between λ and the usual one is added to the summed NLL: few rows move λ only a little,
+many rows decide alone. Draws are judged by the NLL of their mean: by the same folds for
 temperatures T of the Laplace approximation, by the rows that a resample lacks (out of bag, Breiman 1996) for heads of a
-bootstrap. The best NLL would make draws all but equal, where the labels say little against it; so T is the highest at
-which the NLL is within `SLACK` of the best: as much disagreement as predictions can afford.
+bootstrap. The lowest NLL alone would often make draws almost equal. So T is the highest at which the NLL is within
+`SLACK` of the best: as much disagreement as predictions can afford.
 """
 
 import math
@@ -37,7 +37,7 @@ LEAST_PROBABILITY = 2.0**-52
 
 @dataclass(frozen=True)
 class Tuned:
-    """Precision and temperature of a head, and what its labels say about it.
+    """Precision and temperature of a head, and its held-out errors.
 
     Attributes:
         precision: λ of the prior.

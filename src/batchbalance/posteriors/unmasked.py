@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from batchbalance.posteriors.masks import Mask, is_drawn
 
-FUNCTIONS = {  # dropout that is no module
+FUNCTIONS = {  # dropout that is not a module
     getattr(nn.functional, name)
     for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 }

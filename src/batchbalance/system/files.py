@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all, sealing one by a checksum, and reading one that may be cut short meanwhile."""
+"""Atomic writes, JSON files sealed by a checksum, and reading of files that may shrink meanwhile."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from batchbalance.system.memory import as_text, free_memory
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, first: Path | None = None) -> Iterator[Path]:
-    """Give a temporary path beside `path`; put it in place of `path` if the block ends well.
+    """Give a temporary path beside `path`; move it to `path` if the block raises no error.
 
     A file `first`, which says something about the old one, is removed just before that.
 
@@ -100,13 +100,13 @@ def array_digest(array: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A memory-mapped file. Reading past the end of one that shrank would kill the process, so look before each read.
+    """A memory-mapped file. Reading past the end of one that shrank would kill the process: call `check` before it.
 
     Attributes:
         path: its name, for messages.
         size: the bytes that it must have.
         axes: the order of the axes in the file.
-        mapping: the map; it knows the size of the file it was made from, whatever the path now names.
+        mapping: the map; it has the size of the file it was made from, even if the path names another one by now.
     """
 
     path: Path
@@ -127,7 +127,7 @@ class MappedFile:
         size = self.mapping.size()
         if size < self.size:
             raise FileFormatError(
-                f"{self.path} must stay as it is while it is read, got {size:,} bytes where there were {self.size:,}; "
+                f"{self.path} must not change while it is read, got {size:,} bytes where there were {self.size:,}; "
                 "write it again and start over"
             )
 
@@ -188,7 +188,7 @@ def mapped_array(path: Path) -> np.memmap:
         return np.lib.format.open_memmap(path, mode="c")
     except (FileNotFoundError, PermissionError):
         raise
-    except Exception as error:  # a damaged header is read as Python, so that anything may come
+    except Exception as error:  # a damaged header is parsed as Python, which may raise anything
         if is_out_of_files(error):
             raise
         if "Python objects" in str(error):

@@ -1,10 +1,10 @@
 """Ids of points in a text file, one a line; ``e.ids.txt`` holds those of ``e.npy``.
 
-An id stands as it is, unless it could not be read back: one that has a line break or another character that does not
-print, blanks at its ends, or a quotation mark at its start is written as a JSON string.
+An id is written unchanged if it can be read back. One with a line break or another unprintable character, with blanks
+at its ends, or with a quotation mark at its start is written as a JSON string.
 
 Half a character (a lone surrogate) comes from JSON or from a file name in another encoding. UTF-8, and so a file,
-a database or a page, cannot hold it. It is refused where it enters.
+a database or a page, cannot hold it. Such text is refused on input.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ def read_ids(path: str | os.PathLike[str]) -> list[str]:
     """Read the ids of a file, in order.
 
     Raises:
-        FileFormatError: if it is no text file in UTF-8.
+        FileFormatError: if it is not a text file in UTF-8.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()

@@ -1,4 +1,4 @@
-"""The memory that is free on this machine, and what this process has held."""
+"""The free memory of this machine, and the peak memory of this process."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +27,7 @@ def free_memory() -> int:
 
 
 def reset_peak_memory() -> None:
-    """Let `peak_memory` start anew, where the system can (Linux)."""
+    """Reset `peak_memory`, where the system allows it (Linux)."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 

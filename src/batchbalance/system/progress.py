@@ -33,7 +33,7 @@ class Bar:
     """Counts finished steps. This one shows nothing; the others show the same calls in their own way."""
 
     def advance(self, steps: int = 1, note: str = "") -> None:
-        """Count `steps` more as done; `note` tells something about the last one."""
+        """Count `steps` more as done; `note` describes the last one."""
 
 
 class _LineBar(Bar):
@@ -72,7 +72,7 @@ class _ListenerBar(Bar):
 
 @contextmanager
 def progress(label: str, total: int | None, show: bool, stream: Any = None) -> Iterator[Bar]:
-    """Show how far some work is.
+    """Show the progress of some work.
 
     Args:
         label: what is being done.
@@ -165,7 +165,7 @@ class _JobBars(Jobs):
 
 @contextmanager
 def jobs(labels: Sequence[str], stream: Any = None) -> Iterator[Jobs]:
-    """Show how far several jobs are, on standard error if no stream is given."""
+    """Show the progress of several jobs, on standard error if no stream is given."""
     stream = stream or sys.stderr
     if not stream.isatty():
         yield Jobs(labels, stream)
@@ -184,7 +184,7 @@ class DownloadBar:
 
     @property
     def total(self) -> int | float | None:
-        """Bytes to come; None as long as nobody knows."""
+        """The size of the download in bytes; None if unknown."""
         return self._shown.tasks[0].total
 
     @total.setter

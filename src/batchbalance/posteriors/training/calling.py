@@ -1,4 +1,4 @@
-"""How a network is called: with batches that are a tensor, a dict or a tuple of tensors; and the logits it gives.
+"""Calling a network with batches that are a tensor, a dict or a tuple of tensors, and reading its logits.
 
 A dict is passed as keywords, a tuple as positions; a network whose ``forward`` takes neither gets it whole.
 """
@@ -18,7 +18,7 @@ from batchbalance.arguments.checks import as_tensor, check_dense, unmasked
 Batch = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 Rows = Tensor | slice
 
-LABELS = ("labels", "label", "label_ids")  # keys of a dict that are no inputs
+LABELS = ("labels", "label", "label_ids")  # keys of a dict that are not inputs
 
 
 def as_batch(given: Any) -> Batch:

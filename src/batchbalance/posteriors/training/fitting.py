@@ -42,7 +42,7 @@ Labelled = tuple[Any, Tensor]  # inputs as `fit` takes them, and their classes
 OPTIMIZERS = ("adam", "sgd")
 STEPS = 1000  # the default length of a run, see docs/training.md
 MAX_EPOCHS, PATIENCE = 100, 3  # of a run in epochs
-PROBED = 8  # inputs that tell whether a network gives logits
+PROBED = 8  # inputs on which a network is checked to return logits
 EVALUATION_BATCH = 128  # more no longer fits a core's cache
 
 
@@ -99,7 +99,7 @@ class Recipe:
         return steps >= self.steps if self.steps is not None else epochs >= (self.max_epochs or MAX_EPOCHS)
 
     def _check_length(self) -> None:
-        """Check what says how long a run is, and fill in what is omitted."""
+        """Check the settings of the length of a run, and fill in defaults."""
         least = {"steps": 1, "samples_per_epoch": 2, "max_epochs": 1, "patience": 1}
         given = [name for name in least if getattr(self, name) is not None]
         for name in given:
@@ -275,7 +275,7 @@ def fresh_model(model_factory: Any, seed: int, device: str | torch.device) -> nn
 
 @contextmanager
 def seeded(seed: int, device: str | torch.device = "cpu") -> Iterator[None]:
-    """Run a block whose layers draw from the global generators under `seed`, then put the old state back."""
+    """Seed the global generators that layers draw from while the block runs, then restore them."""
     device = torch.device(device)
     cuda = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
@@ -294,7 +294,7 @@ def set_channels_last(model: nn.Module) -> None:
 
 
 def check_finite(model: nn.Module) -> None:
-    """Raise ValueError if a weight is NaN or infinite, or if this is no network at all."""
+    """Raise ValueError if a weight is NaN or infinite, or if this is not a network."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"the model must be a network, an nn.Module, got {model!r}")
     buffers = dict(model.named_buffers())
