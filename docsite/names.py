@@ -18,7 +18,7 @@ GROUPS: list[tuple[str, str, list[str] | None]] = [
     ("Learning and labelling", PACKAGE, ["Learner", "Project"]),
     ("Batches of a project", "batchbalance.project", ["Batch"]),
     ("Strategies", PACKAGE, ["STRATEGIES", "Strategy", *STRATEGY_NAMES]),
-    ("Strategies of your own", "batchbalance.strategies", ["Problem", "Choice", "auto_strategy", "strategy_named"]),
+    ("Strategies of your own", "batchbalance.strategies", ["Pool", "Choice", "auto_strategy", "strategy_named"]),
     ("Posteriors", "batchbalance.posteriors", None),
     ("Training", "batchbalance.posteriors.training", ["Recipe", "fit", "TrainedNetwork", "KeptWeights"]),
     ("Encoders", "batchbalance.encoders", None),

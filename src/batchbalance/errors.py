@@ -4,6 +4,7 @@ Exception
 └── BatchBalanceError            everything below can be caught by this name
     ├── DrawMismatchError        two sets do not hold the same draws (also a ValueError)
     ├── FileFormatError          a file is not what its name or the call says (also a ValueError)
+    ├── MissingPartError         a strategy needs an argument that was not given (also a ValueError)
     ├── NothingLeftError         a project has no item left to ask (also a ValueError)
     ├── UnknownNameError         no strategy, option or data set of that name (also a ValueError)
     └── MissingExtraError        an optional dependency is not installed (also an ImportError)
@@ -26,6 +27,19 @@ class DrawMismatchError(BatchBalanceError, ValueError):
 
 class FileFormatError(BatchBalanceError, ValueError):
     """A file is damaged, or is not what its name or the call says."""
+
+
+class MissingPartError(BatchBalanceError, ValueError):
+    """A strategy reads a part of the pool that was not given.
+
+    Attributes:
+        part: the name of the argument.
+    """
+
+    def __init__(self, part: str, remedy: str, strategy: str | None = None) -> None:
+        whom = "this strategy" if strategy is None else f"strategy {strategy!r}"
+        super().__init__(f"`{part}` must be given for {whom}, got none; {remedy}")
+        self.part, self.remedy = part, remedy
 
 
 class NothingLeftError(BatchBalanceError, ValueError):

@@ -267,7 +267,7 @@ def test_embeddings_reach_the_strategies_that_need_them(files):
     np.save(files / "l.npy", points[:3])
     given = ("--embeddings", files / "e.npy", "--labelled-embeddings", files / "l.npy")
     code, out, err = run(files, "-b", 3, "--strategy", "coreset", *given)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "warning: `predictions` was not used: strategy 'coreset' has no use for it\n")
     expected = select(
         Predictions.from_probs(PROBS), 3, strategy="coreset", embeddings=points, labelled_embeddings=points[:3]
     )
@@ -279,6 +279,21 @@ def test_embeddings_reach_the_strategies_that_need_them(files):
         assert message in err
     code, _, err = run(files, "-b", 3, "--strategy", "badge")
     assert (code, "--embeddings must be given" in err) == (2, True)
+
+
+def test_own_weights_and_targets_are_read_from_files(files):
+    rng = np.random.default_rng(0)
+    points, targets, weights = rng.normal(size=(60, 4)), rng.normal(size=(20, 4)) + 1, rng.random(20)
+    for name, array in (("e", points), ("q", targets), ("u", weights), ("v", weights[:9])):
+        np.save(files / f"{name}.npy", array)
+    given = ("-b", 3, "--embeddings", files / "e.npy", "--targets", files / "q.npy")
+    code, out, err = only_embeddings(files, *given, "--weights", files / "u.npy", "--output", files / "b.json")
+    assert (code, err) == (0, "")
+    expected = select(embeddings=points, batch_size=3, targets=targets, weights=weights)
+    assert json.loads((files / "b.json").read_text())["indices"] == expected.indices.tolist()
+    assert "auto chose 'max-herding': there are embeddings and own weights" in out
+    code, _, err = only_embeddings(files, *given, "--weights", files / "v.npy")
+    assert (code, "--weights must be one number for each of 20 targets, got shape (9,)" in err) == (2, True)
 
 
 def only_embeddings(files, *arguments):

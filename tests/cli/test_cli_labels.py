@@ -121,9 +121,12 @@ def test_one_class_says_nothing_yet(folder):
     assert (code, err) == (0, "")
     assert "head         none: all 2 labels are 'cat'" in out
     assert "max-herding chose 5 of 90" in out
-    code, _, err = run(folder, "--strategy", "bald", labels="one.csv")
-    assert code == 2
-    assert "must have labels of at least two classes for strategy 'bald', got only 'cat'" in err
+    code, out, err = run(folder, "--strategy", "bald", labels="one.csv")
+    assert (code, err) == (0, "")
+    assert "there is no model yet for 'bald', so auto chose 'max-herding'" in out
+    write(folder / "one.csv", [(f"image-{number}.png", "cat") for number in range(20, 30)])
+    code, out, err = run(folder, labels="one.csv")
+    assert (code, "explore chose 5 of 90" in out, "all labels so far are of one class" in err) == (0, True, True)
 
 
 @pytest.mark.slow

@@ -183,7 +183,7 @@ def test_the_guide_is_true(tmp_path, monkeypatch, capsys):
     (tmp_path / "guide.toml").write_text(config, encoding="utf-8")
     assert len(read_comparison(tmp_path / "guide.toml").runs()) == 6
     monkeypatch.chdir(tmp_path)
-    reading, *asking = re.findall(r"```python\n(.*?)```", text, re.S)
+    reading, *asking = re.findall(r"```python\n(.*?)```", text.partition("\n## Reports\n")[0], re.S)
     folder = tmp_path / "runs" / "random-1"
     folder.mkdir(parents=True)
     write_sealed(folder / "config.json", {"strategy": {"name": "random"}})

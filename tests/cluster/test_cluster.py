@@ -94,6 +94,18 @@ def test_shards_cover_like_one_process(executor, strategy):
     assert one.cover.filled_from is not None
 
 
+def test_shards_cover_own_targets_with_own_weights(executor):
+    rng = np.random.default_rng(5)
+    given = {
+        "embeddings": rng.normal(size=(120, 4)),
+        "targets": rng.normal(size=(30, 4)) + 1,
+        "weights": rng.random(30),
+    }
+    one, many = (select(batch_size=6, executor=each, **given) for each in (None, executor))
+    assert many.indices.tolist() == one.indices.tolist()
+    assert many.cover.gains.tolist() == one.cover.gains.tolist()
+
+
 def test_a_killed_worker_covers_again(executor):
     points = np.random.default_rng(0).normal(size=(300, 4))
     expected = select(embeddings=points, batch_size=6).indices.tolist()

@@ -21,7 +21,7 @@ from batchbalance.lab.strategies import (
     lab_strategy,
 )
 from batchbalance.strategies import BatchBald, GreedyBalance
-from batchbalance.strategies.contract import Problem
+from batchbalance.strategies.pool import Pool
 from conftest import random_weights
 
 pytestmark = pytest.mark.typed
@@ -143,7 +143,7 @@ def test_information_of_the_third_pick_is_biased():
 
 
 def problem(predictions, batch_size, seed=0):
-    return Problem(predictions, torch.arange(predictions.num_points), batch_size, seed, edges=connect(predictions, 0.0))
+    return Pool({"predictions": predictions, "threshold": 0.0}).to_choose(batch_size=batch_size, seed=seed)
 
 
 def test_released_batch_bald_takes_the_largest_estimate_in_every_pick():

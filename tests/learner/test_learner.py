@@ -9,8 +9,7 @@ from sklearn.ensemble import RandomForestClassifier
 from batchbalance import STRATEGIES, Badge, FileFormatError, PowerBalance, UnknownNameError, select
 from batchbalance.arguments.seeds import derived_seed
 from batchbalance.balance.edges import EdgeSettings
-from batchbalance.learner import Learner
-from batchbalance.learner import learner as learner_module
+from batchbalance.learner import Learner, engine
 from batchbalance.posteriors import (
     BayesianHead,
     Committee,
@@ -127,11 +126,12 @@ def test_open_questions_come_first(tmp_path):
     assert new.ask(4) == new.open_questions
 
 
-def test_without_labels_the_questions_are_random_and_seeded():
-    first, again, other = learner().ask(5), learner().ask(5), learner(seed=1).ask(5)
-    assert first == again
-    assert first != other
-    assert learner(strategy="entropy").ask(5) == first
+def test_without_labels_a_strategy_that_needs_a_model_leaves_it_to_auto():
+    first, again = learner(), learner(strategy="entropy")
+    assert first.ask(5) == again.ask(5) == Learner(data()[0], CLASSES, forest, ids=NAMES).ask(5)
+    assert first.selection.strategy.name == "max-herding"
+    assert again.selection.note.startswith("there is no model yet for 'entropy', so auto chose 'max-herding'")
+    assert learner(seed=1, strategy="random").ask(5) != learner(strategy="random").ask(5)
 
 
 @pytest.mark.parametrize("strategy", [None, "max-herding"])
@@ -181,7 +181,7 @@ def test_auto_is_random_where_inputs_have_no_distances():
     new = Learner(torch.arange(40).reshape(20, 2), 2, forest)
     assert len(new.ask(3)) == 3
     assert new.selection.strategy.name == "random"
-    assert "the inputs have no distances" in new.selection.note
+    assert "the points have no distances" in new.selection.note
 
 
 def test_all_points_can_be_asked_and_no_more():
@@ -490,7 +490,7 @@ def test_a_fit_that_looks_at_unlabelled_inputs_is_given_them(monkeypatch):
     x = torch.from_numpy(data()[0])
     assert torch.equal(given[0], x[9:])
     assert new.selection.threshold == pytest.approx(0.25 * 0.4)  # ε is the cross-validated error
-    monkeypatch.setattr(learner_module, "MAX_UNLABELLED", 10)
+    monkeypatch.setattr(engine, "MAX_UNLABELLED", 10)
     started(model=Fit()).ask(1)
     rows = [int((x == row).all(dim=1).nonzero()) for row in given[1]]
     assert len(rows) == 10

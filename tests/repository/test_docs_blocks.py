@@ -11,7 +11,7 @@ DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if blocks(page)]
 # Run elsewhere: those of models.md one by one in test_docs_models.py, and the notebooks in test_notebooks.py.
 ALONE = [DOCS / "models.md", *(DOCS / "notebooks").glob("*.md")]
-WITH_RAY = [DOCS / "how-to" / "ray.md"]
+WITH_RAY = [DOCS / "scale.md"]
 RAY = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
 

@@ -7,6 +7,7 @@ from sklearn.ensemble import RandomForestClassifier
 from batchbalance import STRATEGIES, Predictions, connect, evaluate_batch, information, select
 from batchbalance.learner import Learner
 from batchbalance.posteriors import Committee
+from batchbalance.strategies.probing import parts_read
 from conftest import random_probs, random_weights
 from second_device import NAME, Far, SecondDevice
 
@@ -19,11 +20,11 @@ ARRAYS = {
 
 
 def chosen(name, pool, arrays, **options):
-    strategy = STRATEGIES[name]
-    given = {key: value for key, value in arrays.items() if key in strategy.uses}
+    read = parts_read(STRATEGIES[name]())
+    given = {key: value for key, value in arrays.items() if key in read}
     if "reference" in given:
         given["reference"] = Predictions.from_probs(given["reference"], weights=random_weights(8))
-    if "threshold" in strategy.uses:
+    if "threshold" in read:
         given["threshold"] = 0.05
     predictions = Predictions.from_probs(pool, weights=random_weights(8))
     return select(predictions, 4, strategy=name, seed=3, **given, **options)

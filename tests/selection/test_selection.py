@@ -114,10 +114,6 @@ def test_a_selection_is_plain_json(pool):
         ({"ratio": 2.0}, "`ratio` must be"),
         ({"threshold": 0.1, "validation_error": 0.1}, "together with `validation_error`"),
         ({"threshold": 0.1, "ratio": 0.5}, "together with `ratio`"),
-        ({"strategy": "random", "threshold": 0.1}, "`threshold` is not used by strategy 'random'"),
-        ({"strategy": "random", "pairs": "all"}, "`pairs` is not used"),
-        ({"strategy": "random", "max_reference": 3}, "`max_reference` is not used"),
-        ({"strategy": "partition-balance", "pairs": 4}, "`pairs` is not used"),
         ({"strategy": "gredy-balance"}, "did you mean 'greedy-balance'"),
         ({"device": "warp"}, "`device` must be one that torch can use"),
         ({"seed": -1}, "at least 0"),
@@ -126,6 +122,23 @@ def test_a_selection_is_plain_json(pool):
 def test_bad_requests_are_refused(pool, kwargs, message):
     with pytest.raises(ValueError, match=message):
         select(pool, **{"batch_size": 3, **kwargs})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given"),
+    [
+        ("random", {"threshold": 0.1}),
+        ("random", {"pairs": "all"}),
+        ("random", {"max_reference": 3}),
+        ("partition-balance", {"pairs": 4}),
+        ("margin", {"weights": torch.ones(200)}),
+    ],
+)
+def test_arguments_that_are_never_read_are_named(pool, strategy, given):
+    (name,) = given
+    expected = f"`{name}` was not used: strategy {strategy!r} has no use for it"
+    assert expected in select(pool, 3, strategy=strategy, **given).warnings
+    assert not any("was not used" in each for each in select(pool, 3, strategy=strategy).warnings)
 
 
 def test_other_draws_or_classes_are_refused(pool):

@@ -18,8 +18,9 @@ from batchbalance import (
 )
 from batchbalance.arguments.seeds import generator, gumbel
 from batchbalance.scores import epig
-from batchbalance.strategies import ConnectedStrategy, strategy_named
+from batchbalance.strategies import OWN, ConnectedStrategy, strategy_named
 from batchbalance.strategies.connected import BalanceStrategy
+from batchbalance.strategies.probing import parts_needed, parts_read
 from conftest import random_probs, random_weights
 
 NAMES = sorted(STRATEGIES)
@@ -39,9 +40,9 @@ def features(predictions):
 
 
 def choose(predictions, batch_size=3, *, strategy, **kwargs):
-    if "threshold" in STRATEGIES[strategy].uses:
+    if "threshold" in parts_read(STRATEGIES[strategy]()):
         kwargs.setdefault("threshold", 0.05)
-    if "embeddings" in STRATEGIES[strategy].needs:
+    if "embeddings" in parts_needed(STRATEGIES[strategy]()):
         kwargs.setdefault("embeddings", features(predictions))
     return select(predictions, batch_size, strategy=strategy, **kwargs)
 
@@ -179,7 +180,7 @@ def test_large_batches_are_clustered(pool):
 def test_the_offset_reaches_every_strategy(pool):
     for name in BALANCE:
         strategy = strategy_named(name, {"offset": True})
-        needed = {"embeddings": features(pool)} if strategy.needs else {}
+        needed = {"embeddings": features(pool)} if "embeddings" in parts_needed(strategy) else {}
         chosen = select(pool, 3, strategy=strategy, threshold=0.05, **needed)
         assert float(chosen.null_coverage.abs().max()) < 1e-12
         plain = choose(pool, 3, strategy=name)
@@ -259,8 +260,8 @@ def test_embeddings_are_asked_for_and_checked(name, pool):
     ):
         with pytest.raises(ValueError, match=message):
             select(pool, 2, strategy=name, embeddings=wrong)
-    with pytest.raises(ValueError, match="`embeddings` is not used by strategy 'bald'"):
-        select(pool, 2, strategy="bald", embeddings=torch.zeros(200, 2))
+    unread = select(pool, 2, strategy="bald", embeddings=torch.zeros(200, 2))
+    assert unread.warnings == ("`embeddings` was not used: strategy 'bald' has no use for it",)
 
 
 @pytest.mark.parametrize("name", ["coreset", "badge", "cluster-margin"])
@@ -286,7 +287,7 @@ def test_badge_can_average_the_gradients_of_draws(pool):
     plain = select(pool, 5, strategy="badge", embeddings=per_draw)
     mean = select(pool, 5, strategy=Badge(mean_gradients=True), embeddings=per_draw)
     assert not torch.allclose(plain.scores, mean.scores)
-    with pytest.raises(ValueError, match=r"those of every draw \(N, S, D\) for mean_gradients"):
+    with pytest.raises(ValueError, match=r"those of every draw \(N, S, D\)"):
         select(pool, 5, strategy=Badge(mean_gradients=True), embeddings=per_draw[:, 0])
 
 
@@ -310,14 +311,14 @@ def test_single_scores_tell_how_far_they_are(name, capsys):
     assert "scoring points: 30 of 30" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", sorted(name for name, kind in STRATEGIES.items() if "embeddings" in kind.needs))
+@pytest.mark.parametrize("name", sorted(name for name in OWN if "embeddings" in parts_needed(OWN[name]())))
 def test_the_size_of_embeddings_does_not_matter(name):
     """Powers of two, so that every digit stays; and the sizes that were wrong once."""
     rng = np.random.default_rng(5)
     points = rng.normal(size=(120, 4)) + 6 * np.eye(4)[rng.integers(4, size=120)]
     given = (
         {}
-        if not STRATEGIES[name].needs_predictions
+        if "predictions" not in parts_needed(OWN[name]())
         else {"predictions": Predictions.from_probs(random_probs(120, 6, 3, seed=2))}
     )
 

@@ -2,8 +2,6 @@
 
 import numpy as np
 from PIL import Image
-from sklearn.linear_model import LogisticRegression
-from torch import nn
 
 from batchbalance import Predictions
 from made_runs import write_runs
@@ -55,28 +53,24 @@ def for_data(folder):
     (folder / "my.csv").write_text("\n".join(["length,width,species", *rows]))
 
 
-def runs(folder):
-    """Run directories as `batchbalance run` leaves them."""
+def for_runs(folder):
+    """A data set, and run directories as `batchbalance run` leaves them."""
+    for_data(folder)
     write_runs(folder / "runs", labels=["random", "batch-balance"])
 
 
 def for_readme(folder):
-    """Images, a pipeline, a network, a pool, and predictions in a file."""
+    """Images, and predictions in a file."""
     photos(folder)
     rng = np.random.default_rng(0)
     np.save(folder / "probs.npy", rng.dirichlet(np.ones(3), size=(50, 10)))
-    rows, pool = rng.normal(size=(2, 40, 4)).astype(np.float32)
-    network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
-    return {"pipeline": LogisticRegression(), "X": rows, "y": np.arange(40) % 3, "pool": pool, "network": network}
+    return {}
 
 
 STAND_INS = {
-    "data.md": for_data,
     "encoders.md": for_encoders,
-    "how-to/annotators.md": photos,
     "project.md": photos,
-    "reports.md": runs,
-    "runs.md": runs,
+    "runs.md": for_runs,
     "scale.md": for_scale,
     "strategies.md": for_strategies,
 }

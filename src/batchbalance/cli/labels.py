@@ -1,6 +1,8 @@
 """`batchbalance select --labels`: a head fitted on the labels that there are, and what it predicts for the pool."""
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from batchbalance.posteriors import BayesianHead
     from batchbalance.posteriors.pool import InputFile
     from batchbalance.predictions import Predictions
+    from batchbalance.selection import Selection
     from batchbalance.strategies import Strategy
 
 SHOW_PROGRESS = 10**8  # predicted numbers; fewer take some seconds
@@ -77,47 +80,63 @@ class Learned:
     """What labels say about the rest of a pool.
 
     Attributes:
-        rows: the points that have labels.
         told: one line for the user.
-        predictions: of the pool; None if the strategy needs none, or if labels are not of two classes yet.
-        error: the head's cross-validated error; None if the strategy has no use for it, or nobody knows.
+        made: what makes the parts of the pool that a model sees; empty if the labels are not of two classes yet.
     """
 
-    rows: list[int]
     told: str
-    predictions: "Predictions | None" = None
-    error: float | None = None
+    made: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
 
-def learn(labels: Labels, embeddings: Path | None, strategy: "Strategy | str", seed: int) -> Learned:
-    """Fit a head on labels of the embeddings in a file, if there are two classes of them, and predict the rest.
+def learn(labels: Labels, embeddings: Path | None, seed: int) -> Learned:
+    """Fit a head on labels of the embeddings in a file, if there are two classes of them.
 
     Args:
         labels: of some of the points.
         embeddings: a ``.npy`` file.
-        strategy: that the batch is chosen by, or "auto".
         seed: for the head.
     """
     from batchbalance.posteriors.pool import InputFile
-    from batchbalance.strategies import Seek
 
     if embeddings is None:
         raise ValueError("--labels needs --embeddings to fit a head on, got none; batchbalance embed makes them")
-    rows, classes = sorted(labels.of_rows), labels.classes
-    needs_predictions = isinstance(strategy, str) or strategy.needs_predictions
+    classes = labels.classes
     if len(classes) < 2:
-        if not isinstance(strategy, str) and needs_predictions:
-            got = f"only {classes[0]!r}" if classes else "none"
-            raise ValueError(
-                f"{labels.path} must have labels of at least two classes for strategy {strategy.name!r}, got {got}; "
-                "leave --strategy out to choose by embeddings alone"
-            )
-        known = f"all {len(rows)} labels are {classes[0]!r}" if classes else "no labels yet"
-        return Learned(rows, f"head         none: {known}, so there is nothing to distinguish")
+        known = f"all {len(labels.of_rows)} labels are {classes[0]!r}" if classes else "no labels yet"
+        return Learned(f"head         none: {known}, so there is nothing to distinguish")
     head = fitted_head(labels, InputFile.open(embeddings), seed)
-    predictions = predicted(head, embeddings) if needs_predictions or isinstance(strategy, Seek) else None
-    error = head.tuned.error if head.tuned is not None and uses(strategy, "validation_error") else None
-    return Learned(rows, _told(labels, head), predictions, error)
+    made: dict[str, Callable[[], Any]] = {"predictions": lambda: predicted(head, embeddings)}
+    error = None if head.tuned is None else head.tuned.error
+    if error is not None:
+        made["validation_error"] = lambda: error
+    return Learned(_told(labels, head), made)
+
+
+def chosen(
+    labels: Labels,
+    learned: Learned,
+    given: dict[str, Any],
+    strategy: "Strategy | str",
+    batch_size: int,
+    *,
+    exclude: list[int] | None,
+    seed: int,
+    device: str | None,
+    memory_budget: str | None,
+    progress: bool,
+) -> "Selection":
+    """Choose the next batch as a project does, from what the labels taught."""
+    from batchbalance.learner.engine import next_batch
+    from batchbalance.selection.choosing import as_strategy, prepared
+    from batchbalance.strategies.pool import Pool
+
+    points = given.pop("embeddings")
+    made = {**learned.made, "embeddings": lambda: points}  # the head reads them, whatever the strategy does
+    pool = Pool(given, made, num_points=len(points), device=device)
+    pool = prepared(pool, batch_size, sorted(labels.of_rows), exclude, seed=seed, progress=progress)
+    counts = Counter(labels.of_rows.values())
+    numbers = [counts[name] for name in labels.classes]
+    return next_batch(pool, as_strategy(strategy), labels.classes, numbers, memory_budget=memory_budget)
 
 
 def fitted_head(labels: Labels, points: "InputFile", seed: int) -> "BayesianHead":
@@ -139,11 +158,6 @@ def predicted(head: "BayesianHead", path: Path) -> "Predictions":
     if 4 * math.prod(pool.shape) > STORED_SHARE * free_memory():
         return pool
     return head.predict(mapped_array(path), progress=math.prod(pool.shape) >= SHOW_PROGRESS)
-
-
-def uses(strategy: "Strategy | str", name: str) -> bool:
-    """Whether a strategy looks at an argument of ``select``; "auto" takes predictions and embeddings."""
-    return name == "embeddings" if isinstance(strategy, str) else name in strategy.uses
 
 
 def check_alone(**others: object) -> None:

@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batchbalance.cli.app import Ray, RayCommand, app, complain, imports_done, out, reported_errors
-from batchbalance.cli.labels import check_alone, learn, read_labels, uses
+from batchbalance.cli.labels import check_alone, chosen, learn, read_labels
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.system.ids import id_of, ids_path
 
@@ -67,6 +67,12 @@ def select_command(
     labelled_embeddings: Annotated[
         Path | None, typer.Option(help="Features of labelled points outside the pool, as .npy.")
     ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="What each point that is covered is worth, as .npy; for strategies of coverage.")
+    ] = None,
+    targets: Annotated[
+        Path | None, typer.Option(help="Features of the points to cover instead of the pool, as .npy.")
+    ] = None,
     labelled: Annotated[
         Path | None, typer.Option(help="Points of the pool that have labels, one per line, as in --exclude.")
     ] = None,
@@ -105,6 +111,7 @@ def select_command(
         from batchbalance.predictions import Predictions, check_distinct_files, load_parts
         from batchbalance.selection import select
         from batchbalance.strategies import Strategy
+        from batchbalance.system.files import mapped_array
 
         imports_done()
         if output is not None:
@@ -136,36 +143,43 @@ def select_command(
             ids = [ids_path(embeddings)]
         names = read_ids(ids, shape[0]) if ids else None
         with_labels = None if labelled is None else read_points(labelled, names)
+        given: dict[str, Any] = {
+            "validation_error": validation_error,
+            "threshold": threshold,
+            "ratio": ratio,
+            "pairs": None if pairs is None else parse_pairs(pairs),
+            "max_reference": max_reference,
+            "embeddings": points,
+            "labelled_embeddings": None if labelled_embeddings is None else read_embeddings(labelled_embeddings),
+            "weights": None if weights is None else read_array(weights, "weights", mapped_array),
+            "targets": None if targets is None else read_embeddings(targets),
+        }
+        how: dict[str, Any] = {
+            "exclude": None if exclude is None else read_points(exclude, names),
+            "seed": seed,
+            "device": device,
+            "memory_budget": memory_budget,
+            "progress": math.prod(shape) >= SHOW_PROGRESS,
+        }
         if labels is not None:
             check_alone(predictions=predictions, labelled=labelled, reference=reference, ray=ray)
-            learned = learn(read_labels(labels, names, shape[0]), embeddings, chosen_strategy, seed)
+            known = read_labels(labels, names, shape[0])
+            learned = learn(known, embeddings, seed)
             out.print(Text(learned.told), soft_wrap=True)
-            pool, with_labels = learned.predictions, learned.rows
-            if threshold is None and validation_error is None:
-                validation_error = learned.error
-            if not uses(chosen_strategy, "embeddings"):
-                points = None
         started = time.perf_counter()
-        selection = select(
-            pool,
-            batch_size,
-            strategy=chosen_strategy,
-            reference=compared,
-            validation_error=validation_error,
-            threshold=threshold,
-            ratio=ratio,
-            pairs=None if pairs is None else parse_pairs(pairs),
-            embeddings=points,
-            labelled_embeddings=None if labelled_embeddings is None else read_embeddings(labelled_embeddings),
-            labelled=with_labels,
-            exclude=None if exclude is None else read_points(exclude, names),
-            seed=seed,
-            device=device,
-            max_reference=max_reference,
-            memory_budget=memory_budget,
-            executor=executor,
-            progress=math.prod(shape) >= SHOW_PROGRESS,
-        )
+        if labels is not None:
+            selection = chosen(known, learned, given, chosen_strategy, batch_size, **how)
+        else:
+            selection = select(
+                pool,
+                batch_size,
+                strategy=chosen_strategy,
+                reference=compared,
+                labelled=with_labels,
+                executor=executor,
+                **given,
+                **how,
+            )
         seconds = time.perf_counter() - started
         shown = [str(i) if names is None else names[i] for i in selection.indices.tolist()]
         if output is not None:
@@ -179,14 +193,16 @@ def select_command(
 def strategies_command() -> None:
     """List the strategies: what they do, what they need, their options."""
     from batchbalance.strategies import STRATEGIES
+    from batchbalance.strategies.probing import parts_needed, parts_read
 
     imports_done()
     for name, strategy in STRATEGIES.items():
         options = [f"{key}={field.default}" for key, field in strategy.model_fields.items()]
-        uses = ["predictions"] * strategy.needs_predictions + [used.replace("_", "-") for used in sorted(strategy.uses)]
         out.print(Text.assemble((name, "bold"), f": {strategy.summary}"), soft_wrap=True)
-        needs = [f"needs {', '.join(sorted(strategy.needs))}; "] if strategy.needs else []
-        out.print(Text(f"    {''.join(needs)}uses {', '.join(uses)}"), soft_wrap=True)
+        needed = parts_needed(strategy())
+        others = sorted(part.replace("_", "-") for part in parts_read(strategy()) - needed)
+        parts = [f"needs {', '.join(sorted(needed))}"] * bool(needed) + [f"uses {', '.join(others)}"] * bool(others)
+        out.print(Text(f"    {'; '.join(parts) or 'needs nothing but the number of points'}"), soft_wrap=True)
         out.print(Text(f"    options {' '.join(options) or 'none'}"), soft_wrap=True)
 
 
@@ -240,12 +256,17 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_embeddings(path: Path) -> Any:
-    """The array of a .npy file, memory-mapped."""
+    """Return the embeddings of a .npy file, memory-mapped."""
     from batchbalance.encoders.store import mapped_embeddings
 
+    return read_array(path, "embeddings", mapped_embeddings)
+
+
+def read_array(path: Path, what: str, read: Callable[[Path], Any]) -> Any:
+    """Return the array of a .npy file."""
     if path.suffix != ".npy":
-        raise FileFormatError(f"{path} must be a .npy file of embeddings, got {path.suffix or 'no ending'!r}")
-    return mapped_embeddings(path)
+        raise FileFormatError(f"{path} must be a .npy file of {what}, got {path.suffix or 'no ending'!r}")
+    return read(path)
 
 
 def read_ids(paths: list[Path], num_points: int) -> list[str]:

@@ -8,7 +8,7 @@ a run can be extended later.
 import json
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from copy import deepcopy
 from dataclasses import asdict, replace
 from functools import partial
@@ -42,6 +42,7 @@ from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOpt
 from batchbalance.posteriors.training import Recipe
 from batchbalance.posteriors.training.networks import check_network, network_named, network_options
 from batchbalance.strategies import AUTO, Random, Strategy
+from batchbalance.strategies.probing import parts_read
 
 MAX_TRIALS = 10_000
 # Settings that came after runs had been recorded. At these values, which are what was done before, they are omitted
@@ -344,11 +345,10 @@ def _strategy_of(table: dict[str, Any]) -> Strategy | str:
     return AUTO if table["name"] == AUTO else lab_strategy(table["name"], options)
 
 
-def _edge_settings_used(strategy: Strategy | str) -> set[str]:
+def _edge_settings_used(strategy: Strategy | str) -> Set[str]:
     if isinstance(strategy, str):
-        return set()  # auto takes strategies of coverage only
-    used = {"max_reference"} if "reference" in strategy.uses else set()
-    return used | (strategy.uses & {"ratio", "threshold", "pairs"})
+        return frozenset()  # auto takes strategies of coverage only
+    return parts_read(strategy) & {"max_reference", "ratio", "threshold", "pairs"}
 
 
 def read_comparison(path: Path, changes: Iterable[str] = (), *, allow_imports: bool = False) -> Comparison:

@@ -21,7 +21,6 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from batchbalance.arguments.registry import Registry
-from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, log_ratios
 from batchbalance.batches.batch_bald import FIRST_BLOCK, MERGED, Configurations
 from batchbalance.predictions import Predictions, spans_of
@@ -29,7 +28,8 @@ from batchbalance.scores import entropies
 from batchbalance.scores.bounds import LazyBounds
 from batchbalance.strategies import OWN, STRATEGIES, Strategy
 from batchbalance.strategies.connected import BalanceStrategy, GreedyBalance
-from batchbalance.strategies.contract import Choice, Problem
+from batchbalance.strategies.contract import Choice
+from batchbalance.strategies.pool import Pool
 
 CHUNK_NUMBERS = 2**22  # numbers of points × classes × draws held at a time
 
@@ -124,21 +124,21 @@ class ReleasedBalance(BalanceStrategy):
     exact: PositiveInt = 2
     num_samples: PositiveInt = 10_000
 
-    def in_pieces(self, problem: Problem) -> bool:  # noqa: ARG002
+    def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
         """No: its products are large."""
         return False
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Maximise the estimate one point at a time."""
         estimator = ReleasedEstimator(
-            self.joint_model(problem), exact=self.exact, num_samples=self.num_samples,
-            generator=generator(problem.seed, "configurations"),
+            self.joint_model(pool), exact=self.exact, num_samples=self.num_samples,
+            generator=pool.generator("configurations"),
         )  # fmt: skip
-        left = problem.candidates
+        left = pool.candidates
         chosen: list[int] = []
         values: list[float] = []
         first_tie = None
-        for pick in range(problem.batch_size):
+        for pick in range(pool.batch_size):
             if chosen:
                 estimator.add(chosen[-1])
             scores = estimator.scores(left)
@@ -170,17 +170,17 @@ class ReleasedBatchBald(Strategy):
     exact: PositiveInt = 2
     num_samples: PositiveInt = 10_000
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Maximise the estimated information one point at a time."""
-        predictions, rows = problem.predictions, problem.candidates
-        samples = MarginalConfigurations(predictions, self.num_samples, generator(problem.seed, "configurations"))
+        predictions, rows = pool.predictions, pool.candidates
+        samples = MarginalConfigurations(predictions, self.num_samples, pool.generator("configurations"))
         table = Configurations.empty(predictions)
         prior = table.posteriors[0]
         by_draw = torch.cat([_draw_entropies(predictions, part) for part in rows.split(512)])  # (n, S)
         bounds = LazyBounds(len(rows))
         picks: list[int] = []
         values: list[float] = []
-        for pick in range(problem.batch_size):
+        for pick in range(pool.batch_size):
             if picks:
                 log_probs = predictions.log_probs(rows[picks[-1:]])[0].double()
                 samples.extend(log_probs)
@@ -224,13 +224,13 @@ class ExactThenRandom(BalanceStrategy):
 
     exact: PositiveInt = 5
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Maximise Δ for the first picks, then draw without replacement."""
         greedy = GreedyBalance(offset=self.offset)
-        chosen = greedy.choose(problem).indices[: self.exact]
-        left = problem.candidates[~torch.isin(problem.candidates, chosen)]
-        order = torch.randperm(len(left), generator=generator(problem.seed, "random picks"))
-        return Choice(torch.cat([chosen, left[order[: problem.batch_size - len(chosen)]]]))
+        chosen = greedy.choose(pool).indices[: self.exact]
+        left = pool.candidates[~torch.isin(pool.candidates, chosen)]
+        order = torch.randperm(len(left), generator=pool.generator("random picks"))
+        return Choice(torch.cat([chosen, left[order[: pool.batch_size - len(chosen)]]]))
 
 
 LAB_STRATEGIES: Registry[type[Strategy]] = Registry(

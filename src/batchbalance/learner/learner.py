@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from batchbalance.arguments.checks import as_tensor, check_whole
-from batchbalance.arguments.seeds import derived_seed, generator
+from batchbalance.arguments.seeds import generator
 from batchbalance.balance.edges import EdgeSettings
+from batchbalance.learner.engine import batch_seed, fit_seed, next_batch, sample_of
 from batchbalance.learner.labels import Id, Label, plain
 from batchbalance.learner.store import Known, Store
 from batchbalance.posteriors import (
@@ -31,12 +33,13 @@ from batchbalance.posteriors.inputs import IndexedRows, is_table
 from batchbalance.posteriors.training import Recipe
 from batchbalance.posteriors.training.networks import Network
 from batchbalance.predictions import Predictions, stored_predictions
-from batchbalance.selection import Selection, select
-from batchbalance.strategies import AUTO, Random, Strategy, auto_strategy, strategy_named
+from batchbalance.selection import Selection
+from batchbalance.selection.choosing import as_strategy
+from batchbalance.strategies import AUTO, Strategy
+from batchbalance.strategies.pool import Pool
 from batchbalance.system.journal import Entry
 
 BLOCK = 4096  # inputs read at a time
-MAX_UNLABELLED = 10_000  # inputs without labels that a fit is given
 
 
 @runtime_checkable
@@ -108,8 +111,8 @@ class Learner:
                 f"`inputs` must be an array of numbers for this model, got a {type(inputs).__name__}; pass a "
                 "classifier or pipeline as `model`, or `frame.to_numpy()` as inputs"
             )
-        self._strategy = _as_strategy(strategy)
-        self._first = self._strategy if cold_start is None else _as_strategy(cold_start)
+        self._strategy = as_strategy(strategy)
+        self._first = self._strategy if cold_start is None else as_strategy(cold_start)
         self._edges = edges or EdgeSettings()
         self._reference = None if reference is None else _as_inputs(reference)
         self._candidates = None if candidates is None else check_whole("candidates", candidates)
@@ -119,6 +122,7 @@ class Learner:
         self.selection: Selection | None = None
         self.error: float | None = None
         self.seconds: dict[str, float] = {}
+        self._has_begun = False
         self._store = Store(_as_ids(ids, len(self._inputs)), named, directory, events or [])
 
     @property
@@ -188,78 +192,108 @@ class Learner:
             # Of all points, so that strategies that have labelled different ones still choose from the same sample.
             order = torch.randperm(len(taken), generator=generator(self._seed, "candidates", known.round))
             rows = order[~taken[order]][: max(self._candidates, count)].sort().values
-        strategy, note = self._resolved(known)
-        fitted = None if self._covers_inputs(strategy, known) else self._fitted(known)
-        if fitted is None and not self._covers_inputs(strategy, known) and not isinstance(strategy, Random):
-            strategy, note = Random(), note and "auto chose 'random': there are too few labels for the model"
-        seed = derived_seed(self._seed, "select", known.round)
-        if isinstance(strategy, Random):
-            unread = Predictions.from_probs(torch.full((len(rows), 1, 2), 0.5))  # a random batch needs no prediction
-            arguments: dict[str, Any] = {"predictions": unread}
-        elif fitted is None:
-            arguments = self._flattened(rows, known)
-        else:
-            with self._timed("predict"):
-                arguments = self._predicted(fitted, strategy, rows, known)
-        with self._timed("select"):
-            chosen = select(batch_size=count, strategy=strategy, seed=seed, device=self._device, **arguments)
-        self.selection = replace(chosen, choice=replace(chosen.choice, indices=rows[chosen.indices]), note=note)
+        counts = [0] * len(self._store.classes)
+        for label in known.labels.values():
+            counts[label] += 1
+        choice = {"batch_size": count, "seed": batch_seed(self._seed, known.round)}
+        pool = self._pool(rows, known, self._fitted(known) if known.labels else None).to_choose(**choice)
+
+        def untrained() -> Pool | None:
+            fitted = None if known.labels else self._fitted(known)
+            return None if fitted is None else self._pool(rows, known, fitted).to_choose(**choice)
+
+        self._has_begun, started = False, time.perf_counter()
+        self.seconds.pop("predict", None)
+        strategy = self._strategy if known.labels else self._first
+        chosen = next_batch(pool, strategy, self._store.classes, counts, untrained=untrained)
+        self._begin("select")
+        self.seconds["select"] = time.perf_counter() - started - self.seconds.get("predict", 0.0)
+        self.selection = replace(chosen, choice=replace(chosen.choice, indices=rows[chosen.indices]))
         return [int(row) for row in self.selection.indices]
 
-    def _resolved(self, known: Known) -> tuple[Strategy, str | None]:
-        """The strategy for what is known, and why "auto" chose it; None if it was named."""
-        has_labels = bool(known.labels)
-        named = self._strategy if has_labels else self._first
-        if named is not None:
-            return named, None
-        one = self._inputs[torch.zeros(1, dtype=torch.long)]
-        is_tensor = isinstance(one, Tensor)  # tables and texts have no embeddings here
-        if not has_labels and not (is_tensor and one.is_floating_point()):
-            return Random(), "auto chose 'random': there are no labels yet, and the inputs have no distances"
-        chosen, why = auto_strategy(has_predictions=True, has_embeddings=is_tensor, has_labels=has_labels)
-        return chosen, f"auto chose {chosen.name!r}: {why}"
-
-    def _covers_inputs(self, strategy: Strategy, known: Known) -> bool:
-        """Whether the inputs are what a strategy covers: there is no label yet, and it needs no predictions."""
-        if known.labels or strategy.needs_predictions or "embeddings" not in strategy.uses:
-            return False
-        one = self._inputs[torch.zeros(1, dtype=torch.long)]
-        return isinstance(one, Tensor) and one.is_floating_point()
-
-    def _flattened(self, rows: Tensor, known: Known) -> dict[str, Any]:
-        """The inputs as embeddings."""
-        blocks = [self._inputs[block].flatten(1) for block in torch.split(rows, BLOCK)]
-        asked = self._inputs[torch.tensor(known.asked)].flatten(1) if known.asked else None
-        return {"embeddings": torch.cat(blocks), "labelled_embeddings": asked}
-
-    def _predicted(self, fitted: Fitted, strategy: Strategy, rows: Tensor, known: Known) -> dict[str, Any]:
-        """The arguments of `select` that this strategy uses."""
-        posterior, uses, edges = fitted.posterior, strategy.uses, self._edges
-        arguments: dict[str, Any] = {}
-        if "embeddings" in uses and not strategy.embeds_every_draw:
-            predictions, arguments["embeddings"] = predict_and_embed(posterior, self._inputs, rows)
+    def _pool(self, rows: Tensor, known: Known, fitted: Fitted | None) -> Pool:
+        """Return what is known about some rows; without a model, the inputs are their own embeddings."""
+        covering = torch.tensor(sorted(known.labels) + known.asked, dtype=torch.long)  # open questions will have labels
+        is_tensor = not isinstance(self._inputs, Table)  # tables and texts have no embeddings here
+        made: dict[str, Callable[[], Any]] = {}
+        if fitted is None:
+            if is_tensor and self._inputs[torch.zeros(1, dtype=torch.long)].is_floating_point():
+                made["embeddings"] = lambda: self._flattened(rows)
+                if len(covering):
+                    made["labelled_embeddings"] = lambda: self._flattened(covering)
         else:
-            predictions = predict(posterior, self._inputs, rows)
-        arguments["predictions"] = self._named(predictions)
-        if "reference" in uses:
-            arguments["max_reference"] = edges.max_reference
-            if self._reference is not None:
-                order = torch.randperm(len(self._reference), generator=generator(self._seed, "reference"))
-                compared = order[: edges.max_reference].sort().values
-                arguments["reference"] = self._named(predict(posterior, self._reference, compared))
-        if "pairs" in uses:
-            arguments["pairs"] = edges.pairs
-        if "threshold" in uses and edges.threshold is not None:
-            arguments["threshold"] = edges.threshold
-        elif "validation_error" in uses:
+            made |= self._predicted(fitted, rows, covering, with_embeddings=is_tensor)
+        return Pool(
+            made={name: self._timed_part(make) for name, make in made.items()},
+            num_points=len(rows),
+            device=self._device,
+        )
+
+    def _flattened(self, rows: Tensor) -> Tensor:
+        """Return inputs as embeddings."""
+        return torch.cat([self._inputs[block].flatten(1) for block in torch.split(rows, BLOCK)])
+
+    def _predicted(
+        self, fitted: Fitted, rows: Tensor, covering: Tensor, *, with_embeddings: bool
+    ) -> dict[str, Callable[[], Any]]:
+        """Return what makes the parts of a pool that a model sees."""
+        posterior, inputs, edges = fitted.posterior, self._inputs, self._edges
+        passed: list[Predictions] = []
+
+        def predictions() -> Predictions:
+            return self._named(passed[0] if passed else predict(posterior, inputs, rows))
+
+        def embeddings() -> Tensor:
+            found, hidden = predict_and_embed(posterior, inputs, rows)  # one pass gives both
+            passed.append(found)
+            return hidden
+
+        def validation_error() -> float | None:
             self.error = fitted.error
-            arguments |= {"ratio": edges.ratio, "validation_error": self.error}
-        if "embeddings" in uses and strategy.embeds_every_draw:
-            arguments["embeddings"] = embed(posterior, self._inputs, rows, every_draw=True)
-        if "labelled_embeddings" in uses:
-            covering = torch.tensor(sorted(known.labels) + known.asked)  # open questions will have labels
-            arguments["labelled_embeddings"] = embed(posterior, self._inputs, covering)
-        return arguments
+            return self.error
+
+        made: dict[str, Callable[[], Any]] = {
+            "predictions": predictions,
+            "pairs": lambda: edges.pairs,
+            "max_reference": lambda: edges.max_reference,
+        }
+        if edges.threshold is not None:
+            made["threshold"] = lambda: edges.threshold
+        else:
+            made |= {"ratio": lambda: edges.ratio, "validation_error": validation_error}
+        if self._reference is not None:
+            made["reference"] = partial(self._compared, posterior, self._reference)
+        if with_embeddings:
+            made |= {
+                "embeddings": embeddings,
+                "draw_embeddings": lambda: embed(posterior, inputs, rows, every_draw=True),
+                "labelled_embeddings": lambda: embed(posterior, inputs, covering),
+            }
+        return made
+
+    def _compared(self, posterior: Posterior, reference: Inputs) -> Predictions:
+        """Return predictions of the reference set, or of a sample of it."""
+        order = torch.randperm(len(reference), generator=generator(self._seed, "reference"))
+        return self._named(predict(posterior, reference, order[: self._edges.max_reference].sort().values))
+
+    def _timed_part(self, make: Callable[[], Any]) -> Callable[[], Any]:
+        """Count the time of making a part of the pool as that of predicting."""
+
+        def timed() -> Any:
+            if not self._has_begun:
+                self._on_phase("predict")
+            started = time.perf_counter()
+            found = make()
+            self.seconds["predict"] = self.seconds.get("predict", 0.0) + time.perf_counter() - started
+            self._begin("select")
+            return found
+
+        return timed
+
+    def _begin(self, phase: str) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._on_phase(phase)
 
     def _named(self, predictions: Predictions) -> Predictions:
         """Predictions whose classes are the labels that can be told; a posterior may know these, or their numbers."""
@@ -270,7 +304,7 @@ class Learner:
         return predictions
 
     def _fitted(self, known: Known) -> Fitted | None:
-        seed = derived_seed(self._seed, "fit", known.label_round)
+        seed = fit_seed(self._seed, known.label_round)
         if not known.labels:
             self.seconds = {}
             untrained = getattr(self._fit, "untrained", None)
@@ -295,9 +329,7 @@ class Learner:
         others[labelled] = False
         if not getattr(self._fit, "uses_unlabelled", False) or not bool(others.any()):
             return {}
-        rows = others.nonzero()[:, 0]
-        order = torch.randperm(len(rows), generator=generator(self._seed, "unlabelled"))[:MAX_UNLABELLED]
-        return {"unlabelled": self._inputs[rows[order.sort().values]]}
+        return {"unlabelled": self._inputs[sample_of(others.nonzero()[:, 0], self._seed)]}
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -413,13 +445,6 @@ def _as_classes(classes: int | Iterable[Any]) -> list[Label]:
     if not named or len(set(named)) < len(named):
         raise ValueError(f"`classes` must be distinct labels, at least one, got {named}")
     return named
-
-
-def _as_strategy(strategy: str | Strategy) -> Strategy | None:
-    """A strategy by its name, or as it is; None for auto."""
-    if isinstance(strategy, Strategy):
-        return strategy
-    return None if strategy == AUTO else strategy_named(strategy)
 
 
 def _as_ids(ids: Iterable[Any] | None, num_points: int) -> list[Id]:

@@ -2,28 +2,28 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from batchbalance.arguments.seeds import derived_seed
+from batchbalance.learner.engine import batch_seed, next_batch
 from batchbalance.project.answers import named_class
 from batchbalance.project.audit import audit_due, audit_order
 from batchbalance.project.model import Trained, as_inputs, pool_predictions
 from batchbalance.project.state import AUDIT, FOUND, RANDOM, State, Who
 from batchbalance.project.store import ProjectStore
-from batchbalance.selection import Selection, select
+from batchbalance.selection import Selection
+from batchbalance.selection.choosing import as_strategy
 from batchbalance.strategies import AUTO, Choice, Explore, Random, Seek, Strategy, strategy_named
 from batchbalance.strategies.baselines import ScoreStrategy
-from batchbalance.strategies.seeking import class_position, with_examples
+from batchbalance.strategies.pool import Pool
+from batchbalance.strategies.seeking import class_position
 
 OFFERED = 4  # times as many items as are wanted, to choose from by gain per cost
 AGAIN, DISPUTED, OVERLAP, RETURNED = "again", "disputed", "overlap", "returned"  # other reasons to ask
 TAKEN = {AUDIT, RANDOM, FOUND, AGAIN, DISPUTED, OVERLAP, RETURNED}  # words that are not the name of a strategy
-ONE_CLASS = "all labels so far are of one class: half of the batch is as unlike them as can be, half is random"
-LEAST_ALIKE = 10  # labels of one class from which on others are probably rare
 FIND = "`batchbalance find` looks for a first example by a text, or by items like it"
 
 
@@ -269,40 +269,36 @@ class Planner:
         progress: bool,
     ) -> Selection:
         labelled = training_rows(state, self._store)
-        candidates = candidates.copy()
-        excluded = ~candidates
-        excluded[labelled] = False
-        strategy, note = self._chosen_strategy(state, labelled, trained)
-        arguments: dict[str, Any] = {}
-        pool = torch.from_numpy(vectors)
-        if strategy == AUTO:
-            arguments["embeddings"] = pool
-            if trained is not None:
-                arguments["predictions"] = pool_predictions(trained.posterior, vectors)
-        elif isinstance(strategy, Strategy):
-            if trained is not None:
-                arguments["predictions"] = pool_predictions(trained.posterior, vectors)
-                if "validation_error" in strategy.uses:
-                    arguments["validation_error"] = validation_error(trained)
-            if "embeddings" in strategy.uses:
-                arguments["embeddings"] = pool
-                if strategy.embeds_every_draw and trained is not None:
-                    arguments["embeddings"] = trained.posterior.embed(as_inputs(vectors), every_draw=True)
-        wanted = self._offered(strategy, count, int(candidates.sum()))
-        found = select(
-            batch_size=wanted,
-            strategy=strategy,
+        made: dict[str, Callable[[], Any]] = {"embeddings": lambda: vectors}
+        if trained is not None:
+            made |= {
+                "predictions": lambda: pool_predictions(trained.posterior, vectors),
+                "validation_error": lambda: validation_error(trained),
+                "draw_embeddings": lambda: trained.posterior.embed(as_inputs(vectors), every_draw=True),
+            }
+        labels = state.labels()
+        of_class = np.bincount([labels[row] for row in labelled.tolist()], minlength=len(state.classes))
+        rows = torch.from_numpy(np.setdiff1d(np.flatnonzero(candidates), labelled))
+        pool = Pool(made=made, num_points=len(vectors)).to_choose(
+            candidates=rows,
             labelled=torch.from_numpy(labelled),
-            exclude=torch.from_numpy(np.flatnonzero(excluded)),
-            seed=derived_seed(self._rules.seed, "select", state.num_batches),
-            memory_budget=memory_budget,
+            batch_size=count,
+            seed=batch_seed(self._rules.seed, state.num_batches),
             progress=progress,
-            **arguments,
         )
-        found = replace(found, warnings=(note, *found.warnings)) if note else found
-        return found if wanted == count else by_gain_per_cost(found, self._store.costs, count)
+        found = next_batch(
+            pool,
+            as_strategy(self._strategy),
+            range(len(state.classes)),
+            of_class.tolist(),
+            class_names=state.classes,
+            advice=FIND,
+            offered=lambda strategy: self._offered(strategy, count, len(rows)),
+            memory_budget=memory_budget,
+        )
+        return found if len(found.indices) == count else by_gain_per_cost(found, self._store.costs, count)
 
-    def _offered(self, strategy: str | Strategy, count: int, most: int) -> int:
+    def _offered(self, strategy: Strategy, count: int, most: int) -> int:
         """How many items a strategy offers: more than are wanted where costs differ, to choose by gain per cost."""
         costs = self._store.costs
         if not len(costs) or costs.min() == costs.max():
@@ -310,22 +306,6 @@ class Planner:
         if isinstance(strategy, Random | Explore | Seek):  # what they choose has no gain to divide by a cost
             return count
         return most if isinstance(strategy, ScoreStrategy) else min(OFFERED * count, most)
-
-    def _chosen_strategy(
-        self, state: State, labelled: np.ndarray, trained: Trained | None
-    ) -> tuple[str | Strategy, str]:
-        """The strategy of the settings, or what takes its place before there are labels to learn from; and a note."""
-        strategy, note = self._strategy, ""
-        if isinstance(strategy, Seek):
-            labels = state.labels()
-            seen = {labels[row] for row in labelled.tolist()}
-            found, note = with_examples(strategy, range(len(state.classes)), seen, state.classes)
-            strategy = AUTO if found is None or trained is None else found
-            note = note and f"{note}; {FIND}"
-        is_cold = trained is None and (isinstance(strategy, str) or strategy.needs_predictions)
-        if is_cold and len(labelled) >= LEAST_ALIKE:
-            return Explore(), f"{ONE_CLASS}; {FIND}" if note else ONE_CLASS
-        return (AUTO if is_cold else strategy), note
 
     def _order(self, reason: str) -> list[int]:
         """Rows in the order in which the audit set, or the random arm, is asked."""

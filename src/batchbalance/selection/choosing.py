@@ -1,26 +1,21 @@
 """`select`: predictions or embeddings in, the batch to label out. Its steps: prepare, connect, choose, evaluate."""
 
+from collections.abc import Sized
 from dataclasses import replace
 from typing import Any, SupportsFloat, SupportsIndex
 
-from batchbalance.arguments.checks import Indices, check_bytes, check_indices, check_unit, check_whole
-from batchbalance.balance.edges import DEFAULT_RATIO, Edges, MaxReference, Pairs, annealed_threshold, subsample
+from batchbalance.arguments.checks import Indices, check_bytes, check_indices, check_whole
+from batchbalance.balance.edges import Edges, MaxReference, Pairs
 from batchbalance.balance.evaluation import batch_value
 from batchbalance.balance.greedy import Executor
 from batchbalance.batches.cover import Cover
+from batchbalance.errors import MissingPartError
 from batchbalance.predictions import Predictions
 from batchbalance.scores import unsureness
-from batchbalance.selection.arguments import (
-    Pool,
-    check_executor,
-    check_given,
-    has_any_labels,
-    open_candidates,
-    resolved,
-)
 from batchbalance.selection.budget import FREE_SHARE, check_budget, streaming_bytes
 from batchbalance.selection.result import Selection
-from batchbalance.strategies import AUTO, Choice, ConnectedStrategy, Problem, Random, Strategy
+from batchbalance.strategies import AUTO, Choice, ConnectedStrategy, Random, Strategy, auto_strategy, strategy_named
+from batchbalance.strategies.pool import Pool, open_candidates
 from batchbalance.system import threads
 from batchbalance.system.memory import free_memory
 
@@ -45,6 +40,8 @@ def select(
     memory_budget: int | str | None = None,
     progress: bool = False,
     executor: Executor | None = None,
+    weights: Any = None,
+    targets: Any = None,
 ) -> Selection:
     """Choose the batch of points to label next.
 
@@ -53,8 +50,8 @@ def select(
         batch_size: B, the number of points to choose.
         strategy: a name from ``batchbalance.STRATEGIES``, the path of a class of your own ("mypackage.module:Mine"),
             or a strategy object with its options, as in ``PowerBalance(beta=2)``. "auto" takes "u-herding" given
-            predictions and embeddings, "max-herding" given embeddings alone or no labels yet (`labelled=[]`), and
-            "batch-balance" given predictions alone; the result says which and why, and names what was not used.
+            predictions and embeddings, "max-herding" given embeddings alone, own weights, or no labels yet
+            (`labelled=[]`), and "batch-balance" given predictions alone; the result says which and why.
         reference: predictions of the same draws on the set where draws are compared; the pool itself if omitted.
         validation_error: ε of the network with dropout off; τ = ratio · ε. Estimated from the pool if omitted.
         threshold: τ itself, instead of `validation_error`.
@@ -73,122 +70,138 @@ def select(
         progress: show how far it is.
         executor: spreads the points of greedy strategies over other processes or machines, as ``RayExecutor`` of
             ``batchbalance.cluster`` does. Changes the batch only if it says so (`one_round`).
-    """
-    given = {
-        "reference": reference, "validation_error": validation_error, "threshold": threshold, "ratio": ratio,
-        "pairs": pairs, "max_reference": max_reference, "embeddings": embeddings,
-        "labelled_embeddings": labelled_embeddings,
-    }  # fmt: skip
-    labels = has_any_labels(labelled, labelled_embeddings)
-    chosen_strategy, note, unused = resolved(strategy, predictions, given, labels)
-    for name in unused:
-        given[name] = None
-    check_given(chosen_strategy, predictions, given)
-    check_executor(chosen_strategy, executor, device)
+        weights: (N,) for strategies of coverage: what each point that is covered is worth, not negative, instead of
+            the strategy's own weights. Any uncertainty can be used, and predictions are not needed. One for each of
+            `targets` if those are given.
+        targets: (M, D) for strategies of coverage: the points to cover instead of the pool, in the space of
+            `embeddings`.
 
-    # Prepare.
-    pool = Pool.of(predictions, given["embeddings"], given["labelled_embeddings"], device)
+    Arguments that the strategy never reads are named in `selection.warnings`.
+    """
+    for other, value in (("validation_error", validation_error), ("ratio", ratio)):
+        if threshold is not None and value is not None:
+            raise ValueError(f"`threshold` must not be given together with `{other}`; leave one out")
+    if executor is not None and device is not None:
+        raise ValueError(f"`device` is not used with `executor`, whose workers compute on CPUs, got {device!r}")
+    given = {
+        "predictions": predictions, "embeddings": embeddings, "labelled_embeddings": labelled_embeddings,
+        "reference": reference, "validation_error": validation_error, "threshold": threshold, "ratio": ratio,
+        "pairs": pairs, "max_reference": max_reference, "weights": weights, "targets": targets,
+    }  # fmt: skip
+    pool = prepared(
+        Pool(given, device=device), batch_size, labelled, exclude, seed=seed, progress=progress, executor=executor
+    )
+    has_labels = None if labelled is None and labelled_embeddings is None else has_any(labelled, labelled_embeddings)
+    found, note = as_strategy(strategy), None
+    if found is None:
+        found, why = auto_strategy(pool, has_labels=has_labels)
+        if has_labels is False and pool.has("embeddings"):
+            pool = pool.without("predictions")  # they tell nothing yet
+        note = f"auto chose {found.name!r}: {why}"
+    return replace(choose_from(pool, found, memory_budget=memory_budget), note=note)
+
+
+def prepared(
+    pool: Pool,
+    batch_size: SupportsIndex | None,
+    labelled: Indices | None,
+    exclude: Indices | None,
+    *,
+    seed: SupportsIndex,
+    progress: bool = False,
+    executor: Executor | None = None,
+) -> Pool:
+    """Return a pool with the points that may be chosen, and how many of them, as in ``select``."""
     with_labels = check_indices("labelled", [] if labelled is None else labelled, pool.num_points)
-    candidates = open_candidates(pool.num_points, exclude, with_labels)
-    budget = int(FREE_SHARE * free_memory()) if memory_budget is None else check_bytes("memory_budget", memory_budget)
-    least = streaming_bytes(pool.predictions, pool.num_points)
-    if memory_budget is not None:
-        check_budget(budget, least)
-    problem = Problem(
-        pool.predictions,
-        candidates,
-        check_whole("batch_size", batch_size, 1, len(candidates), limit="the points that are left"),
-        check_whole("seed", seed, 0),
-        reference=pool.same_draws(given["reference"], device),
-        embeddings=pool.embeddings,
-        labelled_embeddings=pool.labelled_embeddings,
+    excluded = check_indices("exclude", [] if exclude is None else exclude, pool.num_points)
+    candidates = open_candidates(pool.num_points, excluded, with_labels)
+    return pool.to_choose(
+        candidates=candidates,
         labelled=with_labels,
-        cache_bytes=max(0, budget - least),
+        batch_size=check_whole("batch_size", batch_size, 1, len(candidates), limit="the points that are left"),
+        seed=check_whole("seed", seed, 0),
         progress=progress,
         executor=executor,
     )
 
-    # Connect, choose, evaluate.
-    with threads.for_work(chosen_strategy.flops(problem), in_pieces=chosen_strategy.in_pieces(problem)):
-        selection = _selected(chosen_strategy, problem, given, None if memory_budget is None else (budget, least))
-    not_used = [f"`{name}` was not used: strategy {chosen_strategy.name!r} has no use for it" for name in unused]
-    predicted = None
-    if pool.predictions is not None and pool.predictions.classes is not None:
-        predicted = tuple(pool.predictions.most_probable(selection.indices))
-    return replace(selection, warnings=(*selection.warnings, *not_used), note=note, predicted=predicted)
+
+def as_strategy(strategy: Any) -> Strategy | None:
+    """Return a strategy by its name, or as it is; None for "auto"."""
+    if isinstance(strategy, Strategy):
+        return strategy
+    if not isinstance(strategy, str):
+        raise TypeError(f"`strategy` must be a name or a strategy object, got {strategy!r}")
+    return None if strategy == AUTO else strategy_named(strategy)
 
 
-def _selected(strategy: Strategy, problem: Problem, given: dict[str, Any], budget: tuple[int, int] | None) -> Selection:
-    """The batch; `budget` is that of memory, and what of it a pass over the pool takes."""
-    source = None
-    if isinstance(strategy, ConnectedStrategy):
-        tau, source = _threshold(problem, given["threshold"], given["validation_error"], given["ratio"])
-        compared = problem.predictions if problem.reference is None else problem.reference
-        pairs: Pairs | SupportsIndex = "disjoint" if given["pairs"] is None else given["pairs"]
-        edges = strategy.connect(compared, tau, pairs, problem.seed, given["max_reference"])
-        problem = replace(problem, edges=edges, reference=None)
-    elif problem.reference is not None:
-        problem = replace(problem, reference=subsample(problem.reference, given["max_reference"], problem.seed))
+def has_any(*points: Any) -> bool:
+    """Return whether any of some sets of points, which may be None, holds one."""
+    return any(isinstance(each, Sized) and len(each) > 0 for each in points)
+
+
+def choose_from(pool: Pool, strategy: Strategy, *, memory_budget: int | str | None = None) -> Selection:
+    """Choose `pool.batch_size` of the candidates of a pool; a part that the strategy lacks raises MissingPartError."""
+    if pool.executor is not None and not strategy.runs_on_executors:
+        raise ValueError(f"`executor` is not used by strategy {strategy.name!r}; leave it out")
+    try:
+        return _chosen(pool, strategy, memory_budget)
+    except MissingPartError as error:
+        raise MissingPartError(error.part, error.remedy, strategy.name) from None
+
+
+def _chosen(pool: Pool, strategy: Strategy, memory_budget: int | str | None) -> Selection:
+    budget = None if memory_budget is None else check_bytes("memory_budget", memory_budget)
+
+    def spare_bytes() -> int:
+        allowed = int(FREE_SHARE * free_memory()) if budget is None else budget
+        return max(0, allowed - streaming_bytes(pool.at_hand("predictions"), pool.num_points))
+
+    pool = pool.to_choose(_cache_bytes=spare_bytes)
     if budget is not None:
-        check_budget(*budget, strategy.name, strategy.memory_needed(problem))
-    choice = _choose(strategy, problem)
-    value = None
-    if isinstance(strategy, ConnectedStrategy):
-        value = batch_value(
-            strategy.model(problem),
-            choice.indices,
-            problem.candidates,
-            seed=problem.seed,
-            upper_bound=choice.upper_bound,
-        )
-    said = _error_notes(problem, given["validation_error"])
-    warnings = choice.notes + said + _cover_notes(choice.cover) + _reference_notes(problem.edges)
-    return Selection(strategy, problem.seed, choice, value, problem.edges, source, warnings)
+        least = streaming_bytes(pool.at_hand("predictions"), pool.num_points)
+        check_budget(budget, least)
+    with threads.for_work(strategy.flops(pool), in_pieces=strategy.in_pieces(pool)):
+        edges = strategy.connected(pool)
+        if budget is not None:
+            check_budget(budget, least, strategy.name, strategy.memory_needed(pool))
+        choice = _choose(strategy, pool, edges)
+        value = None
+        if edges is not None and isinstance(strategy, ConnectedStrategy):
+            value = batch_value(
+                strategy.model(pool),
+                choice.indices,
+                pool.candidates,
+                seed=pool.seed,
+                upper_bound=choice.upper_bound,
+            )
+    warnings = (*choice.notes, *_error_notes(pool), *_cover_notes(choice.cover), *_reference_notes(edges))
+    unread = tuple(f"`{name}` was not used: strategy {strategy.name!r} has no use for it" for name in pool.unread())
+    source = None if edges is None else pool.threshold_source
+    predictions = pool.at_hand("predictions")
+    predicted = None
+    if predictions is not None and predictions.classes is not None:
+        predicted = tuple(predictions.most_probable(choice.indices))
+    return Selection(strategy, pool.seed, choice, value, edges, source, (*warnings, *unread), predicted=predicted)
 
 
-def _threshold(
-    problem: Problem, threshold: SupportsFloat | None, validation_error: SupportsFloat | None, ratio: Any
-) -> tuple[float, str]:
-    """τ and how it came about."""
-    ratio = DEFAULT_RATIO if ratio is None else ratio
-    if threshold is not None:
-        return check_unit("threshold", threshold), "given"
-    if validation_error is not None:
-        tau = annealed_threshold(validation_error, ratio)
-        return tau, f"{float(ratio):g} × validation error {float(validation_error):.4g}"
-    predictions, executor = problem.predictions, problem.executor
-    if executor is not None and predictions.source.is_made_on_demand:
-        raise ValueError(
-            "`threshold` or `validation_error` must be given for a pool that workers predict, got neither: to estimate "
-            "them, all of it would be predicted twice"
-        )
-    total = unsureness(predictions) if executor is None else executor.unsureness(predictions)
-    estimate = min(1.0, max(0.0, total / predictions.num_points))
-    source = (
-        f"{float(ratio):g} × estimated error {estimate:.4g}, the mean of 1 − (largest mean probability) over the pool"
-    )
-    return annealed_threshold(estimate, ratio), source
-
-
-def _error_notes(problem: Problem, validation_error: SupportsFloat | None) -> tuple[str, ...]:
+def _error_notes(pool: Pool) -> tuple[str, ...]:
     """Say that an error looks like an accuracy: it is worse than guessing, or far above what the pool expects."""
-    if validation_error is None:
+    if "validation_error" not in pool.given or "validation_error" not in pool.read:
         return ()
-    error, predictions = float(validation_error), problem.predictions
+    error, predictions = float(pool.given["validation_error"]), pool.predictions
     if error > 1 - 1 / predictions.num_classes + 1e-9:
         found = f"is worse than guessing among {predictions.num_classes} classes"
-    elif error > 0.5 and problem.executor is None and error > 0.5 + unsureness(predictions) / predictions.num_points:
+    elif error > 0.5 and pool.executor is None and error > 0.5 + unsureness(predictions) / predictions.num_points:
         found = "is far above what the predictions themselves expect"
     else:
         return ()
     return (f"a validation error of {error:.4g} {found}; if it is an accuracy, give 1 − {error:.4g} instead",)
 
 
-def _choose(strategy: Strategy, problem: Problem) -> Choice:
-    """The strategy's choice; a random one where there is nothing to distinguish."""
-    edges = problem.edges
+def _choose(strategy: Strategy, pool: Pool, edges: Edges | None) -> Choice:
+    """Return the strategy's choice; a random one where there is nothing to distinguish."""
     if edges is None or edges.total_weight > 0:
-        return strategy.choose(problem)
+        return strategy.choose(pool)
     if edges.num_edges:
         cause = f"all {edges.num_edges} edges join draws of weight 0"
         remedy = "give weight to draws that differ, or choose other pairs"
@@ -198,7 +211,7 @@ def _choose(strategy: Strategy, problem: Problem) -> Choice:
         )
         remedy = "lower the threshold or ratio, or predict with more draws"
     note = f"{cause}, so every Δ is zero and the batch is random; {remedy}"
-    return Choice(Random().choose(problem).indices, notes=(note,))
+    return Choice(Random().choose(pool).indices, notes=(note,))
 
 
 def _cover_notes(cover: Cover | None) -> tuple[str, ...]:

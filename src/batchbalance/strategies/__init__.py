@@ -33,8 +33,9 @@ from batchbalance.strategies.connected import (
     SampledBalance,
     StochasticBalance,
 )
-from batchbalance.strategies.contract import Choice, ConnectedStrategy, Problem, Strategy
+from batchbalance.strategies.contract import Choice, ConnectedStrategy, Strategy
 from batchbalance.strategies.coverage import CoverBalance, MaxHerding, ProbCover, TypiClust, UHerding
+from batchbalance.strategies.pool import Pool
 from batchbalance.strategies.seeking import Explore, Seek
 
 OWN = {
@@ -119,11 +120,11 @@ __all__ = [
     "MaxHerding",
     "MeanStd",
     "PartitionBalance",
+    "Pool",
     "PowerBalance",
     "PowerBald",
     "PowerSampling",
     "ProbCover",
-    "Problem",
     "Random",
     "SampledBalance",
     "Seek",

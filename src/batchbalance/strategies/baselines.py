@@ -10,7 +10,6 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from batchbalance import scores
-from batchbalance.arguments.seeds import generator
 from batchbalance.balance.edges import subsample
 from batchbalance.balance.finite import ec2, eced
 from batchbalance.batches import badge, cluster_margin, k_center
@@ -21,11 +20,13 @@ from batchbalance.strategies.contract import (
     Choice,
     Coldness,
     ConnectedStrategy,
-    Problem,
     Strategy,
     candidate_scores,
+    embedding_flops,
     filled,
+    prediction_flops,
 )
+from batchbalance.strategies.pool import Pool
 from batchbalance.system.progress import Bar, progress
 
 SCORES = {
@@ -50,34 +51,44 @@ class Random(Strategy):
 
     name: ClassVar[str] = "random"
     summary: ClassVar[str] = "uniform sampling without replacement"
-    uses: ClassVar[frozenset[str]] = frozenset({"embeddings"})  # to know how many points there are
-    needs_predictions: ClassVar[bool] = False
 
-    def choose(self, problem: Problem) -> Choice:
+    def flops(self, pool: Pool) -> float:  # noqa: ARG002
+        """Return 0: nothing is computed."""
+        return 0.0
+
+    def choose(self, pool: Pool) -> Choice:
         """Sample uniformly."""
-        order = torch.randperm(len(problem.candidates), generator=generator(problem.seed, "random"))
-        return Choice(problem.candidates[order[: problem.batch_size]])
+        order = torch.randperm(len(pool.candidates), generator=pool.generator("random"))
+        return Choice(pool.candidates[order[: pool.batch_size]])
 
 
-def best_scores(problem: Problem, scores: Float[Tensor, " N"]) -> Choice:
+def best_scores(pool: Pool, scores: Float[Tensor, " N"]) -> Choice:
     """The candidates of highest score."""
-    own = candidate_scores(problem, scores)
-    best = top_k(own, min(problem.batch_size, int((own > 0).sum())))
-    return filled(problem, problem.candidates[best], own[best])
+    own = candidate_scores(pool, scores)
+    best = top_k(own, min(pool.batch_size, int((own > 0).sum())))
+    return filled(pool, pool.candidates[best], own[best])
 
 
-class ScoreStrategy(Strategy):
+class PredictionStrategy(Strategy):
+    """A strategy whose work is done on the predictions."""
+
+    def flops(self, pool: Pool) -> float:
+        """Return the operations of a pass over the predictions for each pick."""
+        return prediction_flops(pool, pool.predictions)
+
+
+class ScoreStrategy(PredictionStrategy):
     """Take the points of highest score, each scored on its own."""
 
     @abstractmethod
-    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
+    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
         """What each point of the pool is worth; not negative. `bar` counts points."""
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Take the highest scores."""
-        with progress("scoring points", problem.predictions.num_points, problem.progress) as bar:
-            scores = self.score(problem, bar)
-        return best_scores(problem, scores)
+        with progress("scoring points", pool.predictions.num_points, pool.progress) as bar:
+            scores = self.score(pool, bar)
+        return best_scores(pool, scores)
 
 
 class Bald(ScoreStrategy):
@@ -86,12 +97,12 @@ class Bald(ScoreStrategy):
     name: ClassVar[str] = "bald"
     summary: ClassVar[str] = "top points by the information of their label about the draw"
 
-    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
+    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
         """Mutual information."""
-        return bald(problem.predictions, bar=bar)
+        return bald(pool.predictions, bar=bar)
 
 
-class BatchBald(Strategy):
+class BatchBald(PredictionStrategy):
     """BatchBALD: information of the labels of a whole batch about the draw (Kirsch et al. 2019).
 
     Attributes:
@@ -107,27 +118,27 @@ class BatchBald(Strategy):
     num_samples: PositiveInt = 10_000
     memory_budget: PositiveInt = MEMORY_BUDGET
 
-    def memory_needed(self, problem: Problem) -> int:
+    def memory_needed(self, pool: Pool) -> int:
         """Its own budget, and the table of configurations before and after a pick."""
         num_rows = max(self.max_configurations, self.num_samples)
-        return self.memory_budget + 3 * 8 * num_rows * problem.predictions.num_draws
+        return self.memory_budget + 3 * 8 * num_rows * pool.predictions.num_draws
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Maximise the joint information one point at a time."""
         indices, gains = batch_bald(
-            problem.predictions,
-            problem.batch_size,
-            candidates=problem.candidates,
-            generator=generator(problem.seed, "configurations"),
+            pool.predictions,
+            pool.batch_size,
+            candidates=pool.candidates,
+            generator=pool.generator("configurations"),
             max_configurations=self.max_configurations,
             num_samples=self.num_samples,
             memory_budget=self.memory_budget,
         )
         num_informed = int((gains > 0).long().cumprod(0).sum())
-        return filled(problem, indices[:num_informed], gains[:num_informed])
+        return filled(pool, indices[:num_informed], gains[:num_informed])
 
 
-class PowerSampling(Strategy):
+class PowerSampling(PredictionStrategy):
     """Sampling without replacement with p(x) ∝ score(x)^β (Kirsch et al. 2021).
 
     Attributes:
@@ -141,13 +152,16 @@ class PowerSampling(Strategy):
     score: ScoreName = "bald"
     beta: Coldness = 1.0
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Sample by power."""
-        return power_choice(problem, self.score, self.beta)
+        with progress("scoring points", pool.num_points, pool.progress) as bar:
+            scores = candidate_scores(pool, SCORES[self.score](pool.predictions, bar=bar))
+        picks = power_sample(scores, pool.batch_size, self.beta, generator=pool.generator("power"))
+        return Choice(pool.candidates[picks], scores=scores[picks])
 
 
-class PowerBald(Strategy):
-    """PowerBALD: sampling without replacement with p(x) ∝ BALD(x)^β (Kirsch et al. 2021).
+class PowerBald(PredictionStrategy):
+    """PowerBALD, another name of "power-sampling" by BALD: p(x) ∝ BALD(x)^β (Kirsch et al. 2021).
 
     Attributes:
         beta: coldness β; 0 is uniform sampling.
@@ -158,17 +172,9 @@ class PowerBald(Strategy):
 
     beta: Coldness = 1.0
 
-    def choose(self, problem: Problem) -> Choice:
-        """Sample by power."""
-        return power_choice(problem, "bald", self.beta)
-
-
-def power_choice(problem: Problem, score: ScoreName, beta: float) -> Choice:
-    """Points sampled with p ∝ score^β."""
-    with progress("scoring points", problem.predictions.num_points, problem.progress) as bar:
-        scores = candidate_scores(problem, SCORES[score](problem.predictions, bar=bar))
-    picks = power_sample(scores, problem.batch_size, beta, generator=generator(problem.seed, "power"))
-    return Choice(problem.candidates[picks], scores=scores[picks])
+    def choose(self, pool: Pool) -> Choice:
+        """Sample by power of BALD."""
+        return PowerSampling(beta=self.beta).choose(pool)
 
 
 class VariationRatio(ScoreStrategy):
@@ -183,9 +189,9 @@ class VariationRatio(ScoreStrategy):
 
     votes: bool = False
 
-    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
+    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
         """One minus the share of the mode."""
-        return scores.variation_ratio(problem.predictions, votes=self.votes, bar=bar)
+        return scores.variation_ratio(pool.predictions, votes=self.votes, bar=bar)
 
 
 class MeanStd(ScoreStrategy):
@@ -194,9 +200,9 @@ class MeanStd(ScoreStrategy):
     name: ClassVar[str] = "mean-std"
     summary: ClassVar[str] = "top points by the spread of class probabilities over draws"
 
-    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
+    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
         """Mean over classes of the standard deviation."""
-        return scores.mean_std(problem.predictions, bar=bar)
+        return scores.mean_std(pool.predictions, bar=bar)
 
 
 class Entropy(ScoreStrategy):
@@ -205,9 +211,9 @@ class Entropy(ScoreStrategy):
     name: ClassVar[str] = "entropy"
     summary: ClassVar[str] = "top points by the entropy of the mean prediction"
 
-    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
+    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
         """The entropy of the mean prediction."""
-        return scores.entropy(problem.predictions, bar=bar)
+        return scores.entropy(pool.predictions, bar=bar)
 
 
 class Margin(ScoreStrategy):
@@ -216,9 +222,9 @@ class Margin(ScoreStrategy):
     name: ClassVar[str] = "margin"
     summary: ClassVar[str] = "top points by how close the two most probable classes are"
 
-    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
+    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
         """One minus the margin."""
-        return scores.margin(problem.predictions, bar=bar)
+        return scores.margin(pool.predictions, bar=bar)
 
 
 class LeastConfidence(ScoreStrategy):
@@ -227,12 +233,12 @@ class LeastConfidence(ScoreStrategy):
     name: ClassVar[str] = "least-confidence"
     summary: ClassVar[str] = "top points by one minus the highest mean probability"
 
-    def score(self, problem: Problem, bar: Bar) -> Float[Tensor, " N"]:
+    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
         """One minus the highest probability."""
-        return scores.least_confidence(problem.predictions, bar=bar)
+        return scores.least_confidence(pool.predictions, bar=bar)
 
 
-class Epig(Strategy):
+class Epig(PredictionStrategy):
     """EPIG: information about the labels of the reference set, not about the draw (Bickford Smith et al. 2023).
 
     Attributes:
@@ -241,51 +247,57 @@ class Epig(Strategy):
 
     name: ClassVar[str] = "epig"
     summary: ClassVar[str] = "top points by the information of their label about labels of the reference set"
-    uses: ClassVar[frozenset[str]] = frozenset({"reference"})
 
     max_targets: PositiveInt = 500
 
-    def memory_needed(self, problem: Problem) -> int:
+    def memory_needed(self, pool: Pool) -> int:
         """A block of joint probabilities, and the targets."""
-        return MEMORY_BUDGET + 8 * self.max_targets * problem.predictions.num_draws * problem.predictions.num_classes
+        return MEMORY_BUDGET + 8 * self.max_targets * pool.predictions.num_draws * pool.predictions.num_classes
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Take the highest expected predictive information gain."""
-        given = problem.predictions if problem.reference is None else problem.reference
-        targets = subsample(given, self.max_targets, problem.seed)
-        choice = best_scores(problem, epig(problem.predictions, targets))
+        given = pool.reference
+        if pool.has("reference"):
+            given = subsample(given, pool.max_reference, pool.seed)
+        targets = subsample(given, self.max_targets, pool.seed)
+        choice = best_scores(pool, epig(pool.predictions, targets))
         if targets.num_points == given.num_points:
             return choice
         seen = f"{targets.num_points:,} of {given.num_points:,} reference points"
         return replace(choice, notes=(f"information was measured towards {seen}; raise max_targets to use more",))
 
 
-def embedding_bytes(problem: Problem) -> int:
+def embedding_bytes(pool: Pool) -> int:
     """Memory for the embeddings and one copy of them."""
-    given = problem.embeddings
-    return 0 if given is None else 2 * given.numel() * given.element_size()
+    given = pool.embeddings
+    return 2 * given.numel() * given.element_size()
 
 
-class CoreSet(Strategy):
+class EmbeddingStrategy(Strategy):
+    """A strategy whose work is done on the embeddings."""
+
+    def flops(self, pool: Pool) -> float:
+        """Return the operations of a pass over what is read for each pick."""
+        return embedding_flops(pool, pool.embeddings) + prediction_flops(pool, pool.at_hand("predictions"))
+
+
+class CoreSet(EmbeddingStrategy):
     """CoreSet: k-center greedy from the labelled embeddings, a 2-approximation (Sener & Savarese 2018)."""
 
     name: ClassVar[str] = "coreset"
     summary: ClassVar[str] = "repeatedly the point farthest from all labelled and chosen ones (k-center greedy)"
-    uses: ClassVar[frozenset[str]] = frozenset({"embeddings", "labelled_embeddings"})
-    needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
-    needs_predictions: ClassVar[bool] = False
 
-    def memory_needed(self, problem: Problem) -> int:
+    def memory_needed(self, pool: Pool) -> int:
         """The embeddings of all points."""
-        return embedding_bytes(problem)
+        return embedding_bytes(pool)
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Cover the candidates."""
         indices, _ = k_center(
-            problem.mean_embeddings,
-            problem.batch_size,
-            candidates=problem.candidates,
-            labelled=problem.mean_labelled_embeddings,
+            pool.mean_embeddings,
+            pool.batch_size,
+            candidates=pool.candidates,
+            labelled=pool.labelled_embeddings,
         )
         return Choice(indices)
 
@@ -299,43 +311,39 @@ class Badge(Strategy):
 
     name: ClassVar[str] = "badge"
     summary: ClassVar[str] = "k-means++ seeding on the gradients of the last layer"
-    uses: ClassVar[frozenset[str]] = frozenset({"embeddings"})
-    needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
 
     mean_gradients: bool = False
 
-    @property
-    def embeds_every_draw(self) -> bool:
-        """With the mean of gradients only."""
-        return self.mean_gradients
+    def flops(self, pool: Pool) -> float:
+        """Return the operations of a pass over embeddings and predictions for each pick."""
+        return embedding_flops(pool, self._features(pool)) + prediction_flops(pool, pool.predictions)
 
-    def memory_needed(self, problem: Problem) -> int:
+    def _features(self, pool: Pool) -> Tensor:
+        return pool.draw_embeddings if self.mean_gradients else pool.mean_embeddings
+
+    def memory_needed(self, pool: Pool) -> int:
         """The embeddings and the mean predictions of all points, or those of every draw."""
-        predictions = problem.predictions
+        predictions = pool.predictions
         num_draws = predictions.num_draws if self.mean_gradients else 1
-        return embedding_bytes(problem) + 2 * 8 * predictions.num_points * num_draws * predictions.num_classes
+        features = self._features(pool)
+        held = 2 * features.numel() * features.element_size()
+        return held + 2 * 8 * predictions.num_points * num_draws * predictions.num_classes
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Sample far-apart gradients."""
-        predictions, given = problem.predictions, problem.embeddings
-        if self.mean_gradients and given is not None and given.ndim == 2:
-            raise ValueError(
-                "`embeddings` must be those of every draw (N, S, D) for mean_gradients, got "
-                f"shape {tuple(given.shape)}; give them or leave mean_gradients out"
-            )
-        per_draw = given if self.mean_gradients else None
+        features, predictions = self._features(pool), pool.predictions
         indices, distances = badge(
-            predictions.mean_probs() if per_draw is None else predictions.log_probs().exp(),
-            problem.mean_embeddings if per_draw is None else per_draw,
-            problem.batch_size,
-            candidates=problem.candidates,
-            generator=generator(problem.seed, "k-means++"),
-            weights=None if per_draw is None else predictions.weights,
+            predictions.log_probs().exp() if self.mean_gradients else predictions.mean_probs(),
+            features,
+            pool.batch_size,
+            candidates=pool.candidates,
+            generator=pool.generator("k-means++"),
+            weights=predictions.weights if self.mean_gradients else None,
         )
         return Choice(indices, scores=distances)
 
 
-class ClusterMargin(Strategy):
+class ClusterMargin(EmbeddingStrategy):
     """Cluster-Margin: small margins, taken in turn from hierarchical clusters (Citovsky et al. 2021).
 
     Attributes:
@@ -345,26 +353,25 @@ class ClusterMargin(Strategy):
 
     name: ClassVar[str] = "cluster-margin"
     summary: ClassVar[str] = "points of small margin, in turn from hierarchical clusters of embeddings"
-    uses: ClassVar[frozenset[str]] = frozenset({"embeddings"})
-    needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
 
     margin_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
     num_clusters: PositiveInt | None = None
 
-    def memory_needed(self, problem: Problem) -> int:
+    def memory_needed(self, pool: Pool) -> int:
         """The embeddings and mean predictions of all points, and the distances of those that are clustered."""
-        num_clustered = min(self.margin_factor * problem.batch_size, len(problem.candidates))
-        predictions = problem.predictions
+        num_clustered = min(self.margin_factor * pool.batch_size, len(pool.candidates))
+        predictions = pool.predictions
         means = 2 * 8 * predictions.num_points * predictions.num_classes
-        return embedding_bytes(problem) + means + round(8 * num_clustered**2)
+        return embedding_bytes(pool) + means + round(8 * num_clustered**2)
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Cluster the points of smallest margin, and take from the clusters in turn, the smallest first."""
+        embeddings = pool.mean_embeddings
         indices, scores = cluster_margin(
-            problem.predictions.mean_probs(),
-            problem.mean_embeddings,
-            problem.batch_size,
-            candidates=problem.candidates,
+            pool.predictions.mean_probs(),
+            embeddings,
+            pool.batch_size,
+            candidates=pool.candidates,
             margin_factor=self.margin_factor,
             num_clusters=self.num_clusters,
         )
@@ -377,9 +384,9 @@ class Ec2(ConnectedStrategy):
     name: ClassVar[str] = "ec2"
     summary: ClassVar[str] = "top points by the expected weight of edges cut, on hard predictions"
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Take the highest scores."""
-        return best_scores(problem, ec2(problem.predictions, self.edges(problem)))
+        return best_scores(pool, ec2(pool.predictions, self.edges(pool)))
 
 
 class Eced(ConnectedStrategy):
@@ -388,6 +395,6 @@ class Eced(ConnectedStrategy):
     name: ClassVar[str] = "eced"
     summary: ClassVar[str] = "top points by the expected edge weight discounted beyond what noise discounts"
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Take the highest scores."""
-        return best_scores(problem, eced(problem.predictions, self.edges(problem)))
+        return best_scores(pool, eced(pool.predictions, self.edges(pool)))

@@ -1,16 +1,15 @@
 """The BALanCe family: one acquisition function Δ, several ways to turn it into a batch (section 3)."""
 
-from typing import Annotated, ClassVar, SupportsIndex
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Float
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective
 from batchbalance.balance.clustering import balance_clustering
-from batchbalance.balance.edges import Edges, MaxReference, Pairs, partition_edges
+from batchbalance.balance.edges import Edges, partition_edges
 from batchbalance.balance.estimators import (
     MAX_CONFIGURATIONS,
     ConfigurationEstimator,
@@ -18,9 +17,9 @@ from batchbalance.balance.estimators import (
     estimator_bytes,
 )
 from batchbalance.balance.greedy import NEAR_TIE, Continuation, GreedyOptions, greedy
-from batchbalance.predictions import Predictions
 from batchbalance.scores.ranking import power_sample, top_k
-from batchbalance.strategies.contract import Choice, Coldness, ConnectedStrategy, Problem, filled
+from batchbalance.strategies.contract import Choice, Coldness, ConnectedStrategy, filled
+from batchbalance.strategies.pool import Pool
 from batchbalance.system.progress import progress
 
 MAX_ALL_PAIRS_DRAWS = 64  # joint strategies on all pairs cost S³C a point
@@ -39,23 +38,23 @@ class BalanceStrategy(ConnectedStrategy):
 
     offset: bool = False
 
-    def in_pieces(self, problem: Problem) -> bool:
+    def in_pieces(self, pool: Pool) -> bool:
         """Yes, unless reading the predictions is the longest part."""
-        return problem.predictions.device.type == "cpu" and not problem.predictions.source.is_made_on_demand
+        return pool.predictions.device.type == "cpu" and not pool.predictions.source.is_made_on_demand
 
-    def model(self, problem: Problem) -> BalanceModel:
-        """The closed form for this problem."""
+    def model(self, pool: Pool) -> BalanceModel:
+        """The closed form for this pool."""
         return BalanceModel(
-            problem.predictions,
-            self.edges(problem),
+            pool.predictions,
+            self.edges(pool),
             offset=self.offset,
-            cache_bytes=problem.cache_bytes,
+            cache_bytes=pool.cache_bytes,
         )
 
-    def joint_model(self, problem: Problem) -> BalanceModel:
+    def joint_model(self, pool: Pool) -> BalanceModel:
         """The closed form, if the edges are few enough for a joint strategy."""
-        model = self.model(problem)
-        num_draws = problem.predictions.num_draws
+        model = self.model(pool)
+        num_draws = pool.predictions.num_draws
         if model.edges.design in ("all", "partition") and num_draws > MAX_ALL_PAIRS_DRAWS:
             raise ValueError(
                 f"`pairs` must not be 'all' with more than {MAX_ALL_PAIRS_DRAWS} draws for {self.name!r}, got "
@@ -64,11 +63,11 @@ class BalanceStrategy(ConnectedStrategy):
         return model
 
 
-def single_scores(model: BalanceModel, problem: Problem) -> Float[Tensor, " n"]:
+def single_scores(model: BalanceModel, pool: Pool) -> Float[Tensor, " n"]:
     """Δ of the candidates, in working precision, as float64."""
-    rows = problem.candidates
+    rows = pool.candidates
     scores = torch.empty(len(rows), dtype=torch.float64)
-    with progress("scoring points", len(rows), problem.progress) as bar:
+    with progress("scoring points", len(rows), pool.progress) as bar:
 
         def fill(span: slice) -> None:
             scores[span] = model.scores(rows[span]).double().cpu()
@@ -77,15 +76,15 @@ def single_scores(model: BalanceModel, problem: Problem) -> Float[Tensor, " n"]:
     return scores
 
 
-def best_single(model: BalanceModel, problem: Problem) -> Choice:
+def best_single(model: BalanceModel, pool: Pool) -> Choice:
     """The candidates of largest Δ; what float32 cannot tell apart is compared in float64."""
-    scores = single_scores(model, problem)
-    last = scores.topk(problem.batch_size).values[-1]
+    scores = single_scores(model, pool)
+    last = scores.topk(pool.batch_size).values[-1]
     contenders = (scores >= last * (1 - NEAR_TIE)).nonzero().flatten()
-    rows = problem.candidates[contenders]
+    rows = pool.candidates[contenders]
     exact = torch.cat([model.scores(rows[span], torch.float64).cpu() for span in model.spans(len(rows))])
-    best = top_k(exact, min(problem.batch_size, int((exact > 0).sum())))
-    return filled(problem, rows[best], exact[best])
+    best = top_k(exact, min(pool.batch_size, int((exact > 0).sum())))
+    return filled(pool, rows[best], exact[best])
 
 
 class Balance(BalanceStrategy):
@@ -94,9 +93,9 @@ class Balance(BalanceStrategy):
     name: ClassVar[str] = "balance"
     summary: ClassVar[str] = "the top points by Δ, each on its own (the paper's sequential BALanCe)"
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Take the largest scores."""
-        return best_single(self.model(problem), problem)
+        return best_single(self.model(pool), pool)
 
 
 class PartitionBalance(BalanceStrategy):
@@ -104,22 +103,14 @@ class PartitionBalance(BalanceStrategy):
 
     name: ClassVar[str] = "partition-balance"
     summary: ClassVar[str] = "top points by Δ with explicit classes from farthest-first traversal"
-    uses: ClassVar[frozenset[str]] = BalanceStrategy.uses - {"pairs"}
 
-    def connect(
-        self,
-        reference: Predictions,
-        threshold: float,
-        pairs: Pairs | SupportsIndex,  # noqa: ARG002
-        seed: int,
-        max_reference: MaxReference | None,
-    ) -> Edges:
-        """Join all draws of different classes; `pairs` has no say in it."""
-        return partition_edges(reference, threshold, seed, max_reference=max_reference)
+    def connect(self, pool: Pool) -> Edges:
+        """Join all draws of different classes."""
+        return partition_edges(pool.reference, pool.threshold, pool.seed, max_reference=pool.max_reference)
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Take the largest scores."""
-        return best_single(self.model(problem), problem)
+        return best_single(self.model(pool), pool)
 
 
 class GreedyBalance(BalanceStrategy):
@@ -139,16 +130,16 @@ class GreedyBalance(BalanceStrategy):
     continuation: Continuation = "power"
     lazy: bool = True
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Maximise the joint Δ one point at a time."""
         options = GreedyOptions(
-            problem.batch_size,
-            problem.seed,
+            pool.batch_size,
+            pool.seed,
             lazy=self.lazy,
             continuation=self.continuation,
-            progress=problem.progress,
+            progress=pool.progress,
         )
-        return _greedy_choice(problem, self.joint_model(problem), options)
+        return _greedy_choice(pool, self.joint_model(pool), options)
 
 
 class StochasticBalance(BalanceStrategy):
@@ -167,25 +158,25 @@ class StochasticBalance(BalanceStrategy):
     beta: Coldness = 8.0
     continuation: Continuation = "power"
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Sample one point at a time."""
         options = GreedyOptions(
-            problem.batch_size,
-            problem.seed,
+            pool.batch_size,
+            pool.seed,
             beta=self.beta,
             continuation=self.continuation,
-            progress=problem.progress,
+            progress=pool.progress,
         )
-        return _greedy_choice(problem, self.joint_model(problem), options)
+        return _greedy_choice(pool, self.joint_model(pool), options)
 
 
-def _greedy_choice(problem: Problem, model: BalanceModel, options: GreedyOptions) -> Choice:
-    if problem.executor is None:
-        run = greedy(BalanceObjective(model, problem.candidates), options)
+def _greedy_choice(pool: Pool, model: BalanceModel, options: GreedyOptions) -> Choice:
+    if pool.executor is None:
+        run = greedy(BalanceObjective(model, pool.candidates), options)
     else:
-        run = problem.executor.greedy(model, problem.candidates, options)
+        run = pool.executor.greedy(model, pool.candidates, options)
     return Choice(
-        problem.candidates[run.positions],
+        pool.candidates[run.positions],
         scores=run.gains,
         upper_bound=run.upper_bound,
         continued_from=run.continued_from,
@@ -205,11 +196,11 @@ class PowerBalance(BalanceStrategy):
 
     beta: Coldness = 1.0
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Sample by power."""
-        scores = single_scores(self.model(problem), problem)
-        picks = power_sample(scores, problem.batch_size, self.beta, generator=generator(problem.seed, "power"))
-        return Choice(problem.candidates[picks], scores=scores[picks])
+        scores = single_scores(self.model(pool), pool)
+        picks = power_sample(scores, pool.batch_size, self.beta, generator=pool.generator("power"))
+        return Choice(pool.candidates[picks], scores=scores[picks])
 
 
 class ClusterBalance(BalanceStrategy):
@@ -226,38 +217,36 @@ class ClusterBalance(BalanceStrategy):
     beta: Coldness = 1.0
     subset: Subset = 2.0
 
-    def in_pieces(self, problem: Problem) -> bool:  # noqa: ARG002
+    def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
         """No: clustering is few large products."""
         return False
 
-    def memory_needed(self, problem: Problem) -> int:
+    def memory_needed(self, pool: Pool) -> int:
         """Features of the subset, and of the centroids and sums of the clusters."""
-        num_points = min(self.subset * problem.batch_size, len(problem.candidates)) + 2 * problem.batch_size
-        edges = self.edges(problem)
-        return round(num_points * edges.num_draws * edges.num_edges * problem.predictions.dtype.itemsize)
+        num_points = min(self.subset * pool.batch_size, len(pool.candidates)) + 2 * pool.batch_size
+        edges = self.edges(pool)
+        return round(num_points * edges.num_draws * edges.num_edges * pool.predictions.dtype.itemsize)
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Sample a subset and cluster it."""
-        model = self.joint_model(problem)
-        scores = single_scores(model, problem)
-        size = round(min(self.subset * problem.batch_size, len(scores)))
-        drawn = power_sample(scores, size, self.beta, generator=generator(problem.seed, "subset"))
+        model = self.joint_model(pool)
+        scores = single_scores(model, pool)
+        size = round(min(self.subset * pool.batch_size, len(scores)))
+        drawn = power_sample(scores, size, self.beta, generator=pool.generator("subset"))
         members = drawn.sort().values
-        rows = problem.candidates[members]
+        rows = pool.candidates[members]
         width = len(model.draw_weights) * len(model.edge_weights)
-        needed = size * width * problem.predictions.dtype.itemsize
+        needed = size * width * pool.predictions.dtype.itemsize
         if needed > MAX_FEATURE_BYTES:
             raise ValueError(
                 f"clustering {size} points over {width} pairs of draw and edge must fit in "
                 f"{MAX_FEATURE_BYTES / 2**30:.0f} GiB, got {needed / 2**30:.1f} GiB; use fewer pairs or less subset"
             )
-        features = torch.empty(size, width, dtype=problem.predictions.dtype, device=model.device)
+        features = torch.empty(size, width, dtype=pool.predictions.dtype, device=model.device)
         for span in model.spans(size):
             features[span] = model.features(rows[span])
         own = scores[members].to(features)
-        seeds = power_sample(
-            scores[members], problem.batch_size, self.beta, generator=generator(problem.seed, "centroids")
-        )
+        seeds = power_sample(scores[members], pool.batch_size, self.beta, generator=pool.generator("centroids"))
         centroids, num_rounds = balance_clustering(features, own, seeds.to(features.device))
         centroids = centroids.cpu()
         return Choice(rows[centroids], scores=scores[members][centroids], clustering_rounds=num_rounds)
@@ -283,33 +272,33 @@ class BatchBalance(BalanceStrategy):
     beta: Coldness = 1.0
     subset: Subset = 2.0
 
-    def in_pieces(self, problem: Problem) -> bool:
+    def in_pieces(self, pool: Pool) -> bool:
         """As greedy, for small batches."""
-        return problem.batch_size < self.large_batch and super().in_pieces(problem)
+        return pool.batch_size < self.large_batch and super().in_pieces(pool)
 
-    def memory_needed(self, problem: Problem) -> int:
+    def memory_needed(self, pool: Pool) -> int:
         """Nothing for greedy; what clustering needs for large batches."""
-        if problem.batch_size < self.large_batch:
+        if pool.batch_size < self.large_batch:
             return 0
-        return ClusterBalance(beta=self.beta, subset=self.subset).memory_needed(problem)
+        return ClusterBalance(beta=self.beta, subset=self.subset).memory_needed(pool)
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Hand over to greedy-balance or cluster-balance."""
-        is_small = problem.batch_size < self.large_batch
+        is_small = pool.batch_size < self.large_batch
         for option in ("beta", "subset") if is_small else ("continuation",):
             if getattr(self, option) != type(self).model_fields[option].default:
                 raise ValueError(
-                    f"option `{option}` of {self.name!r} must not be given at batch size {problem.batch_size}: it is "
+                    f"option `{option}` of {self.name!r} must not be given at batch size {pool.batch_size}: it is "
                     f"used {'from' if is_small else 'below'} {self.large_batch} points {'on' if is_small else 'only'}"
                 )
-        if problem.executor is not None and not is_small:
+        if pool.executor is not None and not is_small:
             raise ValueError(
-                f"`executor` is used by {self.name!r} below {self.large_batch} points only, got {problem.batch_size}; "
+                f"`executor` is used by {self.name!r} below {self.large_batch} points only, got {pool.batch_size}; "
                 "use strategy 'greedy-balance'"
             )
         if is_small:
-            return GreedyBalance(offset=self.offset, continuation=self.continuation).choose(problem)
-        return ClusterBalance(offset=self.offset, beta=self.beta, subset=self.subset).choose(problem)
+            return GreedyBalance(offset=self.offset, continuation=self.continuation).choose(pool)
+        return ClusterBalance(offset=self.offset, beta=self.beta, subset=self.subset).choose(pool)
 
 
 class EnumeratedBalance(BalanceStrategy):
@@ -318,19 +307,17 @@ class EnumeratedBalance(BalanceStrategy):
     name: ClassVar[str] = "enumerated-balance"
     summary: ClassVar[str] = "greedy by enumerating all C^b label configurations (small batches only)"
 
-    def in_pieces(self, problem: Problem) -> bool:  # noqa: ARG002
+    def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
         """No: its products are large."""
         return False
 
-    def memory_needed(self, problem: Problem) -> int:
+    def memory_needed(self, pool: Pool) -> int:
         """The table of configurations and a block of scores."""
-        return estimator_bytes(
-            problem.predictions, min(MAX_CONFIGURATIONS, problem.predictions.num_classes**problem.batch_size)
-        )
+        return estimator_bytes(pool.predictions, min(MAX_CONFIGURATIONS, pool.predictions.num_classes**pool.batch_size))
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Maximise the enumerated Δ one point at a time."""
-        return _estimated_greedy(self.joint_model(problem), problem, None)
+        return _estimated_greedy(self.joint_model(pool), pool, None)
 
 
 class SampledBalance(BalanceStrategy):
@@ -347,30 +334,30 @@ class SampledBalance(BalanceStrategy):
 
     num_samples: PositiveInt = 10_000
 
-    def in_pieces(self, problem: Problem) -> bool:  # noqa: ARG002
+    def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
         """No: its products are large."""
         return False
 
-    def memory_needed(self, problem: Problem) -> int:
+    def memory_needed(self, pool: Pool) -> int:
         """The table of configurations and a block of scores."""
-        return estimator_bytes(problem.predictions, self.num_samples)
+        return estimator_bytes(pool.predictions, self.num_samples)
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Maximise the estimated Δ one point at a time."""
-        return _estimated_greedy(self.joint_model(problem), problem, self.num_samples)
+        return _estimated_greedy(self.joint_model(pool), pool, self.num_samples)
 
 
-def _estimated_greedy(model: BalanceModel, problem: Problem, num_samples: int | None) -> Choice:
+def _estimated_greedy(model: BalanceModel, pool: Pool, num_samples: int | None) -> Choice:
     if num_samples is None:
-        check_enumerable(problem.predictions.num_classes, problem.batch_size)
-    stream = generator(problem.seed, "configurations")
+        check_enumerable(pool.predictions.num_classes, pool.batch_size)
+    stream = pool.generator("configurations")
     estimator = ConfigurationEstimator(model, num_samples=num_samples, generator=stream)
-    left = problem.candidates
+    left = pool.candidates
     chosen: list[int] = []
     values: list[float] = []
     notes: tuple[str, ...] = ()
     saturated = model.edges.total_weight * (1 - 1e-6)
-    for pick in range(problem.batch_size):
+    for pick in range(pool.batch_size):
         if pick:
             estimator.add(chosen[-1])
         scores = estimator.scores(left)

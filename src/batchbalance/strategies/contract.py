@@ -1,105 +1,23 @@
-"""What a strategy is: a small frozen object with its options, which turns a problem into a choice."""
+"""What a strategy is: a small frozen object with its options, which chooses a batch from a pool."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, SupportsIndex
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from batchbalance.arguments.checks import compute_dtype
-from batchbalance.arguments.seeds import generator
-from batchbalance.balance.closed_form import CACHE_BYTES, BalanceModel
-from batchbalance.balance.edges import Edges, MaxReference, Pairs, connect
-from batchbalance.balance.greedy import Continuation, Executor
+from batchbalance.balance.closed_form import BalanceModel
+from batchbalance.balance.edges import Edges, connect
+from batchbalance.balance.greedy import Continuation
 from batchbalance.batches.cover import Cover
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
+from batchbalance.strategies.pool import Pool
 
 Coldness = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # β: 0 is uniform, larger is greedier
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What a strategy chooses from. Everything in it has been checked.
-
-    Attributes:
-        given: predictions of the whole pool, or None if there are none.
-        candidates: (n,) the points that may be chosen, in ascending order.
-        batch_size: B, at most n.
-        seed: for the random parts.
-        edges: pairs of draws to tell apart, for strategies that use them.
-        reference: predictions of the same draws on the reference set; None stands for the pool itself.
-        embeddings: (N, D) features of the pool, or (N, S, D) those of every draw.
-        labelled_embeddings: (L, D) or (L, S, D) features of points outside the pool that have labels.
-        labelled: (l,) points of the pool that have labels; no candidates.
-        cache_bytes: what may be kept in memory to be faster.
-        progress: show how far it is.
-        executor: where the shards of a greedy run live; None for this process.
-    """
-
-    given: Predictions | None
-    candidates: Int[Tensor, " n"]
-    batch_size: int
-    seed: int
-    edges: Edges | None = None
-    reference: Predictions | None = None
-    embeddings: Tensor | None = None
-    labelled_embeddings: Tensor | None = None
-    labelled: Int[Tensor, " l"] | None = None
-    cache_bytes: int = CACHE_BYTES
-    progress: bool = False
-    executor: Executor | None = None
-
-    @property
-    def predictions(self) -> Predictions:
-        """Predictions of the whole pool, for strategies that need them."""
-        if self.given is None:
-            raise ValueError("`predictions` must be given for this strategy, got none")
-        return self.given
-
-    def scaled(self, scale: float) -> "Problem":
-        """The same problem with all embeddings times `scale`."""
-        own, others = (
-            None if given is None else given.to(compute_dtype(given.dtype)) * scale
-            for given in (self.embeddings, self.labelled_embeddings)
-        )
-        return replace(self, embeddings=own, labelled_embeddings=others)
-
-    @property
-    def mean_embeddings(self) -> Float[Tensor, "N D"]:
-        """Embeddings of the pool, averaged over draws by their weights."""
-        return self._mean(self._pool_embeddings)
-
-    @property
-    def mean_labelled_embeddings(self) -> Float[Tensor, "L D"] | None:
-        """The same of all labelled points, those of the pool first, or None if there are none."""
-        found = []
-        if self.labelled is not None and len(self.labelled):
-            found.append(self.mean_embedding_rows(self.labelled))
-        if self.labelled_embeddings is not None and len(self.labelled_embeddings):
-            found.append(self._mean(self.labelled_embeddings))
-        return torch.cat(found) if found else None
-
-    def mean_embedding_rows(self, rows: Int[Tensor, " p"]) -> Float[Tensor, "p D"]:
-        """Embeddings of some points, read where they are: those of a mapped file are never in memory as a whole."""
-        return self._mean(self._pool_embeddings[rows.to(self._pool_embeddings.device)])
-
-    @property
-    def _pool_embeddings(self) -> Tensor:
-        if self.embeddings is None:
-            raise ValueError("`embeddings` must be given for this strategy")
-        return self.embeddings
-
-    def _mean(self, embeddings: Tensor) -> Tensor:
-        numbers = embeddings.to(compute_dtype(embeddings.dtype))
-        if numbers.ndim == 2:
-            return numbers
-        if self.given is None:
-            return numbers.mean(dim=1)
-        return torch.einsum("s,nsd->nd", self.given.draw_weights.to(numbers), numbers)
 
 
 @dataclass(frozen=True)
@@ -136,34 +54,27 @@ class Strategy(BaseModel, ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    uses: ClassVar[frozenset[str]] = frozenset()  # arguments of `select` that are not for every strategy
-    needs: ClassVar[frozenset[str]] = frozenset()  # those of them that must be given
-    needs_predictions: ClassVar[bool] = True
     runs_on_executors: ClassVar[bool] = False  # whether `select` may be given an executor
 
-    @property
-    def embeds_every_draw(self) -> bool:
-        """Whether the embeddings it needs are those of every draw, (N, S, D), and not their mean."""
-        return False
-
     @abstractmethod
-    def choose(self, problem: Problem) -> Choice:
-        """Choose `problem.batch_size` of the candidates."""
+    def choose(self, pool: Pool) -> Choice:
+        """Choose `pool.batch_size` of the candidates."""
 
-    def flops(self, problem: Problem) -> float:
-        """About how many operations ``choose`` takes: a pass over all points for each pick."""
-        given, embeddings = problem.given, problem.embeddings
-        numbers = 0 if embeddings is None else 2 * embeddings.numel()
-        if given is not None and self.needs_predictions:
-            numbers += given.num_points * given.num_draws**2 * given.num_classes
-        return float(numbers * problem.batch_size)
+    def connected(self, pool: Pool) -> Edges | None:  # noqa: ARG002
+        """Return the pairs of draws that this strategy tells apart; None if it does not compare draws."""
+        return None
 
-    def in_pieces(self, problem: Problem) -> bool:  # noqa: ARG002
-        """Whether the long parts of ``choose`` go through ``threads.each``."""
+    def flops(self, pool: Pool) -> float:
+        """Return about how many operations ``choose`` takes: a pass over what is at hand for each pick."""
+        embeddings, predictions = pool.at_hand("embeddings"), pool.at_hand("predictions")
+        return embedding_flops(pool, embeddings) + prediction_flops(pool, predictions)
+
+    def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
+        """Return whether the long parts of ``choose`` go through ``threads.each``."""
         return False
 
-    def memory_needed(self, problem: Problem) -> int:  # noqa: ARG002
-        """Bytes that ``choose`` takes beside a streaming pass; 0 for strategies that stream."""
+    def memory_needed(self, pool: Pool) -> int:  # noqa: ARG002
+        """Return the bytes that ``choose`` takes beside a streaming pass; 0 for strategies that stream."""
         return 0
 
     @classmethod
@@ -187,38 +98,47 @@ class Strategy(BaseModel, ABC):
 class ConnectedStrategy(Strategy):
     """A strategy that tells pairs of draws apart, joined by edges on the reference set."""
 
-    uses: ClassVar[frozenset[str]] = frozenset({"reference", "validation_error", "threshold", "ratio", "pairs"})
+    def connect(self, pool: Pool) -> Edges:
+        """Return the pairs of draws that this strategy tells apart."""
+        return connect(pool.reference, pool.threshold, pool.pairs, pool.seed, max_reference=pool.max_reference)
 
-    def connect(
-        self,
-        reference: Predictions,
-        threshold: float,
-        pairs: Pairs | SupportsIndex,
-        seed: int,
-        max_reference: MaxReference | None,
-    ) -> Edges:
-        """The pairs of draws that this strategy tells apart."""
-        return connect(reference, threshold, pairs, seed, max_reference=max_reference)
+    def connected(self, pool: Pool) -> Edges | None:
+        """Return the edges of the pool."""
+        return self.edges(pool)
 
-    def model(self, problem: Problem) -> BalanceModel:
-        """The closed form of Δ that batches of this strategy are valued by."""
-        return BalanceModel(problem.predictions, self.edges(problem), cache_bytes=problem.cache_bytes)
+    def edges(self, pool: Pool) -> Edges:
+        """Return the edges of the pool, made once."""
+        return pool.edges(self.connect)
 
-    def edges(self, problem: Problem) -> Edges:
-        """The edges of the problem."""
-        if problem.edges is None:
-            raise ValueError(f"{self.name!r} needs edges between draws; call `select`, which makes them")
-        return problem.edges
+    def model(self, pool: Pool) -> BalanceModel:
+        """Return the closed form of Δ that batches of this strategy are valued by."""
+        return BalanceModel(pool.predictions, self.edges(pool), cache_bytes=pool.cache_bytes)
+
+    def flops(self, pool: Pool) -> float:
+        """Return the operations of a pass over the predictions for each pick."""
+        return prediction_flops(pool, pool.predictions)
 
 
-def filled(problem: Problem, indices: Int[Tensor, " b"], scores: Float[Tensor, " b"]) -> Choice:
+def prediction_flops(pool: Pool, predictions: Predictions | None) -> float:
+    """Return the operations of comparing all draws at all points, for each pick."""
+    if predictions is None:
+        return 0.0
+    return float(predictions.num_points * predictions.num_draws**2 * predictions.num_classes * pool.batch_size)
+
+
+def embedding_flops(pool: Pool, embeddings: Tensor | None) -> float:
+    """Return the operations of measuring the distances of all points from one, for each pick."""
+    return 0.0 if embeddings is None else 2.0 * embeddings.numel() * pool.batch_size
+
+
+def filled(pool: Pool, indices: Int[Tensor, " b"], scores: Float[Tensor, " b"]) -> Choice:
     """A choice of these points, completed at random: points worth 0 are all alike, and the first ones no better."""
-    left = problem.candidates[~torch.isin(problem.candidates, indices)]
-    order = torch.randperm(len(left), generator=generator(problem.seed, "zeros"))
-    rest = left[order[: problem.batch_size - len(indices)]]
+    left = pool.candidates[~torch.isin(pool.candidates, indices)]
+    order = torch.randperm(len(left), generator=pool.generator("zeros"))
+    rest = left[order[: pool.batch_size - len(indices)]]
     return Choice(torch.cat([indices, rest]), scores=torch.cat([scores, torch.zeros(len(rest), dtype=torch.float64)]))
 
 
-def candidate_scores(problem: Problem, scores: Float[Tensor, " N"]) -> Float[Tensor, " n"]:
+def candidate_scores(pool: Pool, scores: Float[Tensor, " N"]) -> Float[Tensor, " n"]:
     """The scores of the candidates, as float64 on the CPU."""
-    return scores.to("cpu", torch.float64)[problem.candidates]
+    return scores.to("cpu", torch.float64)[pool.candidates]

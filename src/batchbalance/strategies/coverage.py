@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from batchbalance.arguments.seeds import generator
+from batchbalance.balance.edges import Edges
 from batchbalance.batches.cover import (
     MAX_TARGETS,
     TARGETS_PER_PICK,
@@ -22,11 +22,10 @@ from batchbalance.batches.cover import (
 from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, usual_scale
 from batchbalance.batches.targets import Cloud, Kernel, Targets, squared_length
 from batchbalance.batches.typiclust import MAX_CLUSTERS, typiclust
-from batchbalance.strategies.baselines import LOG_SCORES, SCORES, ScoreName, embedding_bytes
+from batchbalance.strategies.baselines import LOG_SCORES, SCORES, EmbeddingStrategy, ScoreName, embedding_bytes
 from batchbalance.strategies.connected import BalanceStrategy
-from batchbalance.strategies.contract import Choice, Problem, Strategy
-
-EMBEDDINGS = frozenset({"embeddings", "labelled_embeddings"})
+from batchbalance.strategies.contract import Choice, Strategy
+from batchbalance.strategies.pool import Pool
 
 
 class CoverStrategy(Strategy):
@@ -37,103 +36,119 @@ class CoverStrategy(Strategy):
             size, whichever is more.
     """
 
-    uses: ClassVar[frozenset[str]] = EMBEDDINGS
-    needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
-    needs_predictions: ClassVar[bool] = False
     runs_on_executors: ClassVar[bool] = True
     kernel: ClassVar[Kernel] = "gaussian"
 
     max_targets: PositiveInt | None = None
 
     @abstractmethod
-    def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """What each target is worth; not negative."""
+    def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
+        """Return what each of some points of the pool is worth; not negative."""
 
     def squared_length(self, targets: Cloud, batch_size: int, scale: float) -> float:  # noqa: ARG002
-        """ℓ² of the kernel for embeddings times `scale`: by the rule of ``batches.targets.squared_length``."""
+        """Return ℓ² of the kernel for embeddings times `scale`, by the rule of ``batches.targets.squared_length``."""
         return squared_length(targets, batch_size)
 
-    def targets(self, problem: Problem) -> Int[Tensor, " T"]:
-        """The points whose cover is measured: all that may be chosen, or a sample of them."""
-        most = self._most_targets(problem)
-        if len(problem.candidates) <= most:
-            return problem.candidates
-        order = torch.randperm(len(problem.candidates), generator=generator(problem.seed, "targets"))
-        return problem.candidates[order[:most].sort().values]
+    def flops(self, pool: Pool) -> float:
+        """Return the operations of the first pass over candidates and targets, and about as much for the others."""
+        return 4.0 * len(pool.candidates) * self._num_targets(pool) * pool.num_features
 
-    def flops(self, problem: Problem) -> float:
-        """The first pass over candidates and targets, and about as much for all that follow."""
-        if problem.embeddings is None:
-            return 0.0
-        num_targets = min(self._most_targets(problem), len(problem.candidates))
-        return 4.0 * len(problem.candidates) * num_targets * problem.embeddings.shape[-1]
+    def in_pieces(self, pool: Pool) -> bool:
+        """Return whether the embeddings are in memory."""
+        return pool.embeddings.device.type == "cpu"
 
-    def in_pieces(self, problem: Problem) -> bool:
-        """Yes, where the embeddings are in memory."""
-        return problem.embeddings is not None and problem.embeddings.device.type == "cpu"
+    def memory_needed(self, pool: Pool) -> int:
+        """Return the bytes of the targets and labelled points in several forms, and of a few blocks."""
+        labelled = pool.labelled_embeddings
+        num_rows = self._num_targets(pool) + (0 if labelled is None else len(labelled))
+        return 4 * 8 * num_rows * pool.num_features + 5 * 8 * BLOCK_NUMBERS
 
-    def memory_needed(self, problem: Problem) -> int:
-        """The targets and labelled points in several forms, and a few blocks."""
-        if problem.embeddings is None:
-            return 0
-        labelled = [points for points in (problem.labelled, problem.labelled_embeddings) if points is not None]
-        num_rows = min(self._most_targets(problem), len(problem.candidates)) + sum(map(len, labelled))
-        return 4 * 8 * num_rows * problem.embeddings.shape[-1] + 5 * 8 * BLOCK_NUMBERS
+    def _num_targets(self, pool: Pool) -> int:
+        most = self.max_targets or max(MAX_TARGETS, TARGETS_PER_PICK * pool.batch_size)
+        return min(most, len(pool.targets) if pool.has("targets") else len(pool.candidates))
 
-    def _most_targets(self, problem: Problem) -> int:
-        return self.max_targets or max(MAX_TARGETS, TARGETS_PER_PICK * problem.batch_size)
-
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Cover the targets."""
-        largest = 0.0 if problem.embeddings is None else check_finite("embeddings", problem.embeddings)
-        labelled = problem.mean_labelled_embeddings
+        largest = check_finite("embeddings", pool.embeddings)
+        labelled = pool.labelled_embeddings
         if labelled is not None:
             largest = max(largest, check_finite("labelled_embeddings", labelled))
+        if pool.has("targets"):
+            largest = max(largest, check_finite("targets", pool.targets))
         scale = usual_scale(largest)
         if scale != 1:
-            problem = problem.scaled(scale)
-            labelled = problem.mean_labelled_embeddings
-        rows = self.targets(problem)
-        spare = max(0, problem.cache_bytes - self.memory_needed(problem))
-        points = Cloud(problem.mean_embedding_rows(rows), rows, keep_bytes=spare)
+            pool = pool.scaled(scale)
+            labelled = pool.labelled_embeddings
+        spare = max(0, pool.cache_bytes - self.memory_needed(pool))
+        points, weights = self._targets(pool, spare)
         made = CoverProblem(
-            Targets(
-                points,
-                self.weights(problem, rows),
-                self.kernel,
-                self.squared_length(points, problem.batch_size, scale),
-                labelled,
-            ),
-            problem.mean_embedding_rows,
-            problem.candidates,
-            problem.batch_size,
-            seed=problem.seed,
+            Targets(points, weights, self.kernel, self.squared_length(points, pool.batch_size, scale), labelled),
+            pool.embedding_rows,
+            pool.candidates,
+            pool.batch_size,
+            seed=pool.seed,
             cache_bytes=spare - points.kept_bytes,
-            progress=problem.progress,
+            progress=pool.progress,
         )
-        if problem.executor is None:
+        if pool.executor is None:
             found = cover(made)
-        elif isinstance(problem.executor, CoverExecutor):
-            found = problem.executor.cover(made)
+        elif isinstance(pool.executor, CoverExecutor):
+            found = pool.executor.cover(made)
         else:
             raise ValueError(f"`executor` must be able to run {self.name!r}, got one without the method `cover`")
         value = cover_value(made, found)
         value = replace(value, length=value.length / scale)
-        return Choice(problem.candidates[found.positions], scores=value.gains, cover=value)
+        return Choice(pool.candidates[found.positions], scores=value.gains, cover=value)
+
+    def _targets(self, pool: Pool, keep_bytes: int) -> tuple[Cloud, Float[Tensor, " T"]]:
+        """Return the points whose cover is measured, and what each is worth.
+
+        They are all that may be chosen, or the given targets; or a sample of these.
+        """
+        own = pool.targets if pool.has("targets") else None
+        everything = pool.candidates if own is None else torch.arange(len(own))
+        rows = everything
+        if self._num_targets(pool) < len(rows):
+            order = torch.randperm(len(rows), generator=pool.generator("targets"))
+            rows = rows[order[: self._num_targets(pool)].sort().values]
+        if pool.has("weights"):
+            weights = pool.weights[rows]
+        elif own is None:
+            weights = self.weights(pool, rows)
+        else:
+            weights = self.target_weights(pool, len(rows))
+        if own is not None:
+            return Cloud(own[rows.to(own.device)], keep_bytes=keep_bytes), weights
+        return Cloud(pool.embedding_rows(rows), rows, keep_bytes=keep_bytes), weights
+
+    def target_weights(self, pool: Pool, count: int) -> Float[Tensor, " T"]:  # noqa: ARG002
+        """Return what each of the given targets is worth."""
+        raise ValueError(
+            f"`weights` must be given together with `targets` for strategy {self.name!r}, one for each target: its own "
+            "come from predictions of the pool; or use 'max-herding', which weighs all targets alike"
+        )
 
 
-class MaxHerding(CoverStrategy):
+class AlikeStrategy(CoverStrategy):
+    """Coverage in which all points count the same."""
+
+    def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
+        """Return 1 for every point."""
+        return self.target_weights(pool, len(rows))
+
+    def target_weights(self, pool: Pool, count: int) -> Float[Tensor, " T"]:  # noqa: ARG002
+        """Return 1 for every target."""
+        return torch.ones(count, dtype=torch.float64)
+
+
+class MaxHerding(AlikeStrategy):
     """MaxHerding: greedy on the mean similarity to the nearest labelled or chosen point (arXiv 2407.12212)."""
 
     name: ClassVar[str] = "max-herding"
     summary: ClassVar[str] = "covers the pool in the space of embeddings; needs no predictions"
 
-    def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:  # noqa: ARG002
-        """Every target counts the same."""
-        return torch.ones(len(rows), dtype=torch.float64)
 
-
-class ProbCover(CoverStrategy):
+class ProbCover(AlikeStrategy):
     """ProbCover: greedy on the points within a radius of a labelled or chosen one (arXiv 2205.11320).
 
     Attributes:
@@ -148,12 +163,8 @@ class ProbCover(CoverStrategy):
 
     radius: PositiveFloat | None = None
 
-    def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:  # noqa: ARG002
-        """Every target counts the same."""
-        return torch.ones(len(rows), dtype=torch.float64)
-
     def squared_length(self, targets: Cloud, batch_size: int, scale: float) -> float:
-        """The square of the radius."""
+        """Return the square of the radius."""
         if self.radius is None:
             return super().squared_length(targets, batch_size, scale)
         return max((self.radius * scale) ** 2, sys.float_info.min)
@@ -168,13 +179,12 @@ class UHerding(CoverStrategy):
 
     name: ClassVar[str] = "u-herding"
     summary: ClassVar[str] = "covers the uncertain part of the pool in the space of embeddings; weights by margin"
-    needs_predictions: ClassVar[bool] = True
 
     score: ScoreName = "margin"
 
-    def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
+    def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
         """The score of each, as a share of the largest: scores of sure predictions are below the smallest float."""
-        predictions = problem.predictions.subset(rows)
+        predictions = pool.predictions.subset(rows)
         if self.score not in LOG_SCORES:
             return SCORES[self.score](predictions)
         logs = LOG_SCORES[self.score](predictions)
@@ -186,17 +196,19 @@ class CoverBalance(CoverStrategy, BalanceStrategy):
 
     name: ClassVar[str] = "cover-balance"
     summary: ClassVar[str] = "covers the uncertain part of the pool in the space of embeddings; weights Δ"
-    uses: ClassVar[frozenset[str]] = EMBEDDINGS | BalanceStrategy.uses
-    needs_predictions: ClassVar[bool] = True
 
-    def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
+    def connected(self, pool: Pool) -> Edges | None:
+        """Return the edges of the pool, unless own weights take the place of Δ."""
+        return None if pool.has("weights") else self.edges(pool)
+
+    def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
         """Δ of each on its own, in float64: that of sure predictions is below the smallest float32."""
-        model = self.model(problem)
+        model = self.model(pool)
         found = [model.scores(rows[span], torch.float64).cpu() for span in model.spans(len(rows))]
         return torch.cat(found)
 
 
-class TypiClust(Strategy):
+class TypiClust(EmbeddingStrategy):
     """TypiClust: the most typical points of the largest clusters without labels (arXiv 2202.02794).
 
     Attributes:
@@ -205,24 +217,21 @@ class TypiClust(Strategy):
 
     name: ClassVar[str] = "typiclust"
     summary: ClassVar[str] = "the most typical points of the largest clusters without labels; needs no predictions"
-    uses: ClassVar[frozenset[str]] = EMBEDDINGS
-    needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
-    needs_predictions: ClassVar[bool] = False
 
     max_clusters: PositiveInt = MAX_CLUSTERS
 
-    def memory_needed(self, problem: Problem) -> int:
+    def memory_needed(self, pool: Pool) -> int:
         """Several copies of the embeddings."""
-        return 3 * embedding_bytes(problem)
+        return 3 * embedding_bytes(pool)
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Cluster, and take typical points."""
         indices = typiclust(
-            problem.mean_embeddings,
-            problem.batch_size,
-            seed=problem.seed,
-            candidates=problem.candidates,
-            labelled=problem.mean_labelled_embeddings,
+            pool.mean_embeddings,
+            pool.batch_size,
+            seed=pool.seed,
+            candidates=pool.candidates,
+            labelled=pool.labelled_embeddings,
             max_clusters=self.max_clusters,
         )
         return Choice(indices)

@@ -10,15 +10,15 @@ from jaxtyping import Float, Int
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from batchbalance.arguments.seeds import generator
 from batchbalance.batches.coreset import k_center
 from batchbalance.batches.distances import check_finite, directions
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
 from batchbalance.scores.ranking import top_k
-from batchbalance.strategies.baselines import embedding_bytes
-from batchbalance.strategies.contract import Choice, Problem, Strategy
-from batchbalance.strategies.coverage import EMBEDDINGS, CoverStrategy, MaxHerding, UHerding
+from batchbalance.strategies.baselines import EmbeddingStrategy, embedding_bytes
+from batchbalance.strategies.contract import Choice, Strategy
+from batchbalance.strategies.coverage import CoverStrategy, MaxHerding, UHerding
+from batchbalance.strategies.pool import Pool
 
 SHORTLIST = 3  # times as many of the most likely points as are sought: the batch is spread over these
 Sought = Annotated[
@@ -26,7 +26,7 @@ Sought = Annotated[
 ]
 
 
-class Explore(Strategy):
+class Explore(EmbeddingStrategy):
     """Looks for a second class while all labels are of one: half of the batch is unlike all labels, half is random.
 
     Coverage asks for typical points first, which are of the frequent class. Points of other classes lie farther from
@@ -35,27 +35,24 @@ class Explore(Strategy):
 
     name: ClassVar[str] = "explore"
     summary: ClassVar[str] = "half the points least like all labelled ones, half random; needs no predictions"
-    uses: ClassVar[frozenset[str]] = EMBEDDINGS
-    needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
-    needs_predictions: ClassVar[bool] = False
 
-    def memory_needed(self, problem: Problem) -> int:
+    def memory_needed(self, pool: Pool) -> int:
         """The embeddings of all points, twice."""
-        return 2 * embedding_bytes(problem)
+        return 2 * embedding_bytes(pool)
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Draw half of the batch, then go farthest first from all labelled and drawn points."""
-        points, labelled = problem.mean_embeddings, problem.mean_labelled_embeddings
+        points, labelled = pool.mean_embeddings, pool.labelled_embeddings
         check_finite("embeddings", points)
         centre = points.mean(dim=0)
-        count = problem.batch_size // 2
-        order = torch.randperm(len(problem.candidates), generator=generator(problem.seed, "explore"))
-        drawn = problem.candidates[order[:count].sort().values]
+        count = pool.batch_size // 2
+        order = torch.randperm(len(pool.candidates), generator=pool.generator("explore"))
+        drawn = pool.candidates[order[:count].sort().values]
         known = [points[drawn.to(points.device)], *([] if labelled is None else [labelled.to(points)])]
         farthest, _ = k_center(
             directions(points, centre),
-            problem.batch_size - count,
-            candidates=without(problem.candidates, drawn),
+            pool.batch_size - count,
+            candidates=without(pool.candidates, drawn),
             labelled=directions(torch.cat(known), centre),
         )
         return Choice(torch.cat([farthest, drawn]))
@@ -75,47 +72,44 @@ class Seek(Strategy):
 
     name: ClassVar[str] = "seek"
     summary: ClassVar[str] = "part of the batch is most likely of the named classes, the rest as u-herding"
-    uses: ClassVar[frozenset[str]] = EMBEDDINGS
-    needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
-    needs_predictions: ClassVar[bool] = False
 
     classes: Sought = ()
     share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.5
 
-    def flops(self, problem: Problem) -> float:
-        """That of the coverage, and a pass over the predictions."""
-        return UHerding().flops(problem) + (0.0 if problem.given is None else float(math.prod(problem.given.shape)))
+    def flops(self, pool: Pool) -> float:
+        """Return the operations of the coverage, and of a pass over the predictions."""
+        passed = float(math.prod(pool.predictions.shape)) if pool.has("predictions") else 0.0
+        return UHerding().flops(pool) + passed
 
-    def in_pieces(self, problem: Problem) -> bool:
+    def in_pieces(self, pool: Pool) -> bool:
         """As coverage."""
-        return UHerding().in_pieces(problem)
+        return UHerding().in_pieces(pool)
 
-    def memory_needed(self, problem: Problem) -> int:
+    def memory_needed(self, pool: Pool) -> int:
         """As coverage."""
-        return UHerding().memory_needed(problem)
+        return UHerding().memory_needed(pool)
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, pool: Pool) -> Choice:
         """Take the likely part first; the rest sees it as labelled."""
-        if problem.given is None:
-            found = MaxHerding().choose(problem)
+        if not pool.has("predictions"):
+            found = MaxHerding().choose(pool)
             return replace(found, notes=(*found.notes, "there are no predictions yet: nothing is sought"))
-        columns = self.numbers(problem.given)
-        likely = _probability(problem.given, columns).to("cpu", torch.float64)[problem.candidates]
-        count = max(1, round(self.share * problem.batch_size))
-        short = problem.candidates[top_k(likely, min(SHORTLIST * count, len(likely))).sort().values]
-        alone = replace(problem, candidates=short, batch_size=count, labelled=None, labelled_embeddings=None)
-        sought = _Likely(columns=columns).choose(alone).indices
-        notes = (
-            () if self.classes else (f"seeking the rarest class by the predictions, {_told(problem.given, columns)}",)
+        columns = self.numbers(pool.predictions)
+        likely = _probability(pool.predictions, columns).to("cpu", torch.float64)[pool.candidates]
+        count = max(1, round(self.share * pool.batch_size))
+        short = pool.candidates[top_k(likely, min(SHORTLIST * count, len(likely))).sort().values]
+        alone = pool.without("labelled_embeddings", "weights", "targets").to_choose(
+            candidates=short, batch_size=count, labelled=pool.labelled[:0]
         )
-        if count == problem.batch_size:
+        sought = _Likely(columns=columns).choose(alone).indices
+        rarest = f"seeking the rarest class by the predictions, {_told(pool.predictions, columns)}"
+        notes = () if self.classes else (rarest,)
+        if count == pool.batch_size:
             return Choice(sought, reasons=(self.name,) * count, notes=notes)
-        before = problem.labelled if problem.labelled is not None else sought[:0]
-        left = replace(
-            problem,
-            candidates=without(problem.candidates, sought),
-            batch_size=problem.batch_size - count,
-            labelled=torch.cat([before, sought]),
+        left = pool.to_choose(
+            candidates=without(pool.candidates, sought),
+            batch_size=pool.batch_size - count,
+            labelled=torch.cat([pool.labelled, sought]),
         )
         rest = UHerding().choose(left)
         reasons = (self.name,) * count + (UHerding.name,) * len(rest.indices)
@@ -134,13 +128,12 @@ class _Likely(CoverStrategy):
     """Coverage of the points that are likely of some classes."""
 
     name: ClassVar[str] = "seek"
-    needs_predictions: ClassVar[bool] = True
 
     columns: tuple[int, ...]
 
-    def weights(self, problem: Problem, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
+    def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
         """The probability of the classes."""
-        return _probability(problem.predictions.subset(rows), self.columns)
+        return _probability(pool.predictions.subset(rows), self.columns)
 
 
 def class_position(name: int | str, known: Sequence[Any]) -> int:

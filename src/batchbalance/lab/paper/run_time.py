@@ -7,7 +7,6 @@ log seconds against log batch size.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import linear_regression
 from typing import Any
@@ -20,7 +19,8 @@ from batchbalance.arguments.seeds import generator
 from batchbalance.lab.paper.figures import INK, look, panels
 from batchbalance.lab.paper.trained import first_draws
 from batchbalance.predictions import Predictions
-from batchbalance.strategies import STRATEGIES, ConnectedStrategy, Problem, Strategy, strategy_named
+from batchbalance.strategies import STRATEGIES, ConnectedStrategy, Strategy, strategy_named
+from batchbalance.strategies.pool import Pool
 
 # Table 1 of the paper: the cost, and the power of B in it where that is what grows.
 COMPLEXITIES: dict[str, tuple[str, int | None]] = {
@@ -73,19 +73,26 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
     shared = 2 * torch.randn(shape[0], 1, shape[2], generator=stream)  # what draws agree on
     pool = Predictions.from_logits(shared + torch.randn(shape, generator=stream))
     embeddings = torch.randn(options.num_points, options.num_features, generator=stream)
-    problem = Problem(pool, torch.arange(options.num_points), 1, seed, None, embeddings=embeddings)
-    few = replace(problem, given=first_draws(pool, max(1, options.num_draws // 2)))
+    few = first_draws(pool, max(1, options.num_draws // 2))
     joins = {
         name: options.equal_draws or isinstance(strategy_named(name), ConnectedStrategy) for name in options.strategies
     }
-    seconds = {name: timed(name, problem if joins[name] else few, options) for name in options.strategies}
+    given = {
+        "embeddings": embeddings,
+        "threshold": options.threshold,
+        "max_reference": "all",
+    }
+    seconds = {
+        name: timed(name, {**given, "predictions": pool if joins[name] else few}, seed, options)
+        for name in options.strategies
+    }
     table = []
     for name, taken in seconds.items():
         cost, power = COMPLEXITIES.get(name, ("not in the table", None))
         table.append(
             {
                 "strategy": name,
-                "num_draws": options.num_draws if joins[name] else few.predictions.num_draws,
+                "num_draws": options.num_draws if joins[name] else few.num_draws,
                 "paper": cost,
                 "paper_exponent": power,
                 "exponent": slope(options.batch_sizes, taken),
@@ -96,27 +103,24 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
             "complexities": table}  # fmt: skip
 
 
-def timed(name: str, problem: Problem, options: Options) -> list[float | None]:
-    """Seconds for each batch size; None where it was not tried."""
+def timed(name: str, given: dict[str, Any], seed: int, options: Options) -> list[float | None]:
+    """Return the seconds for each batch size; None where it was not tried."""
     strategy = strategy_named(name)
-    few = problem.candidates[:WARM_UP_POINTS]
-    _choose(strategy, problem, few, min(options.batch_sizes[0], len(few)), options)  # a first call pays for more
+    few = torch.arange(min(WARM_UP_POINTS, options.num_points))
+    _choose(strategy, given, few, min(options.batch_sizes[0], len(few)), seed)  # a first call pays for more
     found: list[float | None] = []
     for size in options.batch_sizes:
         if size > options.num_points or (found and (found[-1] is None or found[-1] > options.max_seconds)):
             found.append(None)
             continue
         started = time.perf_counter()
-        _choose(strategy, problem, problem.candidates, size, options)
+        _choose(strategy, given, torch.arange(options.num_points), size, seed)
         found.append(time.perf_counter() - started)
     return found
 
 
-def _choose(strategy: Strategy, problem: Problem, candidates: Tensor, size: int, options: Options) -> None:
-    edges = None
-    if isinstance(strategy, ConnectedStrategy):
-        edges = strategy.connect(problem.predictions, options.threshold, "disjoint", problem.seed, "all")
-    strategy.choose(Problem(problem.given, candidates, size, problem.seed, edges=edges, embeddings=problem.embeddings))
+def _choose(strategy: Strategy, given: dict[str, Any], candidates: Tensor, size: int, seed: int) -> None:
+    strategy.choose(Pool(given).to_choose(candidates=candidates, batch_size=size, seed=seed))
 
 
 def slope(sizes: Sequence[int], seconds: Sequence[float | None]) -> float | None:

@@ -1,0 +1,325 @@
+"""`Pool`: what is known about the points that a batch is chosen from. Strategies read what they need, and only that."""
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any, SupportsFloat, SupportsIndex
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from batchbalance.arguments import seeds
+from batchbalance.arguments.checks import as_tensor, check_device, check_embeddings, check_unit, compute_dtype
+from batchbalance.balance.closed_form import CACHE_BYTES
+from batchbalance.balance.edges import DEFAULT_RATIO, Edges, MaxReference, Pairs, annealed_threshold
+from batchbalance.balance.evaluation import remaining_candidates
+from batchbalance.balance.greedy import Executor
+from batchbalance.errors import MissingPartError
+from batchbalance.predictions import Predictions
+from batchbalance.scores import unsureness
+
+HOW_TO_GET = {  # what to do about a part that a strategy reads and nobody gave
+    "predictions": "predict the pool with a model (Predictions.from_probs), or choose a strategy that needs none",
+    "embeddings": "give the features of a network or an encoder (batchbalance embed)",
+    "weights": "give one weight for each point that is covered",
+}
+
+
+class Pool:
+    """What is known about N points, and how many of which are to be chosen.
+
+    A part is checked, or made, when a strategy first reads it, and at most once. One that is not there raises
+    `MissingPartError`, which names the argument and how to get it.
+
+    Args:
+        given: parts as the arguments of ``select`` hold them; those that are None count as not given.
+        made: functions that make parts when they are read, for a pool that belongs to a model. They may return None
+            for a number that is not known, as an error that cannot be estimated.
+        num_points: N; if omitted, that of the given predictions or embeddings.
+        device: where to compute; where the predictions are if omitted.
+
+    Attributes:
+        num_points: N.
+        candidates: (n,) the points that may be chosen, in ascending order.
+        labelled: (l,) points of the pool that have labels; no candidates.
+        batch_size: B, at most n.
+        seed: for the random parts.
+        read: the names of the parts that were read so far.
+        progress: show how far it is.
+        executor: where the shards of a greedy run live; None for this process.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, Any] | None = None,
+        made: Mapping[str, Callable[[], Any]] | None = None,
+        *,
+        num_points: int | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.given = {name: value for name, value in (given or {}).items() if value is not None}
+        self._made = dict(made or {})
+        self._values: dict[str, Any] = {}
+        self._device = None if device is None else check_device("device", device)
+        self._factor = 1.0
+        self._cache_bytes: int | Callable[[], int] = CACHE_BYTES
+        self.read: set[str] = set()
+        self.num_points = self._counted() if num_points is None else num_points
+        self.candidates = torch.arange(self.num_points)
+        self.labelled = self.candidates[:0]
+        self.batch_size, self.seed = 1, 0
+        self.progress = False
+        self.executor: Executor | None = None
+        self.threshold_source: str | None = None
+
+    def _counted(self) -> int:
+        for name in ("predictions", "embeddings"):
+            if name in self.given:
+                found: Predictions | Tensor = self._value(name)
+                return found.num_points if isinstance(found, Predictions) else len(found)
+        raise ValueError("`predictions` or `embeddings` must be given, got neither")
+
+    def to_choose(self, **changes: Any) -> "Pool":
+        """Return a view of this pool with other candidates, batch size, seed, labelled points and so on.
+
+        The parts, and what has been read of them, are shared.
+        """
+        other = copy(self)
+        for name, value in changes.items():
+            setattr(other, name, value)
+        return other
+
+    def without(self, *names: str) -> "Pool":
+        """Return a view of this pool in which some parts are missing."""
+        other = copy(self)
+        other.given = {name: value for name, value in self.given.items() if name not in names}
+        other._made = {name: make for name, make in self._made.items() if name not in names}
+        other._values = {name: value for name, value in self._values.items() if name not in names}
+        return other
+
+    def scaled(self, factor: float) -> "Pool":
+        """Return a view of this pool with all embeddings times `factor`."""
+        return self.to_choose(_factor=self._factor * factor)
+
+    def has(self, name: str) -> bool:
+        """Return whether a part is there, or can be made."""
+        return name in self.given or name in self._made
+
+    def at_hand(self, name: str) -> Any:
+        """Return a part that was given or has been made, and None for others; does not count as reading it."""
+        return self._value(name) if name in self.given or name in self._values else None
+
+    def unread(self) -> list[str]:
+        """Return the names of given parts that no one read; a part that told N alone counts as read."""
+        read = self.read | ({"predictions", "embeddings"} if not {"predictions", "embeddings"} & self.read else set())
+        return [name for name in self.given if name not in read]
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return a random generator for one purpose of this choice; all randomness of a strategy comes from here."""
+        return seeds.generator(self.seed, purpose)
+
+    # --- predictions
+
+    @property
+    def predictions(self) -> Predictions:
+        """Predictions of the whole pool."""
+        return self._read("predictions")  # type: ignore[no-any-return]
+
+    @property
+    def reference(self) -> Predictions:
+        """Predictions of the same draws on the reference set; those of the pool if none is given."""
+        return self._read("reference") if self.has("reference") else self.predictions
+
+    @property
+    def threshold(self) -> float:
+        """τ: as given, or ratio · ε; ε is estimated from the pool if unknown. See `threshold_source`."""
+        if self.has("threshold"):
+            self.threshold_source = "given"
+            return float(self._read("threshold"))
+        ratio = self._read("ratio") if self.has("ratio") else DEFAULT_RATIO
+        error = self.validation_error
+        if error is not None:
+            self.threshold_source = f"{float(ratio):g} × validation error {float(error):.4g}"
+            return annealed_threshold(error, ratio)
+        error = self._estimated_error()
+        self.threshold_source = (
+            f"{float(ratio):g} × estimated error {error:.4g}, the mean of 1 − (largest mean probability) over the pool"
+        )
+        return annealed_threshold(error, ratio)
+
+    @property
+    def validation_error(self) -> SupportsFloat | None:
+        """ε of the model; None if unknown."""
+        return self._read("validation_error") if self.has("validation_error") else None
+
+    @property
+    def pairs(self) -> Pairs | SupportsIndex:
+        """Which pairs of draws are compared."""
+        return self._read("pairs") if self.has("pairs") else "disjoint"
+
+    @property
+    def max_reference(self) -> MaxReference | None:
+        """The size to which a larger reference set is subsampled."""
+        return self._read("max_reference") if self.has("max_reference") else None
+
+    def edges(self, connect: Callable[["Pool"], Edges]) -> Edges:
+        """Return the edges between draws that a strategy's `connect` makes of this pool; made once."""
+        if "edges" not in self._values:
+            self._values["edges"] = connect(self)
+        return self._values["edges"]  # type: ignore[no-any-return]
+
+    def _estimated_error(self) -> float:
+        predictions, executor = self.predictions, self.executor
+        if executor is not None and predictions.source.is_made_on_demand:
+            raise ValueError(
+                "`threshold` or `validation_error` must be given for a pool that workers predict, got neither: "
+                "estimating them would predict all of it twice"
+            )
+        total = unsureness(predictions) if executor is None else executor.unsureness(predictions)
+        return min(1.0, max(0.0, total / predictions.num_points))
+
+    # --- embeddings
+
+    @property
+    def embeddings(self) -> Tensor:
+        """(N, D) features of the pool, or (N, S, D) those of every draw."""
+        return self._scaled(self._read("embeddings"))
+
+    @property
+    def num_features(self) -> int:
+        """D, the features of an embedding."""
+        return int(self._read("embeddings").shape[-1])
+
+    @property
+    def draw_embeddings(self) -> Float[Tensor, "N S D"]:
+        """Features under every draw."""
+        found = self._read("draw_embeddings" if "draw_embeddings" in self._made else "embeddings")
+        if found.ndim == 2:
+            raise ValueError(
+                f"`embeddings` must be those of every draw (N, S, D) for this strategy, got shape {tuple(found.shape)}"
+            )
+        return self._scaled(found)
+
+    @property
+    def mean_embeddings(self) -> Float[Tensor, "N D"]:
+        """Embeddings of the pool, averaged over draws by their weights."""
+        return self._mean(self.embeddings)
+
+    def embedding_rows(self, rows: Int[Tensor, " p"]) -> Float[Tensor, "p D"]:
+        """Return mean embeddings of some points; those of a mapped file are never in memory as a whole."""
+        found = self._read("embeddings")
+        return self._mean(self._scaled(found[rows.to(found.device)]))
+
+    @property
+    def labelled_embeddings(self) -> Float[Tensor, "L D"] | None:
+        """Mean embeddings of all labelled points, those of the pool first; None if there are none."""
+        found = []
+        if len(self.labelled):
+            found.append(self.embedding_rows(self.labelled))
+        others = self._read("labelled_embeddings") if self.has("labelled_embeddings") else None
+        if others is not None and len(others):
+            if others.shape[-1] != self.num_features:
+                raise ValueError(
+                    f"`labelled_embeddings` must have the {self.num_features} features of `embeddings`, got "
+                    f"{others.shape[-1]}; embed both with one network"
+                )
+            found.append(self._mean(self._scaled(others)).to(self._read("embeddings").device))
+        return torch.cat(found) if found else None
+
+    @property
+    def targets(self) -> Float[Tensor, "M D"]:
+        """Points outside the pool that are to be covered instead of it."""
+        found: Tensor = self._read("targets")
+        if found.ndim != 2 or found.shape[-1] != self.num_features or not len(found):
+            raise ValueError(
+                f"`targets` must be points × the {self.num_features} features of `embeddings`, at least one point, "
+                f"got shape {tuple(found.shape)}"
+            )
+        return self._scaled(found)
+
+    @property
+    def weights(self) -> Float[Tensor, " N"]:
+        """What each point that is covered is worth: each of the pool, or each of `targets` if there are any."""
+        found: Tensor = self._read("weights")
+        count, what = (len(self.targets), "targets") if self.has("targets") else (self.num_points, "points")
+        if found.shape != (count,):
+            raise ValueError(f"`weights` must be one number for each of {count} {what}, got shape {tuple(found.shape)}")
+        if not bool(((found >= 0) & (found < torch.inf)).all()):
+            wrong = int((~((found >= 0) & (found < torch.inf))).nonzero()[0])
+            raise ValueError(
+                f"`weights` must be finite and not negative, got {float(found[wrong]):g} at position {wrong}"
+            )
+        return found
+
+    def _scaled(self, embeddings: Tensor) -> Tensor:
+        if self._factor == 1:
+            return embeddings
+        return embeddings.to(compute_dtype(embeddings.dtype)) * self._factor
+
+    def _mean(self, embeddings: Tensor) -> Tensor:
+        numbers = embeddings.to(compute_dtype(embeddings.dtype))
+        if numbers.ndim == 2:
+            return numbers
+        if not self.has("predictions"):
+            return numbers.mean(dim=1)
+        return torch.einsum("s,nsd->nd", self.predictions.draw_weights.to(numbers), numbers)
+
+    # --- memory
+
+    @property
+    def cache_bytes(self) -> int:
+        """What may be kept in memory to be faster; asks the system for what is free when first read."""
+        if callable(self._cache_bytes):
+            self._cache_bytes = self._cache_bytes()
+        return self._cache_bytes
+
+    # --- parts
+
+    def _read(self, name: str) -> Any:
+        self.read.add(name)
+        return self._value(name)
+
+    def _value(self, name: str) -> Any:
+        if name not in self._values:
+            if not self.has(name):
+                raise MissingPartError(name, HOW_TO_GET.get(name, "give it"))
+            raw = self.given[name] if name in self.given else self._made[name]()
+            self._values[name] = None if raw is None else self._checked(name, raw)
+        return self._values[name]
+
+    def _checked(self, name: str, raw: Any) -> Any:
+        if name == "predictions":
+            return self._placed(name, raw)
+        if name == "reference":
+            return self._same_draws(self._placed(name, raw))
+        if name in ("embeddings", "draw_embeddings", "labelled_embeddings", "targets"):
+            predictions = self.at_hand("predictions")
+            num_points = None if name in ("labelled_embeddings", "targets") else getattr(self, "num_points", None)
+            num_draws = None if predictions is None else predictions.num_draws
+            found = check_embeddings(name, raw, num_draws, num_points)
+            where = self._device or (None if predictions is None else predictions.device)
+            return found if found is None else found.to(where or (found.device if name in self._made else "cpu"))
+        if name == "weights":
+            return as_tensor(raw, "`weights`").to("cpu", torch.float64)
+        return check_unit(name, raw) if name == "threshold" else raw
+
+    def _placed(self, name: str, given: Any) -> Predictions:
+        if not isinstance(given, Predictions):
+            raise TypeError(f"`{name}` must be Predictions, got {type(given).__name__}; see Predictions.from_probs")
+        return given if self._device is None else given.to(self._device)
+
+    def _same_draws(self, found: Predictions) -> Predictions:
+        own = self._value("predictions")
+        if found.weights is None and own.weights is not None and found.num_draws == own.num_draws:
+            found = found.with_weights(own.weights)  # weights belong to draws, not to points
+        own.check_same_draws(found)
+        return found
+
+
+def open_candidates(num_points: int, excluded: Int[Tensor, " e"], labelled: Int[Tensor, " l"]) -> Int[Tensor, " n"]:
+    """Return the points that may be chosen."""
+    candidates = remaining_candidates(num_points, torch.cat([excluded, labelled]))
+    if not len(candidates):
+        names = "`exclude` and `labelled`" if len(labelled) else "`exclude`"
+        raise ValueError(f"{names} must leave at least one point to choose from, got all of them")
+    return candidates
