@@ -214,7 +214,7 @@ class Learner:
     def _pool(self, rows: Tensor, known: Known, fitted: Fitted | None) -> Pool:
         """Return what is known about some rows; without a model, the inputs are their own embeddings."""
         covering = torch.tensor(sorted(known.labels) + known.asked, dtype=torch.long)  # open questions will have labels
-        is_tensor = not isinstance(self._inputs, Table)  # tables and texts have no embeddings here
+        is_tensor = not isinstance(self._inputs, IndexedRows)  # tables and texts have no embeddings here
         made: dict[str, Callable[[], Any]] = {}
         if fitted is None:
             if is_tensor and self._inputs[torch.zeros(1, dtype=torch.long)].is_floating_point():
