@@ -20,7 +20,7 @@ GROUPS: list[tuple[str, str, list[str] | None]] = [
     ("Strategies", PACKAGE, ["STRATEGIES", "Strategy", *STRATEGY_NAMES]),
     ("Strategies of your own", "batchbalance.strategies", ["Pool", "Choice", "auto_strategy", "strategy_named"]),
     ("Posteriors", "batchbalance.posteriors", None),
-    ("Training", "batchbalance.posteriors.training", ["Recipe", "fit", "Fit", "Kept"]),
+    ("Training", "batchbalance.posteriors.training", ["Recipe", "fit", "TrainedNetwork", "KeptWeights"]),
     ("Encoders", "batchbalance.encoders", None),
     ("Scores", "batchbalance.scores", None),
     (

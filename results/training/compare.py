@@ -25,9 +25,9 @@ from batchbalance.arguments.seeds import generator
 from batchbalance.lab.data import load
 from batchbalance.lab.metrics import test_metrics
 from batchbalance.posteriors import MCDropout
-from batchbalance.posteriors.kinds import folds
-from batchbalance.posteriors.training.fitting import Fit, Recipe, fit, network_accuracy
+from batchbalance.posteriors.training.fitting import Recipe, TrainedNetwork, fit, network_accuracy
 from batchbalance.posteriors.training.networks import tabular_mlp
+from batchbalance.posteriors.tuning import stratified_folds
 from batchbalance.predictions import Predictions
 
 CELLS = Path(__file__).with_name("cells.jsonl")
@@ -73,7 +73,7 @@ class Cell:
     build: Callable[[], Any]
     seed: int
 
-    def fit(self, recipe: Recipe, rows: Tensor | None = None, validation: Any = None) -> Fit:
+    def fit(self, recipe: Recipe, rows: Tensor | None = None, validation: Any = None) -> TrainedNetwork:
         """A network trained on all labels, or on some."""
         x, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
         return fit(self.build, x, y, recipe, num_classes=self.num_classes, validation=validation, seed=self.seed)
@@ -100,7 +100,7 @@ def cell(name: str, count: int, seed: int, data_dir: str | None) -> Cell:
     )  # fmt: skip
 
 
-def measured(cell: Cell, fitted: Fit) -> dict[str, Any]:
+def measured(cell: Cell, fitted: TrainedNetwork) -> dict[str, Any]:
     """What a network is worth, and how it was trained."""
     probs = MCDropout(fitted.model, DRAWS, cell.seed).predict(cell.test[0]).mean_probs()
     y, predicted = cell.test[1], probs.argmax(dim=1)
@@ -117,7 +117,7 @@ def measured(cell: Cell, fitted: Fit) -> dict[str, Any]:
 
 def cross_validated(cell: Cell) -> dict[int, float]:
     """The error on labels left out, for each number of steps."""
-    parts = folds(cell.y, NUM_FOLDS, generator(cell.seed, "folds"))
+    parts = stratified_folds(cell.y, NUM_FOLDS, generator(cell.seed, "folds"), singles=False)
     wrong = dict.fromkeys(GRID, 0.0)
     for fold in parts:
         rest = torch.ones(len(cell.y), dtype=torch.bool)

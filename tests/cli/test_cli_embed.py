@@ -88,7 +88,7 @@ def test_bad_files_are_named_and_skipped(photos, tmp_path):
     assert code == 2
     last = err.splitlines()[-1]
     assert last.startswith(f"error: image {photos / 'cats' / '1.png'} is damaged or of another format; ")
-    assert last.endswith("; mend or remove it, or omit such items with --skip-bad")
+    assert last.endswith("; repair or remove it, or omit such items with --skip-bad")
     code, out, err = run(photos, "--output", tmp_path / "e.npy", "--image-size", 64, "--skip-bad")
     assert (code, out.split(" × ")[0]) == (0, "4 images")
     assert f"skipped: image {photos / 'cats' / '1.png'} is damaged" in err

@@ -178,7 +178,9 @@ def test_a_damaged_image_is_one_plain_sentence(tmp_path, monkeypatch):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "x.png").write_bytes(b"no image")
     said = told("init", "p", "--images", "photos", "--classes", "a,b", "--encoder", "made_projects:shades")
-    assert said.endswith("x.png is damaged or of another format; mend or remove it, or omit such items with --skip-bad")
+    assert said.endswith(
+        "x.png is damaged or of another format; repair or remove it, or omit such items with --skip-bad"
+    )
 
 
 def test_a_table_and_another_encoder(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from PIL import Image
 
 from batchbalance.encoders import embed, open_items, read_ids
 from batchbalance.encoders.embedding import Embeddings
-from batchbalance.encoders.store import HEADER_BYTES, Places, header, mapped_embeddings
+from batchbalance.encoders.store import HEADER_BYTES, EmbeddingPaths, header, mapped_embeddings
 from batchbalance.errors import FileFormatError
 from batchbalance.project import Project
 
@@ -135,7 +135,7 @@ def test_a_changed_input_is_noticed_and_said(table, tmp_path, change):
     stopped(table, tmp_path / "parted", 24)
     change(table)
     with pytest.warns(
-        UserWarning, match=r"e\.npy are made again from the start: .*texts\.jsonl has changed since they were begun"
+        UserWarning, match=r"e\.npy are made again from the start: .*texts\.jsonl has changed since they were started"
     ):
         made = embed(table, Counting(), output=tmp_path / "parted" / "e.npy", batch_size=8)
     assert made.num_resumed == 0
@@ -170,7 +170,7 @@ def test_a_change_after_what_is_done_does_not_matter(table, tmp_path):
 
 def test_damaged_parts_start_over(table, tmp_path):
     stopped(table, tmp_path / "parted", 24)
-    part = Places(tmp_path / "parted" / "e.npy", tmp_path / "parted" / "e.ids.txt").vectors_part
+    part = EmbeddingPaths(tmp_path / "parted" / "e.npy", tmp_path / "parted" / "e.ids.txt").vectors_part
     part.write_bytes(part.read_bytes()[:200])
     with pytest.warns(UserWarning, match="made again from the start: they were damaged meanwhile"):
         embed(table, Counting(), output=tmp_path / "parted" / "e.npy", batch_size=8)
@@ -211,7 +211,7 @@ def sizes(batch):
 
 def test_bad_files_are_refused_or_left_out(some_bad, tmp_path):
     output = tmp_path / "e.npy"
-    with pytest.raises(FileFormatError, match=r"03\.png is damaged .*; mend or remove it, or .* `skip_bad=True`"):
+    with pytest.raises(FileFormatError, match=r"03\.png is damaged .*; repair or remove it, or .* `skip_bad=True`"):
         embed(some_bad, sizes, output=output, batch_size=3)
     made = embed(some_bad, sizes, output=output, batch_size=3, skip_bad=True)
     good = [i for i in range(20) if i not in (3, 4, 5, 17)]
@@ -409,7 +409,7 @@ def test_a_flipped_bit_in_finished_embeddings_is_noticed(table, tmp_path, name, 
     )
     with pytest.raises(FileFormatError, match=says):
         mapped_embeddings(tmp_path / "e.npy")
-    with pytest.warns(UserWarning, match=r"e\.npy is made again: it or its ids are not as they were written"):
+    with pytest.warns(UserWarning, match=r"e\.npy is made again: it or its ids were changed"):
         made = embed(table, Counting(), output=tmp_path / "e.npy", batch_size=8)
     assert made.num_resumed == 0
     assert contents(tmp_path) == before

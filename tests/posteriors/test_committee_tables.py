@@ -27,7 +27,7 @@ from batchbalance import Learner, MissingExtraError, Predictions, select
 from batchbalance.errors import FileFormatError
 from batchbalance.posteriors import Committee, CommitteeOptions, EstimatorFit, load_posterior
 from batchbalance.posteriors.committee import _as_skops, _from_skops
-from batchbalance.posteriors.rows import Table, is_table, row_batches
+from batchbalance.posteriors.inputs import IndexedRows, is_table, row_batches
 
 RNG = np.random.default_rng(0)
 NUMBERS = RNG.normal(size=(60, 2))
@@ -243,7 +243,7 @@ def test_inputs_that_are_no_rows():
         (3, "must be an array, a DataFrame, a sparse matrix or a list of rows, got int"),
         ([], "must hold at least one row, got none"),
         (FRAME.iloc[:0], "must hold at least one row, got none"),
-        (NUMBERS[:, 0], "one row a point, got shape"),
+        (NUMBERS[:, 0], "one row for each point, got shape"),
     ):
         with pytest.raises(ValueError, match=message):
             committee.predict(inputs)
@@ -367,7 +367,7 @@ def test_a_learner_takes_a_table_and_an_estimator(inputs, model):
     assert asked(0)[2] == second
     posterior = learner.fitted().posterior
     assert posterior.classes == ["ant", "bee", "cat"]
-    table = Table(inputs) if is_table(inputs) else torch.from_numpy(inputs)
+    table = IndexedRows(inputs) if is_table(inputs) else torch.from_numpy(inputs)
     predictions = posterior.predict(table[torch.tensor(second)])
     assert learner.selection.predicted == tuple(predictions.most_probable())
 

@@ -13,8 +13,8 @@ from batchbalance.posteriors.tuning import (
     LEAST_HELD_OUT,
     Tuned,
     held_out,
-    others_of_folds,
     resamples,
+    stratified_folds,
     tuned,
     tuned_heads,
 )
@@ -172,7 +172,9 @@ def test_heads_of_a_bootstrap_have_a_weaker_prior_than_the_most_probable_weights
 def test_folds_and_resamples():
     labels = torch.tensor([0] * 11 + [1] * 3 + [2])
     g = torch.Generator().manual_seed(0)
-    counts = others_of_folds(labels, g)
+    counts = torch.ones(15, 5)
+    for fold, rows in enumerate(stratified_folds(labels, 5, g)):
+        counts[rows, fold] = 0
     assert (counts == 0).sum(dim=1).tolist() == [1] * 15  # every row is left out once
     per_fold = (counts[:11] == 0).sum(dim=0)
     assert int(per_fold.max() - per_fold.min()) <= 1

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from batchbalance.posteriors import BayesianHead, LastLayer, load_posterior
+from batchbalance.posteriors import LastLayer, load_posterior
 
 
 def data(num, seed):
@@ -44,7 +44,7 @@ def trained():
 
 @pytest.fixture(scope="module")
 def posterior(trained):
-    return BayesianHead.from_model(trained, DataLoader(TensorDataset(*data(120, 1)), batch_size=50), 40)
+    return LastLayer.from_model(trained, DataLoader(TensorDataset(*data(120, 1)), batch_size=50), 40)
 
 
 def test_the_centre_is_the_network_and_the_draws_are_around_it(trained, posterior):
@@ -86,23 +86,23 @@ def test_saved_and_loaded(posterior, tmp_path):
 
 def test_the_seed_and_given_values(trained, posterior):
     batches = [data(60, 1)]
-    given = BayesianHead.from_model(trained, batches, 3, prior_precision=0.5, temperature=0.2, seed=1)
+    given = LastLayer.from_model(trained, batches, 3, prior_precision=0.5, temperature=0.2, seed=1)
     assert (given.tuned.precision, given.tuned.temperature) == (0.5, 0.2)
-    same = BayesianHead.from_model(trained, batches, 3, prior_precision=0.5, temperature=0.2, seed=1)
+    same = LastLayer.from_model(trained, batches, 3, prior_precision=0.5, temperature=0.2, seed=1)
     assert same.draw_ids == given.draw_ids
-    assert BayesianHead.from_model(trained, batches, 3, seed=2).draw_ids != given.draw_ids
+    assert LastLayer.from_model(trained, batches, 3, seed=2).draw_ids != given.draw_ids
     assert posterior.tuned.precision == 1 / 64
 
 
 def test_refusals(trained):
     x, y = data(40, 1)
     with pytest.raises(ValueError, match="must end in a linear layer"):
-        BayesianHead.from_model(nn.Sequential(trained, nn.Softmax(dim=1)), [(x, y)])
+        LastLayer.from_model(nn.Sequential(trained, nn.Softmax(dim=1)), [(x, y)])
     with pytest.raises(ValueError, match="batches of inputs and labels, got Tensor without labels"):
-        BayesianHead.from_model(trained, [x])
+        LastLayer.from_model(trained, [x])
     with pytest.raises(ValueError, match="at least one batch"):
-        BayesianHead.from_model(trained, [])
+        LastLayer.from_model(trained, [])
     with pytest.raises(ValueError, match="its labels must be classes from 0 to 2"):
-        BayesianHead.from_model(trained, [(x, y + 1)])
+        LastLayer.from_model(trained, [(x, y + 1)])
     with pytest.raises(ValueError, match="`temperature` must be a finite number above 0"):
-        BayesianHead.from_model(trained, [(x, y)], temperature=0)
+        LastLayer.from_model(trained, [(x, y)], temperature=0)

@@ -11,7 +11,16 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
 from batchbalance.errors import DrawMismatchError, FileFormatError
-from batchbalance.posteriors import BayesianHead, Committee, CyclicalSGMCMC, DeepEnsemble, MCDropout, Posterior
+from batchbalance.posteriors import (
+    BayesianHead,
+    Committee,
+    CyclicalSGMCMC,
+    DeepEnsemble,
+    LastLayer,
+    MCDropout,
+    Posterior,
+    Schedule,
+)
 from batchbalance.posteriors.training import Recipe
 from batchbalance.posteriors.training.networks import mnist_cnn, tabular_mlp
 from batchbalance.predictions import Predictions
@@ -56,8 +65,8 @@ def make(name, seed=0):
     if name == "mc-dropout-general":
         return MCDropout(seeded_network(general_network, seed), 6, seed), (general_network(),)
     if name == "csgmcmc":
-        options = {"epochs": 4, "cycles": 2, "samples_per_cycle": 1, "noise_epochs": 1, "num_chains": 3, "seed": seed}
-        return CyclicalSGMCMC(network, **options).fit(x, y, num_classes=3), (network,)
+        options = {"epochs": 4, "cycles": 2, "samples_per_cycle": 1, "noise_epochs": 1, "num_chains": 3}
+        return CyclicalSGMCMC(network, Schedule(**options), seed=seed).fit(x, y, num_classes=3), (network,)
     if name == "deep-ensemble":
         return DeepEnsemble(network, 6, recipe, seed=seed).fit(x, y, num_classes=3), (network,)
     if name == "committee":
@@ -67,7 +76,7 @@ def make(name, seed=0):
         return Committee.bootstrap(LogisticRegression(), x, y, 6, seed=seed), ()
     if name == "last-layer":
         model = seeded_network(general_network, 0)
-        return BayesianHead.from_model(model, [(x, y)], 6, temperature=0.01, seed=seed), (general_network,)
+        return LastLayer.from_model(model, [(x, y)], 6, temperature=0.01, seed=seed), (general_network,)
     return BayesianHead(name, 6, recipe=recipe, seed=seed).fit(x, y, num_classes=3), ()
 
 
@@ -177,7 +186,7 @@ def test_masked_entries_are_refused(case):
     same(posterior.predict(np.ma.masked_array(x)), posterior.predict(x))
     masked = np.ma.masked_array(x, mask=np.arange(x.size).reshape(x.shape) == 3)
     for given in (masked, Items(masked, np.arange(6))):
-        with pytest.raises(ValueError, match=r"`inputs` must have no masked entries, got 1; fill or drop them"):
+        with pytest.raises(ValueError, match=r"`inputs` must not have masked entries, got 1; fill or drop them"):
             posterior.predict(given)
 
 
@@ -319,7 +328,7 @@ def test_convolutions_predict_exactly_the_same_after_loading(kind, tmp_path):
     elif kind is DeepEnsemble:
         posterior = DeepEnsemble(build, 2, Recipe(max_epochs=1)).fit(images, labels, num_classes=2)
     else:
-        posterior = CyclicalSGMCMC(build, 2, 1, 2, 0.01, noise_epochs=2).fit(images, labels, num_classes=2)
+        posterior = CyclicalSGMCMC(build, Schedule(2, 1, 2, 0.01, noise_epochs=2)).fit(images, labels, num_classes=2)
     posterior.save(tmp_path / "saved")
     loaded = kind.load(tmp_path / "saved", build() if kind is MCDropout else build)
     same(loaded.predict(images), posterior.predict(images), atol=0)
@@ -331,7 +340,7 @@ def test_a_file_of_predictions_that_shrinks_is_an_error(tmp_path):
     assert predictions.log_probs(slice(8, 9)).shape == (1, 6, 3)
     with (tmp_path / "p.npy").open("rb+") as file:
         file.truncate(200)
-    with pytest.raises(FileFormatError, match="must stay as it is while it is read"):
+    with pytest.raises(FileFormatError, match="must not change while it is read"):
         predictions.log_probs(slice(8, 9))
 
 

@@ -18,9 +18,9 @@ from batchbalance.posteriors import (
     load_posterior,
     posterior_options,
 )
-from batchbalance.posteriors.kinds import folds
 from batchbalance.posteriors.training import Recipe
 from batchbalance.posteriors.training.networks import network_named
+from batchbalance.posteriors.tuning import stratified_folds
 
 MODEL = {"hidden": [8]}
 RECIPE = Recipe(max_epochs=3)
@@ -91,7 +91,7 @@ def test_validation_may_depend_on_the_number_of_labels():
 def test_folds_share_rows_and_classes_out_evenly(most):
     labels = torch.tensor([0] * 10 + [1] * 2 + [2] * 7 + [3])
     labels = labels[torch.randperm(20, generator=torch.Generator().manual_seed(0))]
-    found = folds(labels, most, torch.Generator().manual_seed(1))
+    found = stratified_folds(labels, most, torch.Generator().manual_seed(1), singles=False)
     assert sorted(row for fold in found for row in fold.tolist()) == [i for i in range(20) if labels[i] != 3]
     assert len(found) == most
     sizes = [len(fold) for fold in found]
@@ -99,8 +99,11 @@ def test_folds_share_rows_and_classes_out_evenly(most):
     for label in range(3):
         counts = [sum(int(labels[row]) == label for row in fold.tolist()) for fold in found]
         assert max(counts) - min(counts) <= 1
-    assert not torch.equal(found[0], folds(labels, most, torch.Generator().manual_seed(2))[0])
-    assert [len(fold) for fold in folds(torch.tensor([1, 0, 1]), 5, torch.Generator())] == [1, 1]
+    assert not torch.equal(found[0], stratified_folds(labels, most, torch.Generator().manual_seed(2), singles=False)[0])
+    assert [len(fold) for fold in stratified_folds(torch.tensor([1, 0, 1]), 5, torch.Generator(), singles=False)] == [
+        1,
+        1,
+    ]
 
 
 def test_without_validation_the_error_is_that_of_labels_left_out():
@@ -121,7 +124,7 @@ def test_without_validation_the_error_is_that_of_labels_left_out():
 def test_the_cross_validated_error_follows_a_plain_loop(settings, model):
     x, y = points(23, 0)
     wrong = 0
-    for number, fold in enumerate(folds(y, 5, generator(4, "folds"))):
+    for number, fold in enumerate(stratified_folds(y, 5, generator(4, "folds"), singles=False)):
         left = [row for row in range(23) if row not in fold.tolist()]
         part = fitter(settings, model, None)(x[left], y[left], derived_seed(4, "fold", number)).posterior
         for row in fold.tolist():

@@ -64,7 +64,7 @@ def test_mistakes(saved, tmp_path):
     with pytest.raises(ValueError, match="must be given for a pool that workers predict"):
         select(pool, 3, executor=NoExecutor())
     os.truncate(paths[1], 200)
-    with pytest.raises(FileFormatError, match=r"b.npy must stay as it is"):
+    with pytest.raises(FileFormatError, match=r"b.npy must not change"):
         select(pool, 3, threshold=0.02)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from batchbalance.arguments.seeds import generator
-from batchbalance.posteriors import BayesianHead, DeepEnsemble, MCDropout
+from batchbalance.posteriors import DeepEnsemble, LastLayer, MCDropout
 from batchbalance.posteriors.training.fitting import Recipe, fit, network_accuracy
 
 pytestmark = pytest.mark.slow  # transformers takes seconds to import
@@ -226,7 +226,7 @@ def test_the_last_layer_of_a_transformer(tr, name, tmp_path):
     model = built(tr, name)
     tokens = texts(49 if name == "gpt2" else 0)
     batch = {**tokens, "labels": torch.tensor([0, 1, 2, 0, 1])}
-    posterior = BayesianHead.from_model(model, [batch, batch], 5)
+    posterior = LastLayer.from_model(model, [batch, batch], 5)
     with torch.no_grad():
         expected = torch.log_softmax(model(**tokens).logits, dim=1)
     torch.testing.assert_close(posterior.most_probable.predict(tokens).log_probs()[:, 0], expected, rtol=0, atol=1e-4)

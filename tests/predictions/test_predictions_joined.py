@@ -94,5 +94,5 @@ def test_the_same_points_twice_are_refused(tmp_path, paths):
 def test_a_piece_that_shrinks_is_an_error(paths):
     pool = load_parts(paths)
     os.truncate(paths[2], 500)
-    with pytest.raises(FileFormatError, match=r"part-2.npy must stay as it is while it is read"):
+    with pytest.raises(FileFormatError, match=r"part-2.npy must not change while it is read"):
         select(pool, 3)

@@ -56,7 +56,7 @@ def test_masked_entries_are_refused(pool, name):
     given = np.ma.masked_array(np.arange(400).reshape(200, 2) if name == "embeddings" else np.arange(3))
     select(pool, 3, strategy="coreset", **{"embeddings": np.eye(200), name: given})
     given[0] = np.ma.masked
-    with pytest.raises(ValueError, match=f"`{name}` must have no masked entries, got .; fill or drop them"):
+    with pytest.raises(ValueError, match=f"`{name}` must not have masked entries, got .; fill or drop them"):
         select(pool, 3, strategy="coreset", **{"embeddings": np.eye(200), name: given})
 
 

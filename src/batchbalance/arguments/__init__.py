@@ -1,1 +1,1 @@
-"""What people give: checks of arguments, parts by name, settings in sections, seeds."""
+"""Arguments and settings: checks of values, tables of settings, parts by name, derived seeds."""

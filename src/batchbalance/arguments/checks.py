@@ -1,4 +1,4 @@
-"""What arguments must be: whole numbers, shares, sizes in bytes, arrays of real numbers, indices of points."""
+"""Checks of arguments: whole numbers, shares, sizes in bytes, arrays of real numbers, indices of points."""
 
 import math
 import operator
@@ -21,9 +21,9 @@ BYTES = TypeAdapter(ByteSize)
 
 
 def check_whole(name: str, value: Any, least: int = 1, most: int | None = None, *, limit: str = "") -> int:
-    """The value as an int, if it is a whole number (of Python, NumPy or torch) from `least` to `most`.
+    """Return the value as an int, if it is a whole number (Python, NumPy or torch) from `least` to `most`.
 
-    `limit` says what `most` is, for the message: "the points that are left".
+    `limit` describes `most` in the message: "the points that are left".
     """
     try:
         number = None if isinstance(value, bool | np.bool_) else operator.index(value)
@@ -37,11 +37,8 @@ def check_whole(name: str, value: Any, least: int = 1, most: int | None = None, 
 
 
 def check_real(name: str, value: Any, least: float = 0.0, *, above: bool = False) -> float:
-    """The value as a float, if it is a finite number of at least `least`, or `above` it."""
-    number = math.nan
-    if not isinstance(value, bool | str | bytes):
-        with suppress(TypeError, ValueError, OverflowError):
-            number = float(value)
+    """Return the value as a float, if it is a finite number of at least `least`, or `above` it."""
+    number = _as_float(value)
     if not math.isfinite(number) or number < least or (above and number == least):
         raise ValueError(
             f"`{name}` must be a finite number {'above' if above else 'of at least'} {least:g}, got {value!r}"
@@ -50,25 +47,30 @@ def check_real(name: str, value: Any, least: float = 0.0, *, above: bool = False
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """The value, if it is true or false; text and numbers are neither."""
+    """Return the value, if it is true or false; text and numbers are neither."""
     if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be true or false, got {value!r}")
     return value
 
 
 def check_unit(name: str, value: SupportsFloat) -> float:
-    """The value as a float, if it is a number in [0, 1]."""
-    number = math.nan
-    if not isinstance(value, bool | str):
-        with suppress(TypeError, ValueError, OverflowError):
-            number = float(value)
+    """Return the value as a float, if it is a number in [0, 1]."""
+    number = _as_float(value)
     if not 0 <= number <= 1:
         raise ValueError(f"`{name}` must be a number from 0 to 1, got {value!r}")
     return number
 
 
+def _as_float(value: Any) -> float:
+    """Return a number as a float; NaN for anything else, also for texts that look like one."""
+    if not isinstance(value, bool | str | bytes):
+        with suppress(TypeError, ValueError, OverflowError):
+            return float(value)
+    return math.nan
+
+
 def check_bytes(name: str, value: int | str) -> int:
-    """A number of bytes from a whole number or from a text such as "2GiB", "512 MiB" or "1.5GB"."""
+    """Return a number of bytes from a whole number or a text such as "2GiB", "512 MiB" or "1.5GB"."""
     try:
         if isinstance(value, str):
             return check_whole(name, int(BYTES.validate_python(value)))
@@ -80,7 +82,7 @@ def check_bytes(name: str, value: int | str) -> int:
 
 
 def check_device(name: str, device: str | torch.device) -> torch.device:
-    """The device, if torch can compute on it here."""
+    """Return the device, if torch can compute on it here."""
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -96,18 +98,18 @@ def check_dense(name: str, tensor: Tensor) -> None:
 
 
 def unmasked(name: str, x: Any) -> Any:
-    """Return what is given, but raise ValueError for a NumPy array with masked entries: all else ignores the mask."""
+    """Return the argument, but raise ValueError for a NumPy array with masked entries, whose mask would be ignored."""
     if isinstance(x, np.ma.MaskedArray):
         if np.ma.is_masked(x):
             raise ValueError(
-                f"{name} must have no masked entries, got {int(np.ma.getmaskarray(x).sum())}; fill or drop them"
+                f"{name} must not have masked entries, got {int(np.ma.getmaskarray(x).sum())}; fill or drop them"
             )
         return x.data
     return x
 
 
 def as_tensor(x: Any, name: str = "predictions") -> Tensor:
-    """An array of real numbers as a tensor that shares its memory where it can."""
+    """Return an array of real numbers as a tensor, which shares its memory where possible."""
     if isinstance(x, Tensor):
         check_dense(name, x)
         tensor = x.detach()
@@ -136,12 +138,12 @@ def as_tensor(x: Any, name: str = "predictions") -> Tensor:
 
 
 def compute_dtype(stored: torch.dtype) -> torch.dtype:
-    """The type in which stored numbers are computed with: float64 stays, all else becomes float32."""
+    """Return the type that stored numbers are computed in: float64 for float64, else float32."""
     return torch.float64 if stored == torch.float64 else torch.float32
 
 
 def check_indices(name: str, indices: Indices, num_points: int) -> Tensor:
-    """Distinct point indices in [0, N), as an int64 tensor in the given order."""
+    """Return distinct point indices in [0, N) as an int64 tensor in the given order."""
     indices = unmasked(f"`{name}`", indices)
     try:
         given = torch.as_tensor(sorted(indices) if isinstance(indices, set | frozenset) else indices)
@@ -162,7 +164,7 @@ def check_indices(name: str, indices: Indices, num_points: int) -> Tensor:
 
 
 def check_embeddings(name: str, given: Any, num_draws: int | None, num_points: int | None = None) -> Tensor | None:
-    """Features (N, D), or those of every draw (N, S, D), as a tensor that shares their memory; None stays None."""
+    """Return features (N, D), or those of every draw (N, S, D), as a tensor that shares their memory, or None."""
     if given is None:
         return None
     tensor = as_tensor(given, f"`{name}`")

@@ -1,8 +1,8 @@
 """Parts by name: our own, those of installed packages, and a user's own by the path "package.module:Name".
 
-A path imports code. On the command line and in Python that is the user's own act; files travel, so what a file names
-is imported only if the user allows it (``check_paths``). The working directory is searched for a path alone, behind
-installed packages and only while it is imported: a `torch.py` that lies there is never ours. Processes that we start
+A path imports code. On the command line and in Python the user asks for that. A path in a file is imported only
+if the user allows it (``check_paths``). The working directory is searched for a path alone, behind
+installed packages and only while it is imported: a `torch.py` there is never imported for ours. Processes that we start
 do without it too (``safe_path``).
 """
 
@@ -42,7 +42,7 @@ class Registry(Mapping[str, Part], Generic[Part]):
         self._is_part, self._wanted = is_part, wanted
 
     def named(self, name: str) -> Part:
-        """The part of that name or path.
+        """Return the part with this name or path.
 
         Raises:
             UnknownNameError: if nothing has that name; the message suggests the nearest one.
@@ -86,12 +86,12 @@ class Registry(Mapping[str, Part], Generic[Part]):
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is a path to an object in a module, "package.module:Name"."""
+    """Return whether a name is a path to an object in a module, "package.module:Name"."""
     return ":" in name
 
 
 def imported(kind: str, path: str) -> Any:
-    """The object at a path "package.module:Name"; modules in the working directory are found too, after all others."""
+    """Import the object at a path "package.module:Name"; the working directory is searched last."""
     module_name, _, attribute = path.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")) or not attribute.isidentifier():
         raise ValueError(f"{kind} {path!r} must look like package.module:Name")
@@ -124,15 +124,15 @@ def _imported_module(name: str) -> Any:
 
 
 def imported_modules() -> tuple[str, ...]:
-    """The modules that were imported by path: another process that is sent their objects must import them first."""
+    """Return the modules imported by path; processes that are sent their objects must import them first."""
     return tuple(_MODULES)
 
 
 def import_modules(names: Iterable[str]) -> None:
     """Import in this process what `imported_modules` named in the one that started it.
 
-    One that is not found here may be of no use here: the process may have imported it in another folder, long ago. If
-    an object needs it, its arrival says so.
+    A module that is not found is skipped: the other process may have imported it in another folder for another purpose.
+    If an object needs it, unpickling the object raises an error.
     """
     for name in names:
         with suppress(ImportError):
@@ -157,7 +157,7 @@ def safe_path() -> Iterator[None]:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """All texts in what a file says, at any depth."""
+    """Yield all texts in the contents of a file, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):

@@ -1,4 +1,4 @@
-"""Settings that people write: tables of named values, checked, with one sentence for a mistake."""
+"""Settings in files: tables of named values, checked, with one sentence for each mistake."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from batchbalance.errors import UnknownNameError
 
 MAX_DRAWS = 100_000  # more than any memory holds of a pool
 
-# Strict: `true` is no number, "5" neither, and "no" is not false.
+# Strict: `true` and "5" are not numbers, and "no" is not false.
 Whole = Annotated[int, Field(ge=1, strict=True)]
 NumDraws = Annotated[int, Field(ge=1, le=MAX_DRAWS, strict=True)]
 Threads = Annotated[int, Field(ge=1, le=1024, strict=True)]  # with many more, a process dies
@@ -21,7 +21,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def check_keys(where: str, given: Any, known: Iterable[str]) -> Any:
-    """The given table, if all its keys are known; an unknown one suggests the nearest."""
+    """Return the given table, if all its keys are known; an unknown one suggests the nearest."""
     if not isinstance(given, dict):
         return given
     known = list(known)
@@ -32,12 +32,12 @@ def check_keys(where: str, given: Any, known: Iterable[str]) -> Any:
 
 
 def fields_of(where: str, cls: Any) -> BeforeValidator:
-    """Refuses keys that are no fields of a dataclass, and values of another type than theirs, such as `true` for 1."""
+    """Return a validator that refuses unknown keys of a dataclass and values of another type, such as `true` for 1."""
     return BeforeValidator(lambda given: check_fields(where, given, cls))
 
 
 def check_fields(where: str, given: Any, cls: Any) -> Any:
-    """The given table, if its keys are fields of a dataclass and its values of their types."""
+    """Return the given table, if its keys are fields of a dataclass and its values have their types."""
     types: dict[str, Any] = {field.name: field.type for field in fields(cls)}
     check_keys(where, given, types)
     for key, value in given.items() if isinstance(given, dict) else ():
@@ -62,7 +62,7 @@ class Section(BaseModel):
 
 
 def parsed(build: Callable[[], Model]) -> Model:
-    """What `build` builds; a mistake becomes one sentence."""
+    """Return what `build` builds; a mistake becomes one sentence."""
     try:
         return build()
     except ValidationError as error:

@@ -10,18 +10,18 @@ from batchbalance.arguments.checks import check_whole
 
 
 def derived_seed(seed: SupportsIndex, purpose: str, round_index: int = 0) -> int:
-    """A 63-bit seed that is a fixed function of its three arguments, on every platform and version."""
+    """Return a 63-bit seed that is a fixed function of its arguments, on every platform and version."""
     digest = hashlib.sha256(f"{check_whole('seed', seed, 0)}/{purpose}/{round_index}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def generator(seed: SupportsIndex, purpose: str, round_index: int = 0) -> torch.Generator:
-    """A CPU generator for one purpose; the same arguments always give the same stream."""
+    """Return a CPU generator for one purpose; the same arguments always give the same stream."""
     return torch.Generator().manual_seed(derived_seed(seed, purpose, round_index))
 
 
 def gumbel(num: int, *, generator: torch.Generator) -> Tensor:
-    """`num` independent standard Gumbel variates, (num,) float64."""
+    """Return `num` independent standard Gumbel variates, (num,) float64."""
     uniform = torch.rand(num, generator=generator, dtype=torch.float64)
     # rand may give exactly 0, whose Gumbel would be -inf; the smallest step keeps it finite.
     return -torch.log(-torch.log(uniform.clamp_min(2.0**-53)))

@@ -1,6 +1,6 @@
 """Encoders: from images, texts and tables to embeddings.
 
-``embed("photos/", output="e.npy")`` is the whole of it; ``encoder`` gives an encoder by name.
+``embed("photos/", output="e.npy")`` embeds a folder; ``encoder`` returns an encoder by name.
 """
 
 from batchbalance.encoders.contract import Encoder, FittedEncoder

@@ -1,4 +1,4 @@
-"""What an encoder is: it turns a batch of images, texts or rows of a table into vectors of D numbers.
+"""The interface of encoders: a batch of images, texts or rows of a table becomes vectors of D numbers.
 
 Any function ``f(batch) -> (n, D)`` becomes one.
 """
@@ -28,9 +28,9 @@ class Encoder(Protocol):
     Attributes:
         name: what it is called on the command line and in records.
         kind: what it reads: "images" (RGB images of Pillow), "texts" (strings) or "rows" (dicts of cells); None if it
-            does not say.
-        dim: D; None as long as it is not known, before the first batch or before `fit`.
-        fingerprint: another text as soon as the same inputs may give other numbers.
+            is unknown.
+        dim: D; None before the first batch or before `fit`.
+        fingerprint: changes whenever the same inputs may give other numbers.
     """
 
     @property
@@ -46,7 +46,7 @@ class Encoder(Protocol):
     def fingerprint(self) -> str: ...  # noqa: D102
 
     def encode(self, batch: Sequence[Any]) -> Any:
-        """The vectors of a batch, (n, D)."""
+        """Return the vectors of a batch, (n, D)."""
 
 
 @runtime_checkable
@@ -57,13 +57,13 @@ class FittedEncoder(Encoder, Protocol):
         """Learn from inputs, which can be gone through more than once."""
 
 
-class Function:
-    """A function of the user's as an encoder.
+class FunctionEncoder:
+    """A user's function as an encoder.
 
     Args:
         function: `f(batch) -> (n, D)`; an array, a tensor or a list of rows.
         name: what it is called; by default its module and name.
-        kind: what it reads; None if it does not say.
+        kind: what it reads; None if unknown.
         fingerprint: by default a hash of the source file that it comes from, and its name.
     """
 
@@ -82,7 +82,7 @@ class Function:
         self._function = function
 
     def encode(self, batch: Sequence[Any]) -> Any:
-        """What the function gives."""
+        """Call the function."""
         try:
             return self._function(batch)
         except Exception as error:  # whatever a user's function raises
@@ -90,11 +90,11 @@ class Function:
 
 
 def as_encoder(given: Any, name: str | None = None) -> Encoder:
-    """An encoder from an encoder, a class of encoders, an object with `encode`, or a function.
+    """Return an encoder from an encoder, a class of encoders, an object with `encode`, or a function.
 
     Raises:
         TypeError: if it is none of these.
-        ValueError: if its attribute `kind` is none that there is.
+        ValueError: if its attribute `kind` is unknown.
     """
     if inspect.isclass(given):
         given = given()
@@ -108,7 +108,7 @@ def as_encoder(given: Any, name: str | None = None) -> Encoder:
         raise TypeError(
             f"an encoder must be a function of a batch or have `encode`, got {name or ''} {type(given).__name__}"
         )
-    return Function(function, name, kind, getattr(given, "fingerprint", None))
+    return FunctionEncoder(function, name, kind, getattr(given, "fingerprint", None))
 
 
 def cut(value: Any) -> Any:
@@ -117,7 +117,7 @@ def cut(value: Any) -> Any:
 
 
 def encoded(encoder: Encoder, batch: Sequence[Any]) -> Vectors:
-    """The vectors of a batch, checked: (n, D) float32.
+    """Return the vectors of a batch, checked: (n, D) float32.
 
     Raises:
         ValueError: if they have another shape, or are not finite.
@@ -125,7 +125,7 @@ def encoded(encoder: Encoder, batch: Sequence[Any]) -> Vectors:
     given = encoder.encode([cut(value) for value in batch])
     if isinstance(given, torch.Tensor):
         given = given.detach().cpu().numpy()
-    array = np.asarray(unmasked(f"what encoder {encoder.name!r} gives", given))
+    array = np.asarray(unmasked(f"the output of encoder {encoder.name!r}", given))
     expected = f"an array of {len(batch)} rows and {encoder.dim or 'D'} columns"
     wrong_dim = encoder.dim is not None and array.shape[1:] != (encoder.dim,)
     if array.ndim != 2 or len(array) != len(batch) or not array.shape[1] or wrong_dim or array.dtype.kind not in "fiub":
@@ -138,28 +138,13 @@ def encoded(encoder: Encoder, batch: Sequence[Any]) -> Vectors:
 
 
 def state_digest(state: dict[str, torch.Tensor]) -> str:
-    """A short hash of the weights of a network."""
+    """Return a short hash of the weights of a network."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
         digest.update(f"{name}/{tensor.dtype}/{tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
-
-
-def usable_device(device: str | None) -> str:
-    """The device to compute on, if torch can use it here."""
-    device = device or "cpu"
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"`device` must be one that torch can use here, got {device!r}: {error}") from error
-    return device
-
-
-def first_line(error: Exception) -> str:
-    """What an error of another library says, in short."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _source_digest(named: Any) -> str:

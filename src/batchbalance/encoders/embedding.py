@@ -1,4 +1,4 @@
-"""From files to embeddings: batch by batch, into memory or into files that go on after any interruption."""
+"""From files to embeddings: batch by batch, into memory or into files that can be resumed after an interruption."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from batchbalance.encoders.contract import MOST_CHARACTERS, Encoder, FittedEncod
 from batchbalance.encoders.items import Item, Items, open_items
 from batchbalance.encoders.named import DEFAULTS
 from batchbalance.encoders.named import encoder as encoder_named
-from batchbalance.encoders.store import Places, Settings, Store, has_ids, has_vectors
+from batchbalance.encoders.store import EmbeddingFiles, EmbeddingPaths, EmbeddingSettings, has_ids, has_vectors
 from batchbalance.errors import FileFormatError
 from batchbalance.system.files import mapped_array, read_sealed
 from batchbalance.system.ids import ids_path, read_ids
@@ -37,8 +37,8 @@ class Embeddings:
         ids: N names.
         encoder: the name of the encoder.
         skipped: id and reason of each item that was skipped.
-        num_resumed: how many of them an earlier start had made; all of them if the file was up to date.
-        cut: ids of texts that were too long to be read whole by this call.
+        num_resumed: how many of them an earlier run had made; all of them if the file was up to date.
+        cut: ids of texts that were truncated in this call.
     """
 
     vectors: Vectors
@@ -50,7 +50,7 @@ class Embeddings:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know about how they were made."""
+        """Remarks for the user about how they were made."""
         if not self.cut:
             return ()
         return (
@@ -73,16 +73,16 @@ def embed(
     Args:
         source: a path, a list of texts, of images or of dicts, or what `open_items` gives (for columns and ids).
         encoder: an encoder, its name, or a function `f(batch) -> (n, D)`; by default the one for the kind of items.
-        output: a ``.npy`` file to write to, batch by batch. Interrupted in any way, the same call goes on and ends
-            with the same bytes. Without it everything is kept in memory.
+        output: a ``.npy`` file to write to, batch by batch. After an interruption, the same call resumes and ends
+            with the same bytes. If omitted, everything is kept in memory.
         ids_output: the file for the ids; by default ``e.ids.txt`` beside ``e.npy``.
-        skip_bad: leave out damaged files and empty texts instead of refusing them.
-        batch_size: items looked at at a time; 64 images, else 1,024.
-        progress: show how far it is.
+        skip_bad: omit damaged files and empty texts instead of raising an error.
+        batch_size: items in a batch; 64 images, else 1,024.
+        progress: show the progress.
 
     Raises:
         FileFormatError: if an item is damaged or empty, unless `skip_bad`.
-        MissingExtraError: if the encoder needs a package that is not there.
+        MissingExtraError: if the encoder needs a package that is not installed.
         ValueError: if encoder and items do not fit together.
     """
     using = encoder_named(encoder) if isinstance(encoder, str) else None if encoder is None else as_encoder(encoder)
@@ -98,7 +98,7 @@ def embed(
     work = _Work(items, using, size, skip_bad, progress)
     if output is None:
         return work.in_memory()
-    places = Places(Path(output), ids_path(Path(output)) if ids_output is None else Path(ids_output))
+    places = EmbeddingPaths(Path(output), ids_path(Path(output)) if ids_output is None else Path(ids_output))
     places.check()
     return work.in_files(places)
 
@@ -128,9 +128,9 @@ class _Work:
             raise FileFormatError("there must be at least one item that can be embedded, got none")
         return Embeddings(np.concatenate(parts), ids, self.encoder.name, tuple(skipped), cut=tuple(self.cut))
 
-    def in_files(self, places: Places) -> Embeddings:
+    def in_files(self, places: EmbeddingPaths) -> Embeddings:
         self._fit()
-        settings: Settings = {
+        settings: EmbeddingSettings = {
             "encoder": self.encoder.name,
             "fingerprint": self.encoder.fingerprint,
             "batch_size": self.batch_size,
@@ -138,7 +138,7 @@ class _Work:
         done = self._done(places, settings)
         if done is not None:
             return done
-        with Store(places, settings, len(self.items)) as store:
+        with EmbeddingFiles(places, settings, len(self.items)) as store:
             num_resumed = self._resume(store)
             if store.started_over:
                 warnings.warn(
@@ -159,22 +159,22 @@ class _Work:
         made = mapped_array(places.output), read_ids(places.ids), self.encoder.name
         return Embeddings(*made, tuple(skipped), num_resumed, tuple(self.cut))
 
-    def _resume(self, store: Store) -> int:
-        """Check that the batches that are done are of the items as they are now; how many vectors that keeps."""
+    def _resume(self, store: EmbeddingFiles) -> int:
+        """Check that the finished batches match the items as they are now; return how many vectors are kept."""
         if not store.batches:
             return 0
         for batch, record in zip(self._batches(), store.batches, strict=False):
             if _key(batch) != record["key"]:
-                store.start_over(f"{self.items.name} has changed since they were begun")
+                store.start_over(f"{self.items.name} has changed since they were started")
                 return 0
             if record["skipped"] and not self.skip_bad:
                 raise _refusal(record["skipped"][0][1])
         if len(store.batches) > -(-len(self.items) // self.batch_size):
-            store.start_over(f"{self.items.name} has changed since they were begun")
+            store.start_over(f"{self.items.name} has changed since they were started")
             return 0
         return sum(record["rows"] for record in store.batches)
 
-    def _go_on(self, store: Store) -> None:
+    def _go_on(self, store: EmbeddingFiles) -> None:
         done = len(store.batches)
         with shown_progress("embedding", len(self.items), self.progress) as bar:
             for number, batch in enumerate(self._batches()):
@@ -182,8 +182,8 @@ class _Work:
                     store.append(_key(batch), *self._encoded(batch))
                 bar.advance(len(batch))
 
-    def _done(self, places: Places, settings: Settings) -> Embeddings | None:
-        """The embeddings as they are, if they were made of these items with this encoder."""
+    def _done(self, places: EmbeddingPaths, settings: EmbeddingSettings) -> Embeddings | None:
+        """Return the existing embeddings if they were made of these items with this encoder; else None."""
         try:
             record = read_sealed(places.record, "embed again")
             same = all(record[key] == value for key, value in settings.items())
@@ -193,11 +193,9 @@ class _Work:
             if record["items"] != _joint_key([_key(batch) for batch in self._batches()]):
                 return None
             if not has_vectors(record, vectors) or not has_ids(record, places.ids):
-                warnings.warn(
-                    f"{places.output} is made again: it or its ids are not as they were written", stacklevel=4
-                )
+                warnings.warn(f"{places.output} is made again: it or its ids were changed", stacklevel=4)
                 return None
-        except (OSError, ValueError, KeyError, TypeError):  # no record, or none of ours
+        except (OSError, ValueError, KeyError, TypeError):  # no record, or not one of ours
             return None
         if places.journal.exists():  # of a process that was killed right before its end
             Journal(places.journal).close()  # refuses if another process is at work
@@ -215,7 +213,7 @@ class _Work:
             self.encoder.fit(_Values(self.items, self.skip_bad))
 
     def _encoded(self, batch: list[Item]) -> tuple[list[str], Vectors | None, list[tuple[str, str]]]:
-        """The ids and vectors of a batch, and what was skipped."""
+        """Return the ids and vectors of a batch, and the items that were skipped."""
         ids, values, skipped = [], [], []
         for item in batch:
             try:
@@ -232,7 +230,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Values:
-    """What the items hold, again and again, for `fit`."""
+    """The contents of items, which `fit` may iterate over several times."""
 
     items: Items
     skip_bad: bool
@@ -247,7 +245,7 @@ class _Values:
 
 
 def _refusal(reason: str) -> FileFormatError:
-    return FileFormatError(f"{reason}; mend or remove it, or omit such items with `skip_bad=True`")
+    return FileFormatError(f"{reason}; repair or remove it, or omit such items with `skip_bad=True`")
 
 
 def _key(batch: list[Item]) -> str:

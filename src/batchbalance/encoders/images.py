@@ -14,7 +14,7 @@ IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".web
 
 
 def read_image(path: Path) -> "Image.Image":
-    """An image, upright as its EXIF tag says, in RGB; transparent parts become white, of an animation the first frame.
+    """Read an image in RGB, rotated as its EXIF tag says; transparent parts become white.
 
     Raises:
         FileFormatError: if it is damaged, or has neither 8 nor 16 bits a channel.
@@ -42,7 +42,7 @@ def read_image(path: Path) -> "Image.Image":
 
 
 def require_pillow() -> None:
-    """Complain at once, and not at the first image."""
+    """Raise MissingExtraError if Pillow is not installed."""
     try:
         import PIL  # noqa: F401
     except ImportError as error:
@@ -50,6 +50,6 @@ def require_pillow() -> None:
 
 
 def _detail(error: Exception, path: Path) -> str:
-    """What else Pillow says, if it says more than that it cannot read the file."""
+    """Return what Pillow's error adds to the message that the file cannot be read."""
     text = str(error).replace(repr(str(path)), "it").replace(repr(path), "it")
     return "" if text == "cannot identify image file it" else f": {text or type(error).__name__}"

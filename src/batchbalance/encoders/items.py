@@ -1,4 +1,4 @@
-"""What is to be embedded: files in a folder, rows of a file, or things in memory, each with an id of its own."""
+"""Items to embed: files in a folder, rows of a file, or objects in memory, each with its own id."""
 
 import hashlib
 import json
@@ -23,13 +23,13 @@ TEXT_COLUMN, ID_COLUMN = "text", "id"
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to embed.
+    """One item to embed.
 
     Attributes:
         id: its name.
-        key: another text as soon as its content may be another one.
+        key: changes whenever its content may have changed.
         read: gives the image, the text or the row; raises FileFormatError if it is damaged or empty.
-        path: the file that it is; None if it is no file of its own.
+        path: its file; None if it is not a separate file.
     """
 
     id: str
@@ -39,12 +39,12 @@ class Item:
 
 
 class Items(ABC):
-    """Things to embed, in order. Can be gone through more than once, also while nothing is read.
+    """Items to embed, in order. They can be iterated over more than once, without reading their contents.
 
     Attributes:
         name: where they come from, for messages.
         kind: "images", "texts" or "rows".
-        notes: what a user should know about how they were found.
+        notes: remarks for the user about how they were found.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Items(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many there are, damaged ones included."""
+        """Return the number of items, damaged ones included."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Item]:
-        """Go through all items, in their order."""
+        """Yield all items, in order."""
 
 
-class Files(Items):
+class FileItems(Items):
     """The images or the ``.txt`` files of a folder and the folders in it, in the order of their ids.
 
     An id is the path within the folder, with ``/`` and in Unicode's normal form C. Hidden files are ignored.
@@ -83,12 +83,12 @@ class Files(Items):
             try:
                 stat = path.stat()
                 key = f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}"
-            except OSError:  # told when it is read
+            except OSError:  # reported when it is read
                 key = f"{name}\0gone"
             yield Item(name, key, lambda read=read, path=path: read(path), path)  # type: ignore[misc]
 
 
-class Rows(Items):
+class RowItems(Items):
     """The rows of a file: a column of texts, or some columns of a table.
 
     Args:
@@ -130,7 +130,7 @@ class Rows(Items):
         return checked_text(value, f"row {i} of {self.name}, column {self._columns[0]!r},")
 
 
-class InMemory(Items):
+class ListItems(Items):
     """Images, texts or rows (dicts) in a list; their ids are their numbers from 0."""
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -166,7 +166,7 @@ def _kind_of(value: Any) -> Kind:
 
 
 class _Ids:
-    """The ids of items, again and again."""
+    """The ids of items, which can be iterated over more than once."""
 
     def __init__(self, items: Items) -> None:
         self._items = items
@@ -183,21 +183,21 @@ def open_items(
     id_column: str | None = None,
     drop: Sequence[str] = (),
 ) -> Items:
-    """What a path or a list holds.
+    """Open the items of a path or a list.
 
     Args:
         source: a folder of images or of ``.txt`` files, an image, a file of rows (CSV, TSV, JSON lines, Parquet, plain
             text with one text a line), or a list of texts, of images or of dicts.
-        kind: what is wanted, if the encoder says so; else it is worked out.
+        kind: the kind that the encoder reads; inferred if omitted.
         columns: of a file of rows: the column of the texts, or those of a table.
         id_column: the column of the ids; a column `id` if there is one, else rows are numbered from 0.
-        drop: columns of a table not to take, such as the label.
+        drop: columns of a table to omit, such as the label.
 
     Raises:
-        FileFormatError: if nothing of that kind is there, or a file is damaged.
+        FileFormatError: if there is no item of that kind, or a file is damaged.
     """
     if not isinstance(source, str | os.PathLike):
-        items: Items = InMemory(list(source))
+        items: Items = ListItems(list(source))
     else:
         path = Path(source)
         if not path.exists():
@@ -205,14 +205,14 @@ def open_items(
         is_image = path.suffix.lower() in IMAGE_ENDINGS
         if not path.is_dir() and not is_image:
             return _rows(open_rows(path), kind, columns, id_column, drop)
-        items = Files(path.parent, [path], "images") if is_image and not path.is_dir() else _files(path, kind)
+        items = FileItems(path.parent, [path], "images") if is_image and not path.is_dir() else _files(path, kind)
     if columns or id_column is not None or drop:
-        raise ValueError(f"columns are for files of rows, got {items.name}; leave --column, --id and --drop out")
+        raise ValueError(f"columns are for files of rows, got {items.name}; omit --column, --id and --drop")
     return items
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; raises FileFormatError if it is empty or not in UTF-8."""
+    """Read the text of a file; raise FileFormatError if it is empty or not UTF-8."""
     try:
         return checked_text(path.read_text(encoding="utf-8-sig"), f"text {path}")
     except UnicodeDecodeError as error:
@@ -220,7 +220,7 @@ def read_text(path: Path) -> str:
 
 
 def checked_text(value: Any, where: str) -> str:
-    """A text that is not empty."""
+    """Return a text, or raise FileFormatError if it is empty."""
     if value is not None and not isinstance(value, str):
         raise FileFormatError(f"{where} must be a text, got {type(value).__name__}")
     if value is None or not value.strip():
@@ -229,13 +229,13 @@ def checked_text(value: Any, where: str) -> str:
 
 
 def checked_row(value: dict[str, Any], where: str) -> dict[str, Any]:
-    """A row of a table whose names and cells are valid Unicode."""
+    """Return a row of a table, or raise FileFormatError unless its names and cells are valid Unicode."""
     check_unicode(where, json.dumps(value, ensure_ascii=False, default=str))
     return value
 
 
 def check_ids(where: str, names: Any) -> None:
-    """Raise FileFormatError if an id comes twice, or has half a character."""
+    """Raise FileFormatError if an id occurs twice or has a lone surrogate."""
     for name in names:
         check_unicode(f"an id or the name of a file in {where}", name)
     twice = repeated_id(names)
@@ -243,7 +243,9 @@ def check_ids(where: str, names: Any) -> None:
         raise FileFormatError(f"{where} must have distinct ids, got {twice!r} more than once")
 
 
-def _rows(file: RowFile, kind: Kind | None, columns: Sequence[str], id_column: str | None, drop: Sequence[str]) -> Rows:
+def _rows(
+    file: RowFile, kind: Kind | None, columns: Sequence[str], id_column: str | None, drop: Sequence[str]
+) -> RowItems:
     for name in (*columns, *drop, *([] if id_column is None else [id_column])):
         if name not in file.columns:
             raise FileFormatError(f"{file.path} must have a column {name!r}, got columns {', '.join(file.columns)}")
@@ -256,7 +258,7 @@ def _rows(file: RowFile, kind: Kind | None, columns: Sequence[str], id_column: s
         taken = [name for name in (columns or file.columns) if name not in left_out]
         if not taken:
             raise FileFormatError(f"{file.path} must have columns beside the id, got {', '.join(file.columns)}")
-        return Rows(file, kind, taken, id_column)
+        return RowItems(file, kind, taken, id_column)
     if kind == "images":
         raise FileFormatError(f"{file.path} must be a folder of images or an image, got a file of rows")
     if drop or len(columns) > 1:
@@ -269,10 +271,10 @@ def _rows(file: RowFile, kind: Kind | None, columns: Sequence[str], id_column: s
             f"{file.path} must have a column {TEXT_COLUMN!r}, got columns {', '.join(file.columns)}; name the column "
             "of the texts with --column"
         )
-    return Rows(file, kind, columns or [TEXT_COLUMN], id_column)
+    return RowItems(file, kind, columns or [TEXT_COLUMN], id_column)
 
 
-def _files(folder: Path, kind: Kind | None) -> Files:
+def _files(folder: Path, kind: Kind | None) -> FileItems:
     paths = list(_walk(folder, ()))
     by_kind: dict[Kind, list[Path]] = {
         "images": [path for path in paths if path.suffix.lower() in IMAGE_ENDINGS],
@@ -286,13 +288,13 @@ def _files(folder: Path, kind: Kind | None) -> Files:
     if not by_kind.get(kind):
         wanted = {"images": "images", "texts": ".txt files", "rows": "nothing: a table is one file"}[kind]
         raise FileFormatError(f"{folder} must hold {wanted}, got none in {len(paths)} files; give another path")
-    others = Counter(path.suffix.lower() or "no ending" for path in set(paths) - set(by_kind[kind]))
+    others = Counter(path.suffix.lower() or "no extension" for path in set(paths) - set(by_kind[kind]))
     told = ", ".join(f"{count} × {ending}" for ending, count in sorted(others.items()))
-    return Files(folder, by_kind[kind], kind, (f"other files ignored: {told}",) if others else ())
+    return FileItems(folder, by_kind[kind], kind, (f"other files ignored: {told}",) if others else ())
 
 
 def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """All files that are not hidden; links are followed, but not in circles."""
+    """Yield all files that are not hidden; links are followed, but not in circles."""
     real = folder.resolve()
     if real in above:
         return

@@ -5,7 +5,7 @@ from typing import Any
 
 from batchbalance.arguments.registry import imported
 from batchbalance.encoders.contract import Encoder, Kind, as_encoder
-from batchbalance.encoders.tables import Table
+from batchbalance.encoders.tables import TableEncoder
 from batchbalance.encoders.texts import SentenceTransformers, Tfidf, WordLlama
 from batchbalance.encoders.vision import EfficientNetLite0, Pixels, Timm
 from batchbalance.errors import UnknownNameError
@@ -18,7 +18,7 @@ PLAIN: dict[str, tuple[Factory, tuple[str, ...]]] = {
     "pixels": (Pixels, ("image_size",)),
     "wordllama": (WordLlama, ()),
     "tfidf": (Tfidf, ()),
-    "table": (Table, ()),
+    "table": (TableEncoder, ()),
 }
 FAMILIES: dict[str, tuple[Factory, tuple[str, ...]]] = {
     "timm": (Timm, ("image_size", "device")),
@@ -29,7 +29,7 @@ KNOWN = (*PLAIN, *(f"{family}:MODEL" for family in FAMILIES), "PACKAGE.MODULE:FU
 
 
 def encoder(name: str, *, image_size: int | None = None, device: str | None = None) -> Encoder:
-    """The encoder of a name.
+    """Return the encoder with this name.
 
     Args:
         name: "efficientnet-lite0", "pixels", "wordllama", "tfidf", "table", "timm:MODEL",
@@ -62,5 +62,5 @@ def encoder(name: str, *, image_size: int | None = None, device: str | None = No
 
 
 def own(path: str) -> Encoder:
-    """The user's encoder "package.module:function"; modules in the current folder are found too."""
+    """Return the user's encoder "package.module:function"; modules in the current folder are found too."""
     return as_encoder(imported("encoder", path), path)

@@ -34,11 +34,11 @@ class RowFile(ABC):
 
     @abstractmethod
     def _columns(self) -> list[str]:
-        """The names of the columns."""
+        """Return the names of the columns."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Row]:
-        """The rows in order."""
+        """Yield the rows in order."""
 
 
 class Delimited(RowFile):
@@ -80,7 +80,7 @@ class Delimited(RowFile):
             csv.field_size_limit(limit)
 
     def _delimiter(self, file: TextIO) -> str:
-        """That of the file's ending; a semicolon if the column names have some and no comma, as spreadsheets write."""
+        """Return the separator: a semicolon if only that is in the header, as some spreadsheets write."""
         usual = DELIMITERS[_ending(self.path)]
         header = next(filter(str.strip, file), "")
         file.seek(0)
@@ -152,7 +152,7 @@ class Parquet(RowFile):
 
 
 def open_rows(path: Path) -> RowFile:
-    """A file of rows by its ending; all but Parquet may be gzipped."""
+    """Open a file of rows by its extension; all but Parquet may be gzipped."""
     ending = _ending(path)
     if ending in DELIMITERS:
         return Delimited(path)
@@ -163,7 +163,7 @@ def open_rows(path: Path) -> RowFile:
     if ending == ".parquet" and path.suffix != ".gz":
         return Parquet(path)
     raise FileFormatError(
-        f"{path} must be a folder, an image, or end in {', '.join(ROW_ENDINGS)}, got {path.suffix or 'no ending'!r}"
+        f"{path} must be a folder, an image, or end in {', '.join(ROW_ENDINGS)}, got {path.suffix or 'no extension'!r}"
     )
 
 

@@ -1,7 +1,7 @@
-"""Embeddings that grow batch by batch in files, and go on after any interruption.
+"""Embeddings that grow batch by batch in files, and can be resumed after an interruption.
 
-While they grow, ``e.npy.part`` holds the vectors (a memory-mapped array with room for all of them), ``e.ids.txt.part``
-the ids, and ``e.npy.journal`` what is done: first the settings, then a record for each batch with a hash of its items
+While they grow, ``e.npy.part`` holds the vectors (a memory-mapped array with space for all of them), ``e.ids.txt.part``
+the ids, and ``e.npy.journal`` the progress: first the settings, then a record for each batch with a hash of its items
 and hashes of all vectors and ids so far. A batch counts once its record is there. At the end the parts are renamed, and
 ``e.embed.json`` says what was done, with the last of those hashes: damage is found where the files are used again.
 """
@@ -26,15 +26,15 @@ HEADER_BYTES = 128
 NUMBER = np.dtype("<f4")
 
 
-class Settings(TypedDict):
-    """What every vector depends on."""
+class EmbeddingSettings(TypedDict):
+    """The settings that every vector depends on."""
 
     encoder: str
     fingerprint: str
     batch_size: int
 
 
-class Batch(TypedDict):
+class BatchRecord(TypedDict):
     """The record of a batch.
 
     Attributes:
@@ -55,8 +55,8 @@ class Batch(TypedDict):
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where everything lies.
+class EmbeddingPaths:
+    """The paths of the files.
 
     Attributes:
         output: the vectors.
@@ -78,12 +78,12 @@ class Places:
 
     @property
     def journal(self) -> Path:
-        """What is done while they grow."""
+        """The progress while they grow."""
         return self.output.with_name(f"{self.output.name}.journal")
 
     @property
     def record(self) -> Path:
-        """What was done, once all is."""
+        """The record of the finished embeddings."""
         return self.output.with_name(f"{self.output.stem}.embed.json")
 
     def remove_journal(self) -> None:
@@ -100,21 +100,21 @@ class Places:
                 raise OSError(f"cannot write {path}: {path.parent} must be a folder that can be written to")
 
 
-class Store:
+class EmbeddingFiles:
     """Growing files of embeddings, open in one process at a time.
 
     Args:
-        places: where they lie.
-        settings: with other settings than those of an earlier start, everything starts over.
-        room: the most vectors there can be.
+        places: the paths of the files.
+        settings: if they differ from those of an earlier run, everything starts over.
+        room: the maximum number of vectors.
 
     Attributes:
         batches: the records of the batches that are done.
-        started_over: why an earlier start was not continued, or "".
+        started_over: why an earlier run was not resumed, or "".
     """
 
-    def __init__(self, places: Places, settings: Settings, room: int) -> None:
-        self.batches: list[Batch] = []
+    def __init__(self, places: EmbeddingPaths, settings: EmbeddingSettings, room: int) -> None:
+        self.batches: list[BatchRecord] = []
         self.started_over = ""
         self._places, self._settings, self._room = places, settings, room
         self._map: np.memmap | None = None
@@ -132,12 +132,12 @@ class Store:
         if start is None:
             self._begin()
             return
-        earlier: Settings = entries[start]["settings"]
-        batches: list[Batch] = [entry["batch"] for entry in entries[start + 1 :]]
+        earlier: EmbeddingSettings = entries[start]["settings"]
+        batches: list[BatchRecord] = [entry["batch"] for entry in entries[start + 1 :]]
         change = next((key for key, value in self._settings.items() if earlier.get(key) != value), None)
         if change is not None:
             what = {"encoder": "the encoder", "fingerprint": "the encoder", "batch_size": "the batch size"}[change]
-            self.start_over(f"{what} has changed since they were begun")
+            self.start_over(f"{what} has changed since they were started")
             return
         rows, id_bytes = sum(batch["rows"] for batch in batches), sum(batch["id_bytes"] for batch in batches)
         dim = max((batch["dim"] for batch in batches), default=0)
@@ -183,7 +183,7 @@ class Store:
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
-        batch: Batch = {
+        batch: BatchRecord = {
             "key": key,
             "rows": 0 if vectors is None else len(vectors),
             "dim": 0 if vectors is None else vectors.shape[1],
@@ -197,7 +197,7 @@ class Store:
         self._id_bytes += batch["id_bytes"]
 
     def finish(self, record: dict[str, Any]) -> None:
-        """Put the files in their places. A crash on the way leaves no vectors with the ids of others."""
+        """Rename the finished files. After a crash in between, no vectors stand beside the ids of others."""
         if self._map is None:
             raise FileFormatError("there must be at least one item that can be embedded, got none")
         dim = self._map.shape[1]
@@ -218,11 +218,11 @@ class Store:
         self._places.remove_journal()
 
     def close(self) -> None:
-        """Let other processes go on with these files."""
+        """Close the files, so that other processes can resume them."""
         self._map = None
         self._journal.close()
 
-    def __enter__(self) -> "Store":
+    def __enter__(self) -> "EmbeddingFiles":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -241,7 +241,7 @@ class Store:
         self._journal.append({"settings": self._settings})
 
     def _mapped(self, dim: int) -> np.memmap:
-        """The vectors, with room for all of them on the disk: a map of a file with holes dies when the disk is full."""
+        """Map the file of vectors, with disk space for all of them: a map of a sparse file fails on a full disk."""
         path, size = self._places.vectors_part, HEADER_BYTES + self._room * dim * NUMBER.itemsize
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -262,7 +262,7 @@ def mapped_embeddings(path: Path) -> np.memmap:
         FileFormatError: if they are not numbers (N, D), or if they, or the ids beside them, differ from what
             ``e.embed.json`` says was written.
     """
-    array, places = mapped_array(path), Places(path, ids_path(path))
+    array, places = mapped_array(path), EmbeddingPaths(path, ids_path(path))
     if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
         raise FileFormatError(f"{path} must hold embeddings (N, D), got {array.dtype} of shape {array.shape}")
     if not places.record.is_file():
@@ -289,7 +289,7 @@ def has_ids(record: dict[str, Any], path: Path) -> bool:
 
 
 def header(num_rows: int, dim: int) -> bytes:
-    """The first bytes of a ``.npy`` file of float32, equally many for every shape."""
+    """Return the first bytes of a ``.npy`` file of float32, the same number of bytes for every shape."""
     text = f"{{'descr': '{NUMBER.str}', 'fortran_order': False, 'shape': ({num_rows}, {dim}), }}"
     start = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little")
     return start + text.encode("ascii").ljust(HEADER_BYTES - 11) + b"\n"

@@ -35,7 +35,7 @@ class Numbers:
         return 2 if self.gap_share else 1
 
     def features(self, cell: Any) -> list[float]:
-        """The features of one cell."""
+        """Return the features of one cell."""
         number = as_number(cell)
         if number is None:
             raise FileFormatError(f"column {self.name!r} must hold numbers, as it did in `fit`, got {cell!r}")
@@ -64,7 +64,7 @@ class Categories:
         return len(self.shares)
 
     def features(self, cell: Any) -> list[float]:
-        """The features of one cell; a category that was not there when fitted is "other"."""
+        """Return the features of one cell; a category that was not seen in `fit` is "other"."""
         positions, scale, absent = self._scaled
         position = positions.get(tuple(category(cell)), positions.get((OTHER,)))
         features = absent.copy()
@@ -74,13 +74,13 @@ class Categories:
 
     @cached_property
     def _scaled(self) -> tuple[dict[tuple[str, ...], int], float, list[float]]:
-        """Where each category stands, the deviation of the column, and the features of a cell of no category."""
+        """The position of each category, the deviation of the column, and the features of a cell without a category."""
         scale = math.sqrt(sum(share * (1 - share) for _, share in self.shares)) or 1.0
         positions = {tuple(key): i for i, (key, _) in enumerate(self.shares)}
         return positions, scale, [-share / scale for _, share in self.shares]
 
 
-class Table:
+class TableEncoder:
     """The rows of a table as vectors; looks at all rows first."""
 
     name = "table"
@@ -122,7 +122,7 @@ class Table:
         ]
 
     def encode(self, batch: Sequence[Row]) -> Vectors:
-        """The features of some rows."""
+        """Return the features of some rows."""
         rows = [[x for column in self.columns for x in column.features(row.get(column.name))] for row in batch]
         return np.array(rows, dtype=np.float32)
 
@@ -141,7 +141,7 @@ class _Moments:
         if number is None or math.isnan(number):
             return
         if math.isinf(number):
-            raise FileFormatError(f"column {self.name!r} must hold finite numbers, got {cell!r}; mend it, or --drop it")
+            raise FileFormatError(f"column {self.name!r} must hold finite numbers, got {cell!r}; edit or --drop it")
         self.numbers += 1
         step = number - self.mean
         self.mean += step / self.numbers
@@ -155,7 +155,7 @@ class _Moments:
 
 
 def as_number(cell: Any) -> float | None:
-    """The number of a cell, NaN for a gap, None for anything else."""
+    """Return the number of a cell, NaN for a missing value, None for anything else."""
     if cell is None:
         return math.nan
     if isinstance(cell, str):
@@ -170,7 +170,7 @@ def as_number(cell: Any) -> float | None:
 
 
 def category(cell: Any) -> list[str]:
-    """What a cell of a column of categories says."""
+    """Return the key of a cell of a categorical column."""
     return [GAP] if cell is None or not str(cell).strip() else ["is", str(cell).strip()]
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from batchbalance.encoders.contract import Kind, Vectors, cut, first_line, state_digest, usable_device
-from batchbalance.errors import FileFormatError, MissingExtraError
+from batchbalance.arguments.checks import check_device
+from batchbalance.encoders.contract import Kind, Vectors, cut, state_digest
+from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 
 TFIDF_FEATURES = 256
 
@@ -49,7 +50,7 @@ class WordLlama:
         self.fingerprint = f"{self.name}/{digest.hexdigest()[:16]}"
 
     def encode(self, batch: Sequence[str]) -> Vectors:
-        """The vectors of some texts; 0 for one without any token."""
+        """Return the vectors of some texts; zeros for a text without tokens."""
         vectors = np.zeros((len(batch), self.dim), dtype=np.float32)
         for i, tokens in enumerate(self._tokenizer.encode_batch(list(batch), add_special_tokens=False)):
             if tokens.ids:
@@ -69,23 +70,23 @@ class SentenceTransformers:
 
     def __init__(self, model: str, device: str | None = None) -> None:
         self.name = f"sentence-transformers:{model}"
-        device = usable_device(device)
+        using = check_device("device", device or "cpu")
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise MissingExtraError(f"the encoder {self.name!r}", "sentence-transformers") from error
         try:
-            self._model = SentenceTransformer(model, device=device)
+            self._model = SentenceTransformer(model, device=str(using))
         except Exception as error:  # a dozen types, by what is missing: the network, the model, a part of it
             raise OSError(
-                f"the model {self.name!r} cannot be loaded ({first_line(error)}); check its name and the network, "
+                f"the model {self.name!r} cannot be loaded ({sentence(error)}); check its name and the network, "
                 "or use the encoder 'wordllama', which needs none"
             ) from error
         self.dim = int(self._model.encode(["a"], show_progress_bar=False).shape[1])
         self.fingerprint = f"{self.name}/{state_digest(self._model.state_dict())}"
 
     def encode(self, batch: Sequence[str]) -> Any:
-        """The vectors of some texts."""
+        """Return the vectors of some texts."""
         return self._model.encode(list(batch), show_progress_bar=False, convert_to_numpy=True)
 
 
@@ -130,5 +131,5 @@ class Tfidf:
         self.dim = dim
 
     def encode(self, batch: Sequence[str]) -> Any:
-        """The vectors of some texts."""
+        """Return the vectors of some texts."""
         return self._reduction.transform(self._vectorizer.transform(batch))

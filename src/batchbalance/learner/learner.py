@@ -29,7 +29,7 @@ from batchbalance.posteriors import (
     PosteriorFit,
     PosteriorOptions,
 )
-from batchbalance.posteriors.rows import Table, is_table
+from batchbalance.posteriors.inputs import IndexedRows, is_table
 from batchbalance.posteriors.training import Recipe
 from batchbalance.posteriors.training.networks import Network
 from batchbalance.predictions import Predictions, stored_predictions
@@ -106,7 +106,7 @@ class Learner:
         named = _as_classes(classes)
         model = EstimatorFit(model, named) if _is_estimator(model) else model
         self._fit = as_fit(model, len(named), network=network, recipe=recipe, device=device)
-        if isinstance(self._inputs, Table) and isinstance(self._fit, PosteriorFit):
+        if isinstance(self._inputs, IndexedRows) and isinstance(self._fit, PosteriorFit):
             raise ValueError(
                 f"`inputs` must be an array of numbers for this model, got a {type(inputs).__name__}; pass a "
                 "classifier or pipeline as `model`, or `frame.to_numpy()` as inputs"
@@ -214,7 +214,7 @@ class Learner:
     def _pool(self, rows: Tensor, known: Known, fitted: Fitted | None) -> Pool:
         """Return what is known about some rows; without a model, the inputs are their own embeddings."""
         covering = torch.tensor(sorted(known.labels) + known.asked, dtype=torch.long)  # open questions will have labels
-        is_tensor = not isinstance(self._inputs, Table)  # tables and texts have no embeddings here
+        is_tensor = not isinstance(self._inputs, IndexedRows)  # tables and texts have no embeddings here
         made: dict[str, Callable[[], Any]] = {}
         if fitted is None:
             if is_tensor and self._inputs[torch.zeros(1, dtype=torch.long)].is_floating_point():
@@ -430,7 +430,7 @@ def embed(posterior: Posterior, inputs: Inputs, rows: Tensor, *, every_draw: boo
 
 def _as_inputs(inputs: Any) -> Inputs:
     if is_table(inputs):
-        return Table(inputs)
+        return IndexedRows(inputs)
     if isinstance(inputs, Tensor | np.ndarray | list):
         inputs = as_tensor(inputs, "`inputs`")
         if inputs.ndim < 2:

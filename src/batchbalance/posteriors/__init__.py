@@ -1,4 +1,4 @@
-"""Posterior draws: what turns a model and data into `Predictions`, one contract for all of them."""
+"""Posterior draws: each kind turns a model and data into `Predictions`, with the same interface."""
 
 import os
 from typing import Any
@@ -58,7 +58,7 @@ POSTERIORS: Registry[type[PosteriorOptions]] = Registry(
 
 
 def posterior_options(kind: str = "mc-dropout", **options: Any) -> PosteriorOptions:
-    """The options of a kind of posterior, by its name or path; an unknown name suggests the nearest one."""
+    """Return the options of a kind of posterior, by its name or path; an unknown name suggests the nearest one."""
     return POSTERIORS.named(kind)(kind=kind, **options)
 
 
@@ -67,7 +67,7 @@ def load_posterior(directory: str | os.PathLike[str], network: Any = None) -> Po
 
     Args:
         directory: the folder.
-        network: for posteriors of networks, which keep weights but no code: a network of the same architecture, or a
+        network: for posteriors of networks, which save weights but no code: a network of the same architecture, or a
             function that builds one.
 
     Raises:
@@ -77,11 +77,11 @@ def load_posterior(directory: str | os.PathLike[str], network: Any = None) -> Po
     known = {found.kind: found for found in _subclasses(Posterior)}
     if kind not in known:
         raise FileFormatError(f"{directory} must hold a posterior of a known kind, got {kind!r}; import its package")
-    return known[kind].loaded(directory, network)
+    return known[kind].load(directory, network)
 
 
 def _subclasses(parent: Any) -> list[type[Posterior]]:
-    """All posteriors that were defined so far, in this package or by a user."""
+    """Return all posteriors that were defined so far, in this package or by a user."""
     children = parent.__subclasses__()
     found = [child for child in children if hasattr(child, "kind")]
     return found + [deeper for child in children for deeper in _subclasses(child)]

@@ -1,7 +1,7 @@
 """A bootstrap of any classifier: members fitted on resampled rows, each a draw.
 
-Rows are drawn with replacement; a class that came out short of its own count is filled up from its own rows. So every
-class seen stays, and what an estimator needs of each class (rows for its folds, say) is there in every resample.
+Rows are drawn with replacement; a class with fewer rows than before is filled up from its own rows. So no class is
+lost, and what an estimator needs of each class, such as rows for its folds, is in every resample.
 """
 
 import random
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from batchbalance.arguments.checks import check_whole, unmasked
@@ -24,11 +23,10 @@ from batchbalance.arguments.registry import safe_path
 from batchbalance.arguments.sections import MAX_DRAWS
 from batchbalance.arguments.seeds import derived_seed
 from batchbalance.errors import sentence
-from batchbalance.posteriors.rows import as_rows, height, take
+from batchbalance.posteriors.inputs import as_rows, height, take
+from batchbalance.posteriors.members import Array, Ensemble
 from batchbalance.system.progress import progress as shown_progress
 from batchbalance.system.threads import one_thread
-
-Array = NDArray[Any]
 
 WORTH_PROCESSES = 6.0  # seconds of fitting; starting processes takes about half as long
 
@@ -54,7 +52,7 @@ class Resampling:
     one_job: bool = False
 
     def member(self, draw: int) -> Any:
-        """The fitted member of a draw: the same in any process, on any number of cores."""
+        """Return the fitted member of a draw: the same in any process, on any number of cores."""
         from threadpoolctl import threadpool_limits
 
         rows = resampled(self.codes, np.random.default_rng(derived_seed(self.seed, "bootstrap", draw)))
@@ -65,34 +63,13 @@ class Resampling:
         return member
 
 
-@dataclass(frozen=True, eq=False)
-class Bootstrap:
-    """Fitted members.
-
-    Attributes:
-        members: the classifiers.
-        classes: (K,) the labels seen, sorted.
-        is_encoded: whether members were fitted on the numbers of the labels.
-        name: made of the estimator, the data and the seed.
-    """
-
-    members: list[Any]
-    classes: Array
-    is_encoded: bool
-    name: str
-
-    def classes_of(self, member: Any) -> Array:
-        """The labels of a member's columns; every member saw every class, so that one that does not say has all."""
-        own = getattr(member, "classes_", None)
-        if own is None:
-            return self.classes
-        return self.classes[np.asarray(own).astype(int)] if self.is_encoded else np.asarray(own)
-
-
 def bootstrapped(
     estimator: Any, inputs: Any, labels: Any, *, size: Any, seed: Any, jobs: Any = None, progress: bool = False
-) -> Bootstrap:
-    """Fit members on resamples; arguments as in ``Committee.bootstrap``."""
+) -> tuple[Ensemble, str]:
+    """Fit members on resamples; return them and a name made of the estimator, the data and the seed.
+
+    The arguments are those of ``Committee.bootstrap``.
+    """
     size, jobs = check_whole("size", size, 1, MAX_DRAWS), None if jobs is None else check_whole("jobs", jobs)
     estimator = getattr(estimator, "best_estimator_", estimator)  # of a search that is done
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
@@ -112,11 +89,16 @@ def bootstrapped(
         for member in found:
             members.append(member)
             bar.advance()
-    return Bootstrap(members, classes, task.labels is task.codes, _named(task))
+    # Every member saw every class, so that one without `classes_` has a column for each of them.
+    seen = np.arange(len(classes)) if task.labels is task.codes else classes
+    own = [np.asarray(getattr(member, "classes_", seen)) for member in members]
+    if task.labels is task.codes:
+        own = [classes[codes.astype(int)] for codes in own]
+    return Ensemble(members, own, classes.tolist()), _named(task)
 
 
 def resampled(codes: Array, generator: np.random.Generator) -> Array:
-    """As many rows, with replacement, and as many more as classes lack that have fewer of them than before."""
+    """Draw as many rows with replacement, and fill up each class that came out with fewer rows than it has."""
     rows = generator.integers(len(codes), size=len(codes))
     lacking = np.bincount(codes) - np.bincount(codes[rows], minlength=int(codes.max()) + 1)
     more = [generator.choice(np.flatnonzero(codes == code), lacking[code]) for code in np.flatnonzero(lacking > 0)]
@@ -124,7 +106,7 @@ def resampled(codes: Array, generator: np.random.Generator) -> Array:
 
 
 def as_new(estimator: Any, seed: int, *, one_job: bool = False) -> Any:
-    """An unfitted copy of an estimator, with every random state in it set, as bagging does."""
+    """Return an unfitted copy of an estimator, with every random state in it set, as bagging does."""
     from sklearn.base import clone
 
     new = clone(estimator, safe=False)
@@ -143,7 +125,7 @@ def _is_named(parameter: str, name: str) -> bool:
 
 
 def as_labels(labels: Any, num: int) -> Array:
-    """(n,) labels, all text or all numbers, none missing."""
+    """Return (n,) labels, all text or all numbers, none missing."""
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu().numpy()
     given = np.array(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(unmasked("`y`", labels))
@@ -155,7 +137,7 @@ def as_labels(labels: Any, num: int) -> Array:
     missing = next((row for row, label in enumerate(listed) if _is_missing(label)), None)
     if missing is not None:
         raise ValueError(
-            f"`y` must have no gaps, got {listed[missing]!r} in row {missing}; leave rows without label out"
+            f"`y` must not have missing labels, got {listed[missing]!r} in row {missing}; omit rows without a label"
         )
     kinds = {str if isinstance(label, str) else type(label) for label in listed}
     is_date = given.dtype.kind in "mM"  # whose entries may come as whole numbers
@@ -176,7 +158,7 @@ def _is_missing(label: Any) -> bool:
 
 
 def _fitted(task: Resampling, size: int, jobs: int | None) -> tuple[Resampling, Iterator[Any]]:
-    """The members of all draws, and the task as it had to be for this estimator."""
+    """Return the task as this estimator needs it, and an iterator over the members of all draws."""
     import joblib  # type: ignore[import-untyped]
 
     workers = joblib.cpu_count() if jobs is None else jobs
@@ -193,7 +175,7 @@ def _fitted(task: Resampling, size: int, jobs: int | None) -> tuple[Resampling, 
 
 
 def _in_processes(task: Resampling, draws: list[int], workers: int) -> Iterator[Any]:
-    """Members of some draws, several at a time; if they cannot be sent between processes, one after the other here."""
+    """Fit some members in several processes; in this one if they cannot be sent between processes."""
     from sklearn.utils.parallel import Parallel, delayed  # these hand scikit-learn's settings over
 
     with safe_path():  # processes start here, each with its first task
@@ -213,7 +195,7 @@ def _in_processes(task: Resampling, draws: list[int], workers: int) -> Iterator[
 
 
 def _first(task: Resampling) -> tuple[Any, Resampling]:
-    """The first member. Some estimators take no labels but 0, 1, 2, …: they get the numbers of the classes."""
+    """Fit the first member. Estimators that accept only the labels 0, 1, 2, … get the numbers of the classes."""
     try:
         member = task.member(0)
     except Exception as error:  # each library has its own
@@ -235,12 +217,12 @@ def _remedy(member: Any, kind: str) -> str:
 
     if isinstance(member, RegressorMixin):
         return "take a classifier"
-    return "say voting='soft'" if hasattr(member, "voting") else f"wrap it: CalibratedClassifierCV({kind}(…))"
+    return "use voting='soft'" if hasattr(member, "voting") else f"wrap it: CalibratedClassifierCV({kind}(…))"
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed what estimators without a random state of their own draw from; all is as it was afterwards."""
+    """Seed the global generators, which estimators without a random state use; restore them afterwards."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         try:
@@ -260,6 +242,6 @@ def _named(task: Resampling) -> str:
     data = [joblib.hash(task.inputs), task.labels, task.seed]
     try:
         return str(joblib.hash([new, *data]))[:10]
-    except Exception:  # functions without a name cannot be hashed; where they lie in memory says nothing
+    except Exception:  # functions without a name cannot be hashed; their address in memory is arbitrary
         params = new.get_params() if hasattr(new, "get_params") else vars(new)
         return str(joblib.hash([re.sub(r" at 0x[0-9a-f]+", "", repr(params)), *data]))[:10]

@@ -8,31 +8,37 @@ from typing import Any, ClassVar, Literal, SupportsIndex
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from batchbalance.arguments.sections import NumDraws, Whole
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 from batchbalance.posteriors.bootstrap import as_new, bootstrapped
 from batchbalance.posteriors.contract import Posterior
+from batchbalance.posteriors.inputs import described_rows, row_batches
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
-from batchbalance.posteriors.members import Member, Preparation, ensemble_of, gives_members, names_of
-from batchbalance.posteriors.rows import described_rows, row_batches
-from batchbalance.posteriors.saved import read_saved
-from batchbalance.posteriors.trees import StoredTree, is_tree, stored
+from batchbalance.posteriors.members import (
+    Array,
+    Ensemble,
+    Member,
+    Preparation,
+    StoredTree,
+    ensemble_of,
+    gives_members,
+    is_tree,
+    names_of,
+    stored,
+)
+from batchbalance.posteriors.saved import read_saved, refuse_network
 from batchbalance.predictions import CHUNK_NUMBERS, Label, check_classes, check_weights
-
-Array = NDArray[Any]
 
 
 class Committee(Posterior):
     """Fitted classifiers as draws. Make one with ``from_sklearn`` or ``bootstrap``.
 
-    Inputs go to the classifiers as they are: arrays, DataFrames, sparse matrices, lists of texts; of tensors, Datasets
-    and DataLoaders they get arrays. Every member's classes are aligned to one list; a class that a member never saw
-    gets probability 0. A committee has no hidden layer: ``embed`` gives the features, behind the transformers that all
-    members share. Predictions are float32.
+    Inputs are passed to the classifiers unchanged: arrays, DataFrames, sparse matrices, lists of texts. Tensors,
+    Datasets and DataLoaders become arrays. Every member's classes are aligned to one list; a class that a member did
+    not see gets probability 0. A committee has no hidden layer: ``embed`` returns the features after the
+    transformers that all members share. Predictions are float32.
 
     Attributes:
         classes: the C labels, in the order of the class axis.
@@ -61,12 +67,12 @@ class Committee(Posterior):
 
     @property
     def batch_size(self) -> int:
-        """As many rows as make a chunk of predictions: a call of an estimator takes its time however few they are."""
+        """The rows of one chunk of predictions: large, because every call of an estimator has a fixed cost."""
         return max(64, CHUNK_NUMBERS // (len(self._members) * len(self.classes)))
 
     @classmethod
     def from_sklearn(cls, fitted: Any, classes: Any = None) -> "Committee":
-        """A committee of a fitted forest, bagging or voting classifier, or of a list of fitted classifiers.
+        """Return a committee of a fitted forest, bagging or voting classifier, or of a list of fitted classifiers.
 
         Args:
             fitted: the ensemble, a pipeline that ends in one and whose transformers are kept, a search whose best
@@ -74,21 +80,17 @@ class Committee(Posterior):
             classes: the list of all labels; the ensemble's own, or the sorted union of the members', if omitted.
         """
         found = ensemble_of(fitted)
-        own = found.classes
-        kinds = {isinstance(label, str): label for labels in own for label in labels.tolist()}
-        if len(kinds) > 1:
-            raise ValueError(
-                f"members must have labels of one type, got text ({kinds[True]!r}) and numbers ({kinds[False]!r}); fit "
-                "them on the same labels"
-            )
-        union = np.unique(np.concatenate(own)).tolist() if found.labels is None else found.labels.tolist()
-        listed = _listed(classes, union)
-        members = [
-            Member(member, _columns(labels, listed), features)
-            for member, labels, features in zip(found.members, own, found.features, strict=True)
-        ]
-        ids = [f"{_identity(member)}-{draw}" for draw, member in enumerate(found.members)]
-        return cls(members, listed, ids, found.weights, found.preparation)
+        return cls._of(found, classes, [f"{_identity(member)}-{draw}" for draw, member in enumerate(found.members)])
+
+    @classmethod
+    def _of(cls, found: Ensemble, classes: Any, draw_ids: Sequence[str]) -> "Committee":
+        """Return a committee over `classes`, which must include every label seen; over these if it is None."""
+        given = classes.tolist() if hasattr(classes, "tolist") else classes
+        listed = found.labels if given is None else list(check_classes(given, len(given)) or ())
+        missing = [label for label in found.labels if label not in listed]
+        if missing:
+            raise ValueError(f"`classes` must hold every member's labels, got {listed} without {missing}")
+        return cls(found.aligned(listed), listed, draw_ids, found.weights, found.preparation)
 
     @classmethod
     def bootstrap(
@@ -103,43 +105,38 @@ class Committee(Posterior):
         jobs: SupportsIndex | None = None,
         progress: bool = False,
     ) -> "Committee":
-        """A committee of any classifier: it is fitted again on `size` resamples of the labelled rows.
+        """Fit any classifier on `size` resamples of the labelled rows; each fit is a member.
 
-        Rows are drawn with replacement, and a class that came out short is filled up from its own rows, so that every
-        class seen stays. Every random state in the estimator is set from `seed`. Each member is fitted on one thread.
+        Rows are drawn with replacement, and a class with too few rows is filled up from its own rows, so that no class
+        is lost. Every random state in the estimator is set from `seed`. Each member is fitted on one thread.
 
         Args:
             estimator: anything with ``fit`` and ``predict_proba``, also a pipeline; of a search that is done, its best
-                estimator. It is left as it is.
+                estimator. It is not changed.
             X: n rows: an array, DataFrame, sparse matrix, or list of texts.
             y: (n,) labels, text or numbers.
             size: S, the number of members.
             seed: same seed, same members, whatever `jobs`.
             classes: the list of all labels, also of those not seen yet; the sorted labels of `y` if omitted.
             jobs: processes that fit at a time. If omitted, all cores once there are seconds of work, else none.
-            progress: show how far it is.
+            progress: show the progress.
         """
-        made = bootstrapped(estimator, X, y, size=size, seed=seed, jobs=jobs, progress=progress)
-        listed = _listed(classes, made.classes.tolist())
-        members = [Member(member, _columns(made.classes_of(member), listed)) for member in made.members]
-        return cls(members, listed, [f"{made.name}-{draw}" for draw in range(len(members))])
+        found, name = bootstrapped(estimator, X, y, size=size, seed=seed, jobs=jobs, progress=progress)
+        return cls._of(found, classes, [f"{name}-{draw}" for draw in range(len(found.members))])
 
     @classmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
-        """Read what ``save`` wrote; there is no network to give."""
-        if network is not None:
-            raise ValueError(f"`network` is not used by posteriors of kind {cls.kind!r}; leave it out")
-        return cls.load(directory)
-
-    @classmethod
-    def load(cls, directory: str | os.PathLike[str], trusted: Sequence[str] = ()) -> "Committee":
+    def load(
+        cls, directory: str | os.PathLike[str], network: Any = None, *, trusted: Sequence[str] = ()
+    ) -> "Committee":
         """Read what ``save`` wrote; nothing is unpickled.
 
         Args:
             directory: the folder.
+            network: must be None.
             trusted: for classifiers that skops wrote: the types, by name, that may be made beside those that skops
                 itself holds to be safe. What is missing is named in the error.
         """
+        refuse_network(network, cls.kind)
         tensors, options = read_saved(directory, cls.kind)
         arrays: list[dict[str, Array]] = [{} for _ in options["draw_ids"]]
         written = tensors.pop("skops", None)
@@ -181,13 +178,11 @@ class Committee(Posterior):
         }
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
-        if isinstance(inputs, Tensor | Dataset | DataLoader):
-            tensors = super()._batches(inputs, batch_size)
-            return (batch.cpu().numpy() for batch in tensors)
-        return row_batches(inputs, self.batch_size if batch_size is None else batch_size)
+        for batch in row_batches(inputs, self.batch_size if batch_size is None else batch_size):
+            yield batch.cpu().numpy() if isinstance(batch, Tensor) else batch
 
     def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
-        return 0.0  # trees are no work for torch
+        return 0.0  # estimators do not run in torch
 
     def _logits(self, batch: Any) -> Tensor:
         try:
@@ -242,7 +237,7 @@ class EstimatorFit:
     jobs: int | None = None
 
     def __call__(self, inputs: Any, labels: Tensor, seed: int) -> Committee | None:
-        """Draws given rows and the numbers of their classes; None while all are of one class."""
+        """Fit on rows and the numbers of their classes; return None while all labels are of one class."""
         if len(labels.unique()) < 2:
             return None
         y = np.array(self.classes)[labels.numpy()]
@@ -254,22 +249,8 @@ class EstimatorFit:
         return Committee.bootstrap(self.estimator, x, y, self.size, seed=seed, classes=self.classes, jobs=self.jobs)
 
 
-def _listed(classes: Any, seen: list[Any]) -> list[Any]:
-    """All labels: those given, if they hold all that were seen, else these."""
-    given = classes.tolist() if hasattr(classes, "tolist") else classes
-    listed = seen if given is None else list(check_classes(given, len(given)) or ())
-    missing = [label for label in seen if label not in listed]
-    if missing:
-        raise ValueError(f"`classes` must hold every member's labels, got {listed} without {missing}")
-    return listed
-
-
-def _columns(labels: Array, listed: list[Any]) -> Array:
-    return np.array([listed.index(label) for label in labels.tolist()])
-
-
 def _identity(member: Any) -> str:
-    """Ten characters that change with whatever was learnt; for what cannot be hashed, with the object itself."""
+    """Return ten characters that change with what was learned; with the object itself if it cannot be hashed."""
     import joblib  # type: ignore[import-untyped]
 
     try:
@@ -286,7 +267,7 @@ def _as_skops(classifiers: list[Any], transformers: Sequence[Any]) -> bytes:
         raise MissingExtraError(f"saving a committee of {what} without pickle", "skops") from None
     try:
         written: bytes = dumps({"classifiers": classifiers, "transformers": list(transformers)})
-        loads(written, trusted=get_untrusted_types(data=written))  # what it writes, it cannot always read
+        loads(written, trusted=get_untrusted_types(data=written))  # skops cannot always read what it writes
     except Exception as error:  # skops and the types it meets raise many
         raise ValueError(
             f"a committee of {what} must be of types that skops can write and read, got: {sentence(error)}; keep the "

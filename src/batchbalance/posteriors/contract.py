@@ -1,6 +1,6 @@
-"""What every posterior is: a fixed list of hypotheses that can be asked about any inputs.
+"""The base class of all posteriors: a fixed list of hypotheses that predict any inputs.
 
-A subclass says how one batch becomes logits under all draws; streaming, files, checks and saving are done here.
+A subclass defines how one batch becomes logits under all draws; streaming, files, checks and saving are done here.
 """
 
 import math
@@ -43,7 +43,7 @@ class Posterior(ABC):
     @property
     @abstractmethod
     def draw_ids(self) -> tuple[str, ...]:
-        """S names that tell these draws from those of any other posterior."""
+        """S names that distinguish these draws from those of any other posterior."""
 
     @property
     def _padding(self) -> int:
@@ -52,32 +52,38 @@ class Posterior(ABC):
 
     @abstractmethod
     def _logits(self, batch: Any) -> Tensor:
-        """Logits of a batch under every draw, (n, S, C)."""
+        """Return the logits of a batch under every draw, (n, S, C)."""
 
     @abstractmethod
     def _hidden(self, batch: Any) -> Tensor:
-        """The last hidden layer of a batch, the mean over draws, (n, D)."""
+        """Return the last hidden layer of a batch, the mean over draws, (n, D)."""
 
     def _hidden_of_draws(self, batch: Any) -> Tensor:
-        """The last hidden layer of a batch under every draw, (n, S, D); unless overridden, all draws have the same."""
+        """Return the last hidden layer of a batch under every draw, (n, S, D); the same for all unless overridden."""
         return self._hidden(batch).flatten(1).unsqueeze(1).expand(-1, self.num_draws, -1)
 
     def _logits_and_hidden(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """What `_logits` and `_hidden` give; overridden where one pass is enough for both."""
+        """Return the results of `_logits` and `_hidden`; overridden where one pass is enough for both."""
         return self._logits(batch), self._hidden(batch)
 
     def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
-        """About how many operations a batch takes under one draw; infinity if that is not known."""
+        """Return roughly how many operations a batch takes under one draw; infinity if unknown."""
         return math.inf
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and the options (numbers, strings, lists) that `load` needs."""
+        """Return the tensors and the options (numbers, strings, lists) that ``load`` needs."""
 
     @classmethod
     @abstractmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
-        """Read what ``save`` wrote; `network` is a network or what builds one, None for posteriors without one."""
+    def load(cls, directory: str | os.PathLike[str], network: Any = None) -> "Posterior":
+        """Read what ``save`` wrote.
+
+        Args:
+            directory: the folder.
+            network: a network of the same architecture or a function that builds one, for posteriors that save weights
+                but no code; None for the others.
+        """
 
     @property
     def num_draws(self) -> int:
@@ -98,11 +104,11 @@ class Posterior(ABC):
 
     @property
     def batch_size(self) -> int:
-        """How many inputs are looked at at a time, unless a call says otherwise."""
+        """The number of inputs in a batch, unless a call sets it."""
         return 512
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
-        """Consecutive batches of inputs, as `_logits` takes them."""
+        """Yield consecutive batches of inputs, as `_logits` takes them."""
         size = self.batch_size if batch_size is None else batch_size
         return batches_of(inputs, size, structured=self.takes_structures, padding=self._padding)
 
@@ -114,16 +120,16 @@ class Posterior(ABC):
         path: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> Predictions:
-        """Class log-probabilities of `inputs` under every draw.
+        """Return the class log-probabilities of `inputs` under every draw.
 
         Args:
             inputs: a tensor or array (N, ...); a dict (also a `BatchEncoding`) or a tuple of such tensors, for networks
                 that take them; a Dataset, or a DataLoader that does not shuffle, of any of these. Of items that are
                 tuples, the first entry is taken; labels in a dict are ignored.
-            batch_size: inputs looked at at a time, ``self.batch_size`` if omitted; a DataLoader has its own.
+            batch_size: inputs in a batch, ``self.batch_size`` if omitted; a DataLoader has its own.
             path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N. A
-                small JSON file beside it, as ``pool.npy.json``, says what it holds.
-            progress: show how far it is.
+                small JSON file beside it, such as ``pool.npy.json``, describes its contents.
+            progress: show the progress.
         """
         total = num_points(inputs)
         with shown_progress("predicting", total, progress) as bar:
@@ -146,26 +152,23 @@ class Posterior(ABC):
     def embed(
         self, inputs: Inputs, *, every_draw: bool = False, batch_size: int | None = None, progress: bool = False
     ) -> Tensor:
-        """The last hidden layer (the input of the last linear layer), mean over draws, (N, D).
+        """Return the last hidden layer (the input of the last linear layer), the mean over draws, (N, D).
 
         With `every_draw` it is that of each draw, (N, S, D).
         """
         total = num_points(inputs)
-        with shown_progress("embedding", total, progress) as bar, torch.no_grad():
-            parts = []
-            for batch in self._batches(inputs, batch_size):
-                with fitting(batch), threads.for_passes(self._pass_flops(batch)):
-                    hidden = self._hidden_of_draws(batch).flatten(2) if every_draw else self._hidden(batch).flatten(1)
-                    parts.append(hidden.cpu())
+        parts: list[Tensor] = []
+        with shown_progress("embedding", total, progress) as bar:
+            for hidden in self._passes(inputs, batch_size, bar, self._hidden_of_draws if every_draw else self._hidden):
+                parts.append(hidden.flatten(2 if every_draw else 1).cpu())
                 if len(parts) == 1:
-                    _check_fits(hidden, total)
-                bar.advance(len(hidden))
+                    _check_fits(parts[0], total)
         return torch.cat(parts)
 
     def predict_and_embed(
         self, inputs: Inputs, *, batch_size: int | None = None, progress: bool = False
     ) -> tuple[Predictions, Tensor]:
-        """What `predict` and `embed` give, for MC dropout of layers in a chain in one pass."""
+        """Return predictions and embeddings; MC dropout of a chain of layers computes both in one pass."""
         total = num_points(inputs)
         parts: list[Tensor] = []
 
@@ -182,73 +185,100 @@ class Posterior(ABC):
         return predictions, torch.cat(parts)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write the draws into a folder: safetensors and JSON. A save that is cut short leaves an older one usable."""
+        """Write the draws into a folder: safetensors and JSON. An interrupted save leaves an older one usable."""
         tensors, options = self._state()
         write_saved(directory, self.kind, tensors, options)
+
+    def _passes(
+        self, inputs: Inputs, batch_size: int | None, bar: Bar, run: Callable[[Any], Tensor]
+    ) -> Iterator[Tensor]:
+        """Yield what `run` returns for each batch, computed on as many threads as a pass is worth."""
+        for batch in self._batches(inputs, batch_size):
+            with torch.no_grad(), fitting(batch), threads.for_passes(self._pass_flops(batch)):
+                found = run(batch)
+            yield found
+            bar.advance(len(found))
 
     def _chunks(
         self, inputs: Inputs, batch_size: int | None, bar: Bar, logits_of: Callable[[Any], Tensor]
     ) -> Iterator[Tensor]:
+        """Yield the log-probabilities of each batch, (n, S, C)."""
         seen = 0
-        for batch in self._batches(inputs, batch_size):
-            with torch.no_grad(), fitting(batch), threads.for_passes(self._pass_flops(batch)):
-                logits = logits_of(batch)
-                if seen == 0:
-                    _check_first(logits)
-                if logits.dtype == torch.bfloat16:  # which NumPy has no type for
-                    logits = logits.float()
-                chunk = torch.log_softmax(logits, dim=-1).cpu()
-                wrong = torch.isnan(chunk).any(dim=-1).nonzero()
+
+        def log_probs(batch: Any) -> Tensor:
+            logits = logits_of(batch)
+            if seen == 0:
+                _check_first(logits)
+            if logits.dtype == torch.bfloat16:  # which NumPy has no type for
+                logits = logits.float()
+            chunk = torch.log_softmax(logits, dim=-1).cpu()
+            wrong = torch.isnan(chunk).any(dim=-1).nonzero()
             if len(wrong):
                 row, draw = wrong[0].tolist()
                 raise ValueError(
                     f"predictions must be finite, got NaN at point {seen + row}, draw {draw}; "
-                    "look for NaN or huge numbers in `inputs`"
+                    "check `inputs` for NaN or huge numbers"
                 )
-            seen += len(chunk)
+            return chunk
+
+        for chunk in self._passes(inputs, batch_size, bar, log_probs):
             yield chunk
-            bar.advance(len(chunk))
+            seen += len(chunk)
 
 
 def _check_first(logits: Tensor) -> None:
     """Raise ValueError unless the first (n, S, C) may be logits of at least two classes."""
     if logits.shape[-1] < 2:
-        raise ValueError("predictions must be of at least two classes, got one; look at the last layer of the model")
+        raise ValueError("predictions must be of at least two classes, got one; check the last layer of the model")
     check_rows(logits, "logits", [slice(0, len(logits))])
 
 
-@contextmanager
-def last_hidden(model: nn.Module) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Give a function that, after a forward pass with these logits, has the input of the last linear layer that ran.
+class LastLinear:
+    """The last linear layer that ran in a forward pass, and its input.
 
-    A network that classifies every token and then picks one, as GPT-2 does, has the input of that token.
+    Attributes:
+        layer: the layer.
     """
-    seen: list[Tensor] = []
 
-    def record(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        seen[:] = [args[0], output]
+    layer: nn.Linear
 
-    def hidden(logits: Tensor) -> Tensor:
-        inputs, outputs = seen
+    def __init__(self) -> None:
+        self._inputs = self._outputs = torch.empty(0)
+
+    def record(self, layer: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> None:
+        """Keep what a layer was called with; a forward hook."""
+        self.layer, self._inputs, self._outputs = layer, args[0], output
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the input of the layer, (n, D), after a forward pass that gave these logits.
+
+        A network that classifies every token and then picks one, as GPT-2 does, has the input of that token.
+        """
+        inputs, outputs = self._inputs, self._outputs
         if outputs.ndim == 3 and outputs.shape[::2] == logits.shape:
             picked = (outputs == logits.unsqueeze(1)).all(dim=2)
             if bool(picked.any(dim=1).all()):
                 return inputs[torch.arange(len(inputs), device=inputs.device), picked.int().argmax(dim=1)]
         return inputs.clone()
 
+
+@contextmanager
+def last_hidden(model: nn.Module) -> Iterator[LastLinear]:
+    """Watch the linear layers of a network while the block runs."""
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not linear:
         raise ValueError("the model must have a linear layer for `embed`, got none; end it with nn.Linear")
-    handles = [module.register_forward_hook(record) for module in linear]
+    last = LastLinear()
+    handles = [module.register_forward_hook(last.record) for module in linear]
     try:
-        yield hidden
+        yield last
     finally:
         for handle in handles:
             handle.remove()
 
 
 def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
-    """All chunks in one (N, S, C) tensor, without a second copy where N is known."""
+    """Return all chunks in one (N, S, C) tensor, without a second copy if N is known."""
     if total is None:
         return torch.cat(list(chunks))
     stored, filled = torch.empty(0), 0
@@ -263,7 +293,7 @@ def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
 
 
 def _check_fits(hidden: Tensor, total: int | None) -> None:
-    """Raise ValueError if embeddings like these of all points would not fit in memory, as those of sparse rows may."""
+    """Raise ValueError if embeddings of all points would not fit in memory, as may be the case for sparse rows."""
     size, free = hidden[0].nbytes * (total or 0), free_memory()
     if size > free:
         raise ValueError(

@@ -25,7 +25,7 @@ from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.errors import UnknownNameError
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.states import State, WeightDraws
-from batchbalance.posteriors.training.augmentation import AUGMENTATIONS
+from batchbalance.posteriors.training.augmentation import AUGMENTATIONS, crop_and_flip
 from batchbalance.posteriors.training.calling import Examples, changed, channels_last, padding_of
 from batchbalance.posteriors.training.fitting import (
     ModelFactory,
@@ -33,12 +33,11 @@ from batchbalance.posteriors.training.fitting import (
     check_labelled,
     class_weights,
     copied_state,
-    cropped,
+    epoch_batches,
     fresh_model,
     logits_of,
     seeded,
     set_channels_last,
-    split_rows,
 )
 from batchbalance.system.progress import Bar
 from batchbalance.system.progress import progress as shown_progress
@@ -46,7 +45,10 @@ from batchbalance.system.progress import progress as shown_progress
 
 @dataclass(frozen=True)
 class Schedule:
-    """The settings of a cyclical run.
+    """The settings of cyclical chains.
+
+    Of the defaults, the paper gives epochs, cycles, samples of a cycle, step size and chains (CIFAR-10). Its released
+    code gives the temperature, weight decay, epochs with noise and batch size. The others are ours.
 
     Attributes:
         epochs: of one chain, over all its cycles; a multiple of `cycles`.
@@ -117,70 +119,19 @@ class CyclicalSGMCMC(WeightDraws):
 
     Args:
         model_factory: builds the network; called once for each chain, under a seed of its own.
-        epochs: as the arguments that follow, see `Schedule`. Of the defaults, the paper gives epochs, cycles, samples
-            of a cycle, step size and chains (CIFAR-10); its released code the temperature, weight decay, epochs
-            with noise and batch size; the others are ours.
-        cycles: restarts of the step size.
-        samples_per_cycle: snapshots at the end of a cycle.
-        initial_step_size: the step size at the start of a cycle.
-        temperature: of the noise.
-        weight_decay: of the Gaussian prior.
-        num_chains: independent chains.
-        noise_epochs: epochs with noise at the end of a cycle.
-        batch_size: examples in a step.
-        class_weighted: weight the loss by inverse class frequencies.
-        samples_per_epoch: examples in an epoch, with replacement; "labels" goes once through the labelled set.
-        noise_examples: N in the noise; "labels" for the number of labels.
-        augmentation: "none", or "crop-flip" for images.
+        schedule: the settings of the chains; the defaults of `Schedule` if omitted.
         seed: for initialisation, the order of examples, noise, dropout and augmentation.
     """
 
     kind: ClassVar[str] = "csg-mcmc"
 
-    def __init__(
-        self,
-        model_factory: ModelFactory,
-        epochs: int = 400,
-        cycles: int = 8,
-        samples_per_cycle: int = 3,
-        initial_step_size: float = 0.5,
-        temperature: float = 1 / 50_000,
-        weight_decay: float = 5e-4,
-        num_chains: int = 1,
-        *,
-        noise_epochs: int = 5,
-        batch_size: int = 64,
-        class_weighted: bool = False,
-        samples_per_epoch: int | Literal["labels"] = "labels",
-        noise_examples: int | Literal["labels"] = "labels",
-        augmentation: str = "none",
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, model_factory: ModelFactory, schedule: Schedule | None = None, *, seed: int = 0) -> None:
         super().__init__(model_factory, seed)
-        self.schedule = Schedule(
-            epochs=epochs,
-            cycles=cycles,
-            samples_per_cycle=samples_per_cycle,
-            initial_step_size=initial_step_size,
-            temperature=temperature,
-            weight_decay=weight_decay,
-            noise_epochs=noise_epochs,
-            batch_size=batch_size,
-            num_chains=num_chains,
-            class_weighted=class_weighted,
-            samples_per_epoch=samples_per_epoch,
-            noise_examples=noise_examples,
-            augmentation=augmentation,
-        )
-
-    @classmethod
-    def from_schedule(cls, model_factory: ModelFactory, schedule: Schedule, *, seed: int = 0) -> "CyclicalSGMCMC":
-        """A posterior with the settings of `schedule`, for example one of `SCHEDULES`."""
-        return cls(model_factory, **asdict(schedule), seed=seed)
+        self.schedule = schedule or Schedule()
 
     @classmethod
     def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> "CyclicalSGMCMC":
-        return cls.from_schedule(model_factory, Schedule(**options["schedule"]), seed=options["seed"])
+        return cls(model_factory, Schedule(**options["schedule"]), seed=options["seed"])
 
     def _options(self) -> dict[str, Any]:
         return {"schedule": asdict(self.schedule), "seed": self._seed}
@@ -241,7 +192,7 @@ class ChainOptions(PosteriorOptions):
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
         """Run the chains; ε is the error of the mean prediction."""
-        chains = CyclicalSGMCMC.from_schedule(context.factory(inputs), self.schedule, seed=context.seed)
+        chains = CyclicalSGMCMC(context.factory(inputs), self.schedule, seed=context.seed)
         chains.fit(inputs, labels, num_classes=context.num_classes, device=context.device)
         return self.fitted(chains, context)
 
@@ -278,7 +229,7 @@ def langevin_step(
 
 
 def cosine_step_size(step: int, cycle_steps: int, initial_step_size: float) -> float:
-    """The step size of step 0, 1, …: a half cosine from its first value to 0 over each cycle."""
+    """Return the step size of step 0, 1, …: a half cosine from its first value to 0 over each cycle."""
     return initial_step_size / 2 * (math.cos(math.pi * (step % cycle_steps) / cycle_steps) + 1)
 
 
@@ -291,7 +242,7 @@ def _run_chain(
     random: torch.Generator,
     bar: Bar,
 ) -> list[State]:
-    """The snapshots of one chain."""
+    """Run one chain and return its snapshots."""
     check_dtype(model, examples[:1])
     set_channels_last(model)
     model.train()
@@ -300,7 +251,8 @@ def _run_chain(
     loss = nn.CrossEntropyLoss(weight)
     num_labels = len(examples)
     num_noise = num_labels if schedule.noise_examples == "labels" else schedule.noise_examples
-    steps_per_epoch = len(_epoch_batches(num_labels, schedule, torch.Generator()))
+    drawn = None if schedule.samples_per_epoch == "labels" else schedule.samples_per_epoch
+    steps_per_epoch = len(epoch_batches(num_labels, drawn, schedule.batch_size, torch.Generator()))
     cycle_epochs = schedule.epochs // schedule.cycles
     states: list[State] = []
     step = 0
@@ -308,10 +260,10 @@ def _run_chain(
         left = cycle_epochs - epoch % cycle_epochs  # epochs to the end of the cycle, this one included
         noise_scale = schedule.temperature / num_noise if left <= schedule.noise_epochs else 0.0
         total = torch.zeros((), device=labels.device)
-        for rows in _epoch_batches(num_labels, schedule, random):
+        for rows in epoch_batches(num_labels, drawn, schedule.batch_size, random):
             batch = examples[rows]
             if schedule.augmentation == "crop-flip":
-                batch = cropped(batch, random)
+                batch = crop_and_flip(batch, generator=random)
             value = loss(logits_of(model, changed(batch, channels_last), num_classes), labels[rows])
             gradients = torch.autograd.grad(value, parameters, allow_unused=True)
             h = cosine_step_size(step, steps_per_epoch * cycle_epochs, schedule.initial_step_size)
@@ -329,12 +281,3 @@ def _run_chain(
         if left <= schedule.samples_per_cycle:
             states.append(copied_state(model))
     return states
-
-
-def _epoch_batches(num_labels: int, schedule: Schedule, random: torch.Generator) -> list[Tensor]:
-    """Rows of the batches of one epoch."""
-    if schedule.samples_per_epoch == "labels":
-        rows = torch.randperm(num_labels, generator=random)
-    else:
-        rows = torch.randint(num_labels, (schedule.samples_per_epoch,), generator=random)
-    return split_rows(rows, schedule.batch_size)

@@ -11,7 +11,7 @@ from batchbalance.arguments.sections import MAX_DRAWS, NumDraws
 from batchbalance.arguments.seeds import derived_seed
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.states import State, WeightDraws
-from batchbalance.posteriors.training.fitting import Kept, Labelled, ModelFactory, Recipe, copied_state, fit
+from batchbalance.posteriors.training.fitting import KeptWeights, Labelled, ModelFactory, Recipe, copied_state, fit
 
 
 class DeepEnsemble(WeightDraws):
@@ -44,7 +44,7 @@ class DeepEnsemble(WeightDraws):
         super().__init__(model_factory, seed, outputs, binary)
         self.size = check_whole("size", size, 1, MAX_DRAWS)
         self.recipe = recipe or Recipe()
-        self.kept: tuple[Kept, ...] = ()
+        self.kept: tuple[KeptWeights, ...] = ()
 
     def fit(
         self,

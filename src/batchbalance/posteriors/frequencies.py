@@ -1,4 +1,4 @@
-"""Class frequencies that labels tell of, shrunk towards equal ones as far as the labels allow it.
+"""Class frequencies estimated from labels, shrunk towards equal ones as far as the labels allow.
 
 Counts of classes are multinomial. Before any label, frequencies are equal with probability ½, and otherwise from a
 symmetric Dirichlet(α) of unknown α. The evidence of the counts weighs these cases: labels of a balanced pool favour
@@ -14,7 +14,7 @@ from torch import Tensor
 
 CONCENTRATIONS = tuple(2.0**k for k in range(-3, 11))  # values of α
 SKEWED = 1.0  # α up to which frequencies differ a lot: at 1 every set of frequencies is equally likely
-FEW = 5.0  # labels of a class: one without labels counts as having at most so many
+FEW = 5.0  # labels of a class: a class without labels counts as having at most this many
 
 
 class Frequencies(NamedTuple):

@@ -1,4 +1,4 @@
-"""A posterior from plain functions: whatever gives class predictions of a batch under several draws."""
+"""A posterior from plain functions that return class predictions of a batch under several draws."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -6,13 +6,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from batchbalance.arguments.checks import as_tensor, compute_dtype
 from batchbalance.errors import UnknownNameError
 from batchbalance.posteriors.contract import Posterior
+from batchbalance.posteriors.inputs import height, row_batches, take
 from batchbalance.posteriors.outputs import OUTPUTS
-from batchbalance.posteriors.rows import height, row_batches, take
 from batchbalance.predictions import as_nsc, check_classes, check_weights, looks_like_probs
 
 SAME = 1e-3  # how far probabilities of the same point may be apart in two calls
@@ -22,8 +21,8 @@ class FunctionPosterior(Posterior):
     """Functions as draws.
 
     A function takes a batch of n inputs and gives (n, S, C), or (n, C) for one draw; the draws of several functions
-    come one after the other. Draw 7 must be the same hypothesis in every call. That is looked at once: a part of the
-    first batch is given again, and must be predicted as before.
+    come one after the other. Draw 7 must be the same hypothesis in every call. That is checked once: a part of the
+    first batch is predicted twice.
 
     Args:
         functions: one function, or a list of them. They get what `predict` is given in batches: tensors, arrays,
@@ -69,13 +68,11 @@ class FunctionPosterior(Posterior):
         return tuple(f"{self._name}-{draw}" for draw in range(self._num_draws))
 
     @classmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":  # noqa: ARG003
-        """Nothing can be read: functions are not saved."""
+    def load(cls, directory: str | os.PathLike[str], network: Any = None) -> "Posterior":  # noqa: ARG003
+        """Raise ValueError: functions are not saved."""
         raise ValueError(f"{directory} cannot be loaded: functions are not saved; make the posterior again from them")
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
-        if isinstance(inputs, Tensor | Dataset | DataLoader):
-            return super()._batches(inputs, batch_size)
         return row_batches(inputs, self.batch_size if batch_size is None else batch_size)
 
     def _logits(self, batch: Any) -> Tensor:
@@ -91,10 +88,10 @@ class FunctionPosterior(Posterior):
         return logits
 
     def _called(self, batch: Any) -> Tensor:
-        """Logits of all functions, (n, S, C)."""
+        """Return the logits of all functions, (n, S, C)."""
         num, found = height(batch), []
         for function in self._functions:
-            given = as_tensor(function(batch), "what a function gives").cpu()
+            given = as_tensor(function(batch), "the output of a function").cpu()
             given = as_nsc(given.to(compute_dtype(given.dtype)), "nsc" if given.ndim == 3 else "nc")
             if len(given) != num:
                 raise ValueError(
@@ -105,7 +102,7 @@ class FunctionPosterior(Posterior):
                 other = "probs" if is_probs else "logits"
                 raise ValueError(
                     f"functions must give {self._outputs}, as `outputs` says, got {given[0, 0].tolist()}, which are "
-                    f"{'non-negative and sum to 1' if is_probs else 'no distribution'}; pass outputs={other!r}"
+                    f"{'non-negative and sum to 1' if is_probs else 'not a distribution'}; pass outputs={other!r}"
                 )
             found.append(given.log() if is_probs else given)
         if len({given.shape[2] for given in found}) > 1:
@@ -128,7 +125,7 @@ class FunctionPosterior(Posterior):
     def _hidden(self, batch: Any) -> Tensor:
         if self._embedding is None:
             raise ValueError("`embedding`, a function that gives the features of a batch, must be given to `embed`")
-        return as_tensor(self._embedding(batch), "what `embedding` gives").flatten(1)
+        return as_tensor(self._embedding(batch), "the output of `embedding`").flatten(1)
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError("functions cannot be saved; save their predictions, `posterior.predict(inputs).save(path)`")

@@ -1,10 +1,10 @@
 """A Bayesian head on frozen embeddings: the cheap posterior for features of a foundation model.
 
 "bootstrap" is a softmax regression on rows that are centred with the pool and scaled to unit length, once for each
-resample of the labels. Its bias follows the class frequencies as far as the labels tell them. "laplace" is that
-regression once, and a Gaussian around its maximum, shrunk by a temperature: at embedding size few directions have
-labels, and in all others the prior's variance alone would drown every prediction. "dropout" is a small MLP with MC
-dropout. Precision, bias and temperature are chosen on the labels.
+resample of the labels. Its bias follows the class frequencies as far as the labels determine them. "laplace" is that
+regression once, and a Gaussian around its maximum, shrunk by a temperature: in an embedding, labels determine few
+directions, and in all others the variance of the prior would dominate every prediction. "dropout" is a small MLP with
+MC dropout. Precision, bias and temperature are chosen on the labels.
 
 laplace-torch and posteriors do more than this and bring their own dependencies; for a linear head the Hessian is known
 in closed form, and draws have to be tied to our seeds and saved without pickle, so neither is used.
@@ -12,7 +12,7 @@ in closed form, and draws have to be tied to our seeds and saved without pickle,
 
 import copy
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from batchbalance.arguments.checks import as_tensor, check_real, check_whole, compute_dtype, unmasked
 from batchbalance.arguments.sections import MAX_DRAWS, NumDraws, Whole
@@ -28,11 +28,10 @@ from batchbalance.batches.distances import directions
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
-from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws, linear_logits, refitted
 from batchbalance.posteriors.mc_dropout import MCDropout
-from batchbalance.posteriors.saved import fingerprint, load_weights, read_saved
-from batchbalance.posteriors.training.fitting import Kept, Labelled, Recipe, check_labelled, fit
+from batchbalance.posteriors.saved import fingerprint, load_weights, read_saved, refuse_network
+from batchbalance.posteriors.training.fitting import KeptWeights, Labelled, Recipe, check_labelled, fit
 from batchbalance.posteriors.training.networks import tabular_mlp
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
 from batchbalance.system.threads import for_work
@@ -102,7 +101,7 @@ class BayesianHead(Posterior):
         self.classes: list[Any] | None = None
         self.tuned: Tuned | None = None
         self.covariance: str | None = None
-        self.kept: tuple[Kept, ...] = ()
+        self.kept: tuple[KeptWeights, ...] = ()
 
     def __repr__(self) -> str:
         draws = f"{type(self).__name__}({self._options['method']!r}, {self._options['num_draws']} draws"
@@ -145,7 +144,7 @@ class BayesianHead(Posterior):
             classes: all labels there are, in the order of the class axis; the sorted distinct ones if they are texts
                 and this is omitted.
             validation: embeddings and labels for early stopping (dropout only).
-            unlabelled: (U, D) features of the pool. They and the labelled ones tell where the centre is.
+            unlabelled: (U, D) features of the pool. They and the labelled ones determine the centre.
         """
         given = as_embeddings("embeddings", embeddings)
         x = given.to(compute_dtype(given.dtype))
@@ -170,31 +169,6 @@ class BayesianHead(Posterior):
         self._hold({"mean": mean, "best": found.best, "draws": found.draws})
         return self
 
-    @staticmethod
-    def from_model(
-        model: nn.Module,
-        loader: Iterable[Any],
-        num_draws: int = 100,
-        *,
-        prior_precision: float | None = None,
-        temperature: float | None = None,
-        seed: int = 0,
-    ) -> LastLayer:
-        """Draws of the last linear layer of a trained network, around the weights it has.
-
-        Args:
-            model: ends in a linear layer whose outputs are logits.
-            loader: batches of inputs and labels, or dicts with both, best of data that the network was not trained on:
-                on what it knows by heart it is too sure of itself.
-            num_draws: S.
-            prior_precision: of the weights, for features of unit length on average; 1/64 if omitted.
-            temperature: what the covariance is multiplied by; chosen on the data if omitted.
-            seed: for the draws and for cross-validation.
-        """
-        return LastLayer.of(
-            model, loader, num_draws, prior_precision=prior_precision, temperature=temperature, seed=seed
-        )
-
     def refitted(self, embeddings: Any, labels: Any) -> "BayesianHead":
         """Return one draw at the most probable weights given other labels, with the centre and prior of this head.
 
@@ -214,15 +188,9 @@ class BayesianHead(Posterior):
         return single
 
     @classmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
-        """Read what ``save`` wrote; there is no network to give."""
-        if network is not None:
-            raise ValueError(f"`network` is not used by posteriors of kind {cls.kind!r}; leave it out")
-        return cls.load(directory)
-
-    @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> "BayesianHead":
-        """Read what ``save`` wrote."""
+    def load(cls, directory: str | os.PathLike[str], network: Any = None) -> "BayesianHead":
+        """Read what ``save`` wrote; `network` must be None."""
+        refuse_network(network, cls.kind)
         tensors, options = read_saved(directory, cls.kind)
         facts = options.pop("fitted", None)
         if facts is None:
@@ -244,7 +212,7 @@ class BayesianHead(Posterior):
     ) -> "BayesianHead":
         pool = pool.to(x)
         size = pool.abs().amax(dim=0)
-        size = torch.where(size > 0, size, 1.0)  # squares of huge or tiny numbers are not numbers any more
+        size = torch.where(size > 0, size, 1.0)  # squares of huge or tiny numbers overflow or vanish
         mean, std = (pool / size).mean(dim=0) * size, (pool / size).std(dim=0, correction=0) * size
         std = torch.where(std > 0, std, 1.0)
         if validation is not None:
@@ -298,7 +266,7 @@ class BayesianHead(Posterior):
         return super()._hidden_of_draws(batch) if self._mlp is None else self._mlp._hidden_of_draws(self._rows(batch))
 
     def _rows(self, batch: Tensor) -> Tensor:
-        """What the head is computed on."""
+        """Return the rows that the head is computed on: unit directions, or standardised features for an MLP."""
         self._check_fitted()
         mean = self._tensors["mean"]
         if batch.shape[1:] != mean.shape or batch.is_complex():
@@ -315,7 +283,7 @@ class BayesianHead(Posterior):
 
 
 class HeadOptions(PosteriorOptions):
-    """A Bayesian classifier on the inputs as they are, embeddings of a pretrained network say.
+    """A Bayesian classifier on the inputs themselves, for example embeddings of a pretrained network.
 
     Attributes:
         method: as the others, see `BayesianHead`.
@@ -347,17 +315,8 @@ class HeadOptions(PosteriorOptions):
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
         """Fit the head; ε is the error of the most probable weights, or of the mean prediction of an MLP."""
-        head = BayesianHead(
-            self.method,
-            self.num_draws,
-            prior_precision=self.prior_precision,
-            temperature=self.temperature,
-            bias=self.bias,
-            hidden=self.hidden,
-            dropout=self.dropout,
-            recipe=context.recipe,
-            seed=context.seed,
-        )
+        options = self.model_dump(exclude={"kind"})
+        head = BayesianHead(**options, recipe=context.recipe, seed=context.seed)
         validation = context.validation
         head.fit(inputs, labels, num_classes=context.num_classes, validation=validation, unlabelled=context.unlabelled)
         fitted = self.fitted(head, context, head.kept)
@@ -365,16 +324,16 @@ class HeadOptions(PosteriorOptions):
         return fitted if error is None else replace(fitted, cross_validation=lambda: error)
 
     def error(self, posterior: Posterior, labelled: Labelled) -> float:
-        """The share that the most probable weights get wrong, or the mean prediction of an MLP."""
+        """Return the error of the most probable weights, or of the mean prediction of an MLP."""
         return super().error(self.for_metrics(posterior), labelled)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:
-        """The most probable weights: their predictions are the ones to report."""
+        """Return the most probable weights, whose predictions are the ones to report."""
         return posterior.most_probable if isinstance(posterior, BayesianHead) else posterior
 
 
 def as_embeddings(name: str, given: Any, like: Tensor | None = None) -> Tensor:
-    """(N, D) features as a tensor that shares their memory, with as many features as `like`."""
+    """Return (N, D) features as a tensor that shares their memory, with as many features as `like`."""
     tensor = as_tensor(given, f"`{name}`")
     wanted = "D" if like is None else str(like.shape[1])
     if tensor.ndim != 2 or (like is not None and tensor.shape[1] != like.shape[1]):
@@ -383,7 +342,7 @@ def as_embeddings(name: str, given: Any, like: Tensor | None = None) -> Tensor:
 
 
 def mean_of(parts: Sequence[Tensor]) -> Tensor:
-    """The mean of all rows, (D,), read block by block."""
+    """Return the mean of all rows, (D,), read block by block."""
     total = torch.zeros(parts[0].shape[1], dtype=torch.float64)
     for part in parts:
         for block in torch.split(part, BLOCK):
@@ -397,7 +356,7 @@ def mean_of(parts: Sequence[Tensor]) -> Tensor:
 def _encoded(
     labels: Any, num_classes: int | None, classes: Sequence[Any] | None
 ) -> tuple[Tensor, list[Any] | None, int]:
-    """Class numbers of labels, the names of the classes if they have any, and C."""
+    """Return the class numbers of labels, the names of the classes if they have any, and C."""
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(unmasked("`labels`", labels))
     if array.ndim != 1 or array.dtype.kind not in "iuUO":
         raise ValueError(f"`labels` must be (N,) whole numbers or texts, got shape {array.shape}, {array.dtype}")
@@ -418,7 +377,7 @@ def _encoded(
 def _at_least_two(num_classes: int, labels: Any) -> int:
     if num_classes < 2:
         seen = f"only {labels.tolist()[0]!r}" if len(labels) else "no label"
-        raise ValueError(f"`labels` must be of at least two classes, got {seen}; name the others by `classes`")
+        raise ValueError(f"`labels` must be of at least two classes, got {seen}; name the others in `classes`")
     return num_classes
 
 

@@ -1,4 +1,4 @@
-"""Dropout that is no module: on attention weights, and between the layers of a recurrent network.
+"""Dropout that is not a module: on attention weights, and between the layers of a recurrent network.
 
 An attention module runs with its dropout on, and where it asks for random zeros it gets the mask of the draw. That
 works for `nn.MultiheadAttention`, and for the modules of Hugging Face, timm and others whose class is named so. A
@@ -47,7 +47,7 @@ class AttentionDropout(InnerDropout):
 
     @staticmethod
     def fits(module: nn.Module) -> bool:
-        """Whether a module is attention, and holds no other module that is."""
+        """Return whether a module is attention, and holds no other module that is."""
         return not any("Attention" in type(part).__name__ for part in list(module.modules())[1:]) and (
             module.dropout > 0 if isinstance(module, nn.MultiheadAttention) else "Attention" in type(module).__name__
         )
@@ -57,7 +57,7 @@ class AttentionDropout(InnerDropout):
         self._draws, self._batch, self.calls = range(draw, draw + num_draws), batch, 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives under the current draw."""
+        """Run the module under the current draw."""
         if self._off:
             return self._forward(*args, **kwargs)
         self._module.training = True
@@ -73,7 +73,7 @@ class AttentionDropout(InnerDropout):
         return self._forward(*args, **kwargs)
 
     def _next(self, rate: float, noise: Tensor) -> Tensor:
-        """Which of the numbers that noise would be multiplied to are kept."""
+        """Return which entries are kept where dropout would draw noise of this shape."""
         times, rest = divmod(len(noise), self._batch * len(self._draws))
         if rest or noise.ndim < 3:
             raise UnknownAxesError(f"its weights {tuple(noise.shape)} are not those of a batch of {self._batch}")
@@ -97,7 +97,7 @@ class Drawing(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: saying yes imports the compiler, which takes longer than all else, and slows every operation down."""
+        """Return False: True would import torch's compiler, which is slow, and slow down every operation."""
         return False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -122,11 +122,11 @@ class RecurrentDropout(InnerDropout):
 
     @staticmethod
     def fits(module: Any) -> bool:
-        """Whether a module is such a network."""
+        """Return whether a module is such a network."""
         return is_plain(module, RECURRENT) and bool(module.dropout > 0) and module.num_layers > 1
 
     def __call__(self, input: Any, hx: Any = None) -> Any:  # noqa: A002
-        """The outputs of the last layer, and the last states of all."""
+        """Return the outputs of the last layer, and the last states of all layers."""
         states = []
         for index, layer in enumerate(self._layers):
             first = index * self._directions
@@ -139,7 +139,7 @@ class RecurrentDropout(InnerDropout):
         return input, torch.cat(states)
 
     def _dropped(self, outputs: Any) -> Any:
-        """Outputs of a layer under the mask, which is one for each step and unit."""
+        """Apply the mask, which has one entry for each step and unit, to the outputs of a layer."""
         if isinstance(outputs, PackedSequence):
             steps = torch.arange(len(outputs.batch_sizes)).repeat_interleave(outputs.batch_sizes)
             kept = self.mask.next((len(outputs.batch_sizes), outputs.data.shape[1]))[steps]
@@ -150,7 +150,7 @@ class RecurrentDropout(InnerDropout):
 
 
 def _single(module: Any, layer: int) -> nn.Module:
-    """One layer of a recurrent network by itself, with the weights of the whole."""
+    """Return one layer of a recurrent network as a module of its own that shares the weights."""
     own = {"proj_size": module.proj_size} if isinstance(module, nn.LSTM) else {}
     if isinstance(module, nn.RNN):
         own = {"nonlinearity": module.nonlinearity}

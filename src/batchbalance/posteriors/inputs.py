@@ -1,4 +1,9 @@
-"""Inputs of posteriors, in whatever form users have them, as batches in their order."""
+"""Inputs of posteriors, in whatever form users have them, as batches in order.
+
+Networks take tensors, dicts and tuples of tensors, Datasets and DataLoaders. Estimators take rows: arrays, DataFrames,
+sparse matrices and lists of texts, each passed on unchanged. A DataFrame is recognised by its methods, so that neither
+pandas nor polars is imported here.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -6,20 +11,80 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from batchbalance.arguments.checks import check_whole
-from batchbalance.posteriors.rows import described_rows, height
+from batchbalance.arguments.checks import check_dense, check_whole, unmasked
 from batchbalance.posteriors.training.calling import Batch, as_batch, collated, described, first_of, num_rows, some_rows
+from batchbalance.predictions import spans_of
 
 # A tensor or array (N, ...), a Dataset, or a DataLoader; posteriors of networks take dicts and tuples of tensors as
 # well, those that wrap an estimator tables.
 Inputs = Any
 
 
+def is_table(inputs: Any) -> bool:
+    """Return whether only an estimator can read these rows: a DataFrame, a sparse matrix, texts, mixed columns."""
+    if isinstance(inputs, list):
+        return bool(inputs) and isinstance(inputs[0], str | dict)
+    if isinstance(inputs, np.ndarray):
+        return inputs.dtype.kind in "OUST"
+    return sparse.issparse(inputs) or hasattr(inputs, "iloc") or hasattr(inputs, "gather_every")  # pandas, polars
+
+
+def height(inputs: Any) -> int:
+    """Return the number of rows; a sparse matrix has no length."""
+    return int(inputs.shape[0]) if sparse.issparse(inputs) else len(inputs)
+
+
+def take(inputs: Any, rows: slice | np.ndarray) -> Any:
+    """Return some of the rows, as the same type."""
+    if hasattr(inputs, "iloc"):
+        return inputs.iloc[rows]
+    if isinstance(inputs, list):
+        return inputs[rows] if isinstance(rows, slice) else [inputs[row] for row in rows]
+    return inputs[rows]
+
+
+def as_rows(inputs: Any, name: str = "`inputs`") -> Any:
+    """Return inputs that `take` can read, with at least one row; tensors become arrays.
+
+    Raises:
+        ValueError: if they are something else.
+    """
+    if isinstance(inputs, Tensor):
+        check_dense(name, inputs)
+        inputs = inputs.detach().cpu().numpy()
+    inputs = unmasked(name, inputs)
+    if sparse.issparse(inputs):
+        inputs = inputs.tocsr()  # the only format whose rows are cheap to read
+    if not (isinstance(inputs, np.ndarray | list) or is_table(inputs)):
+        raise ValueError(
+            f"{name} must be an array, a DataFrame, a sparse matrix or a list of rows, got {type(inputs).__name__}"
+        )
+    if not height(inputs):
+        raise ValueError(f"{name} must hold at least one row, got none")
+    if isinstance(inputs, np.ndarray) and inputs.ndim < 2 and not is_table(inputs):
+        raise ValueError(f"{name} must be (N, ...), one row for each point, got shape {inputs.shape}")
+    return inputs
+
+
+class IndexedRows:
+    """The rows of a table, read by a tensor of their indices as a `Learner` does."""
+
+    def __init__(self, inputs: Any) -> None:
+        self.inputs = as_rows(inputs)
+
+    def __len__(self) -> int:
+        return height(self.inputs)
+
+    def __getitem__(self, rows: Tensor) -> Any:
+        return take(self.inputs, rows.numpy())
+
+
 def num_points(inputs: Inputs) -> int | None:
-    """How many examples there are; None if only reading them tells."""
+    """Return the number of examples; None if it is known only after reading them."""
     if isinstance(inputs, DataLoader):
         # Without a batch sampler (batch_size=None) an item is a batch made beforehand, of any number of examples.
         if isinstance(inputs.dataset, IterableDataset) or inputs.batch_sampler is None:
@@ -33,8 +98,18 @@ def num_points(inputs: Inputs) -> int | None:
         return None
 
 
+def row_batches(inputs: Any, batch_size: int) -> Iterator[Any]:
+    """Yield consecutive batches of rows; those of tensors, Datasets and DataLoaders are tensors."""
+    if isinstance(inputs, Tensor | Dataset | DataLoader):
+        yield from batches_of(inputs, batch_size)
+        return
+    given = as_rows(inputs)
+    for rows in spans_of(height(given), check_whole("batch_size", batch_size)):
+        yield take(given, rows)
+
+
 def batches_of(inputs: Inputs, batch_size: int, *, structured: bool = False, padding: int = 0) -> Iterator[Any]:
-    """Consecutive batches of inputs, (n, ...), in order.
+    """Yield consecutive batches of inputs, (n, ...), as tensors or structures of tensors.
 
     Args:
         inputs: as `predict` takes them.
@@ -43,20 +118,18 @@ def batches_of(inputs: Inputs, batch_size: int, *, structured: bool = False, pad
         padding: the token that sequences in a Dataset are padded with.
     """
     batch_size = check_whole("batch_size", batch_size)
-    if isinstance(inputs, Tensor | np.ndarray | Mapping | tuple):
-        held = as_batch(inputs)
-        if isinstance(held, Tensor) and (held.ndim < 2 or not len(held)):
-            raise ValueError(f"`inputs` must be (N, ...) with at least one row, got shape {tuple(held.shape)}")
-        batches: Iterable[Batch] = (
-            some_rows(held, slice(start, start + batch_size)) for start in range(0, num_rows(held), batch_size)
-        )
-    elif isinstance(inputs, DataLoader):
+    if isinstance(inputs, DataLoader):
         _check_order(inputs)
-        batches = map(first_of, inputs)
+        batches: Iterable[Batch] = map(first_of, inputs)
     elif isinstance(inputs, Dataset):
         ordered = isinstance(inputs, IterableDataset)
         items = iter(inputs) if ordered else (inputs[row] for row in range(len(inputs)))  # type: ignore[arg-type]
         batches = (collated(some, padding) for some in iter(lambda: list(islice(items, batch_size)), []))
+    elif isinstance(inputs, Tensor | np.ndarray | Mapping | tuple):
+        held = as_batch(inputs)
+        if isinstance(held, Tensor) and (held.ndim < 2 or not len(held)):
+            raise ValueError(f"`inputs` must be (N, ...) with at least one row, got shape {tuple(held.shape)}")
+        batches = (some_rows(held, rows) for rows in spans_of(num_rows(held), batch_size))
     else:
         raise ValueError(
             f"`inputs` must be a tensor, a dict or tuple of tensors, a Dataset or a DataLoader, got "
@@ -102,3 +175,12 @@ def fitting(batch: Any) -> Iterator[None]:
         known = isinstance(batch, Tensor | dict | tuple)
         got = described(batch) if known else f"a batch of {described_rows(batch)}"
         raise ValueError(f"`inputs` must fit the model, got {got}: {error}") from error
+
+
+def described_rows(batch: Any) -> str:
+    """Return the size and type of a batch of rows, for messages."""
+    shape = getattr(batch, "shape", None)
+    if shape is None:
+        return f"{len(batch)} rows in a {type(batch).__name__}"
+    kind = f" and {batch.dtype}" if hasattr(batch, "dtype") else f" in a {type(batch).__name__}"
+    return f"shape {tuple(shape)}{kind}"

@@ -1,4 +1,4 @@
-"""What a kind of posterior is in settings: its options, and how they turn labels into draws.
+"""Kinds of posteriors in settings: their options, and how these turn labels into draws.
 
 A kind lives in one file: a `Posterior`, and a `PosteriorOptions` beside it whose ``fit`` makes one. Listing the
 options in ``batchbalance.posteriors`` (or in an entry point, or naming their path) makes them known to Python, to TOML
@@ -17,26 +17,27 @@ from torch import Tensor
 from batchbalance.arguments.sections import Section
 from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.posteriors.contract import Posterior
-from batchbalance.posteriors.training.fitting import Kept, Labelled, ModelFactory, Recipe
+from batchbalance.posteriors.training.fitting import KeptWeights, Labelled, ModelFactory, Recipe
 from batchbalance.posteriors.training.networks import Network, built, network_named
+from batchbalance.posteriors.tuning import stratified_folds
 
 FOLDS = 5  # of cross-validation
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A posterior and what is known about it.
+    """A posterior and its errors.
 
     Attributes:
         posterior: the draws.
         validation_error: ε on validation data; None if there are none.
         kept: which weights of each network that was trained were kept.
-        cross_validation: works ε out without validation data; None if nothing can.
+        cross_validation: computes ε without validation data; None if that is not possible.
     """
 
     posterior: Posterior
     validation_error: float | None = None
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptWeights, ...] = ()
     cross_validation: Callable[[], float] | None = None
 
     @cached_property
@@ -53,7 +54,7 @@ Fit = Callable[[Tensor, Tensor, int], Posterior | Fitted]
 
 @dataclass(frozen=True, eq=False)
 class FitContext:
-    """What a fit needs beside inputs and labels.
+    """The arguments of a fit beside inputs and labels.
 
     Attributes:
         num_classes: C.
@@ -76,7 +77,7 @@ class FitContext:
     unlabelled: Tensor | None = None
 
     def factory(self, inputs: Tensor) -> ModelFactory:
-        """Builds the network for inputs like these."""
+        """Return a function that builds the network for inputs like these."""
         if self.network is None:
             raise ValueError("`network` must be given for this kind of posterior, got none; name one, or a function")
         shape = tuple(inputs.shape[1:])
@@ -104,27 +105,27 @@ class PosteriorOptions(Section, ABC):
 
     @abstractmethod
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
-        """Draws of a model trained on (N, ...) inputs and (N,) labels.
+        """Train a model on (N, ...) inputs and (N,) labels and return its draws.
 
         ε is what ``error`` says about the validation data.
         """
 
     def untrained(self, inputs: Tensor, context: FitContext) -> Fitted | None:  # noqa: ARG002
-        """Draws before any training, to choose a first batch by; None for kinds without one network."""
+        """Return draws before any training, to choose a first batch by; None for kinds without one network."""
         return None
 
     def error(self, posterior: Posterior, labelled: Labelled) -> float:
-        """The share of labelled inputs that the draws get wrong: ε, if they are validation data."""
+        """Return the share of labelled inputs that the draws get wrong: ε, if they are validation data."""
         predicted = posterior.predict(labelled[0]).mean_probs().argmax(dim=1)
         return float((predicted != labelled[1].to(predicted.device)).to(torch.float64).mean())
 
-    def fitted(self, posterior: Posterior, context: FitContext, kept: tuple[Kept, ...] = ()) -> Fitted:
-        """A posterior and its ε on the validation data, if there are any."""
+    def fitted(self, posterior: Posterior, context: FitContext, kept: tuple[KeptWeights, ...] = ()) -> Fitted:
+        """Return a posterior and its ε on the validation data, if there are any."""
         error = None if context.validation is None else self.error(posterior, context.validation)
         return Fitted(posterior, error, kept)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:
-        """The draws that test metrics are computed with: all of them, unless the options say otherwise."""
+        """Return the draws that test metrics are computed with: all of them unless overridden."""
         return posterior
 
 
@@ -139,8 +140,8 @@ class PosteriorFit:
             called with `num_classes` and `input_shape` if it takes them.
         network_options: of the network.
         recipe: how networks are trained.
-        validation: inputs and labels for early stopping and for ε, or a function that gives those that may be used
-            with so many training labels; None for no validation.
+        validation: inputs and labels for early stopping and for ε, or a function that returns those to use with
+            a given number of training labels; None for no validation.
         device: where to train.
     """
 
@@ -164,7 +165,7 @@ class PosteriorFit:
         return self.options.uses_unlabelled
 
     def __call__(self, inputs: Tensor, labels: Tensor, seed: int, unlabelled: Tensor | None = None) -> Fitted:
-        """Draws of a model trained on (N, ...) inputs and (N,) labels."""
+        """Train a model on (N, ...) inputs and (N,) labels and return its draws."""
         context = self._context(len(labels), seed, unlabelled)
         fitted = self.options.fit(inputs, labels, context)
         known = context.validation is not None or fitted.cross_validation is not None
@@ -173,7 +174,7 @@ class PosteriorFit:
         return replace(fitted, cross_validation=partial(cross_validated_error, self.options, inputs, labels, context))
 
     def untrained(self, inputs: Tensor, seed: int) -> Fitted | None:
-        """Draws before any training; None for kinds without one network."""
+        """Return draws before any training; None for kinds without one network."""
         return self.options.untrained(inputs, self._context(0, seed))
 
     def _context(self, num_labels: int, seed: int, unlabelled: Tensor | None = None) -> FitContext:
@@ -190,12 +191,12 @@ class PosteriorFit:
 
 
 def cross_validated_error(options: PosteriorOptions, inputs: Tensor, labels: Tensor, context: FitContext) -> float:
-    """ε without validation data: the share of labels that are wrong where a fit without them predicts them.
+    """Return ε without validation data: the error on labels that were held out of the fit.
 
     Each of `FOLDS` folds is held out once. At least one class must have two labels.
     """
     wrong, looked_at = 0.0, 0
-    for number, fold in enumerate(folds(labels, FOLDS, generator(context.seed, "folds"))):
+    for number, fold in enumerate(stratified_folds(labels, FOLDS, generator(context.seed, "folds"), singles=False)):
         rest = torch.ones(len(labels), dtype=torch.bool)
         rest[fold] = False
         alone = replace(context, seed=derived_seed(context.seed, "fold", number), validation=None)
@@ -203,15 +204,3 @@ def cross_validated_error(options: PosteriorOptions, inputs: Tensor, labels: Ten
         wrong += options.error(posterior, (inputs[fold], labels[fold])) * len(fold)
         looked_at += len(fold)
     return wrong / looked_at
-
-
-def folds(labels: Tensor, most: int, random: torch.Generator) -> list[Tensor]:
-    """Rows in at most so many folds of nearly equal size, each with nearly its share of every class.
-
-    The only label of a class is in no fold: without it nothing could be known of the class.
-    """
-    labels = labels.cpu()
-    order = torch.randperm(len(labels), generator=random)
-    order = order[torch.bincount(labels)[labels[order]] > 1]
-    by_class = order[labels[order].sort(stable=True).indices]
-    return [by_class[start::most] for start in range(min(most, len(by_class)))]

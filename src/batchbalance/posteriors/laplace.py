@@ -14,11 +14,11 @@ from torch import Tensor
 
 from batchbalance.posteriors.softmax import product
 
-EXACT_SIZE = 2048  # min(N, D)·C; the Hessian of so many numbers takes 32 MiB in float64
+EXACT_SIZE = 2048  # min(N, D)·C; a Hessian of this size takes 32 MiB in float64
 
 
 def is_exact(x: Float[Tensor, "N D"], num_classes: int) -> bool:
-    """Whether the covariance is exact at this size."""
+    """Return whether the covariance is exact at this size."""
     return min(x.shape) * num_classes <= EXACT_SIZE
 
 
@@ -36,7 +36,7 @@ class Span:
 
     @classmethod
     def of(cls, x: Float[Tensor, "N D"]) -> "Span":
-        """The span, by the smaller of XXᵀ and XᵀX."""
+        """Compute the span, from the smaller of XXᵀ and XᵀX."""
         if len(x) < x.shape[1]:
             values, vectors = torch.linalg.eigh(x @ x.T)
             kept = values > values[-1].clamp_min(0) * 10 * len(x) * torch.finfo(x.dtype).eps
@@ -54,7 +54,7 @@ def deviations(
     *,
     exact: bool,
 ) -> Float[Tensor, "D S C"]:
-    """Draws from N(0, H⁻¹), one for each of S.
+    """Return S draws from N(0, H⁻¹).
 
     Args:
         span: the rows.
@@ -87,7 +87,7 @@ def _kronecker(rows: Tensor, probs: Tensor, precision: float, noise: Tensor) -> 
 
 
 def curvature(x: Float[Tensor, "N D"], probs: Float[Tensor, "N C"]) -> Float[Tensor, "DC DC"]:
-    """Σ_n x xᵀ ⊗ (diag p − p pᵀ), the Hessian of the summed loss over D·C weights."""
+    """Return Σ_n x xᵀ ⊗ (diag p − p pᵀ), the Hessian of the summed loss over D·C weights."""
     num_features, num_classes = x.shape[1], probs.shape[1]
     hessian = x.new_empty(num_features, num_classes, num_features, num_classes)
     for c, unit in enumerate(torch.eye(num_classes, dtype=x.dtype, device=x.device)):

@@ -6,8 +6,7 @@ is computed once for all draws.
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
@@ -29,7 +28,7 @@ SAVED = ("scale", "best", "draws")
 
 
 class LastLayer(Posterior):
-    """Draws of the last linear layer of a network; ``BayesianHead.from_model`` makes one.
+    """Draws of the last linear layer of a network; ``LastLayer.from_model`` makes one.
 
     Args:
         model: the network; it is copied and put in eval mode.
@@ -37,7 +36,7 @@ class LastLayer(Posterior):
         found: the weights of the layer times `scale`, then its bias, (D + 1, C); and draws around them.
 
     Attributes:
-        tuned: precision and temperature, and what the data say about them.
+        tuned: precision and temperature, and the held-out errors.
         covariance: "exact", or "kronecker" for large layers.
     """
 
@@ -66,7 +65,7 @@ class LastLayer(Posterior):
         return LastLayer(self._model, self._scale, replace(self._found, draws=self._found.best[:, None]))
 
     @classmethod
-    def of(
+    def from_model(
         cls,
         model: nn.Module,
         loader: Iterable[Any],
@@ -76,7 +75,17 @@ class LastLayer(Posterior):
         temperature: float | None = None,
         seed: int = 0,
     ) -> "LastLayer":
-        """Draws around the last layer of a network. The arguments are those of ``BayesianHead.from_model``."""
+        """Return draws of the last linear layer of a trained network, around the weights it has.
+
+        Args:
+            model: ends in a linear layer whose outputs are logits.
+            loader: batches of inputs and labels, or dicts with both, preferably of data that the network was not
+                trained on: on its own training data a network is overconfident.
+            num_draws: S.
+            prior_precision: of the weights, for features of unit length on average; 1/64 if omitted.
+            temperature: what the covariance is multiplied by; chosen on the data if omitted.
+            seed: for the draws and for cross-validation.
+        """
         check_whole("num_draws", num_draws, 1, MAX_DRAWS)
         given = {"precision": prior_precision, "temperature": temperature}
         given = {name: None if value is None else check_real(name, value, above=True) for name, value in given.items()}
@@ -93,12 +102,7 @@ class LastLayer(Posterior):
         return cls(copied, scale, found)
 
     @classmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "Posterior":
-        """Read what ``save`` wrote."""
-        return cls.load(directory, network)
-
-    @classmethod
-    def load(cls, directory: str | os.PathLike[str], network: Any) -> "LastLayer":
+    def load(cls, directory: str | os.PathLike[str], network: Any = None) -> "LastLayer":
         """Read what ``save`` wrote; `network` has the same architecture, or is a function that builds one."""
         tensors, options = read_saved(directory, cls.kind)
         model = copy.deepcopy(as_network(network, directory))
@@ -126,13 +130,13 @@ class LastLayer(Posterior):
 
 
 def _features_of(model: nn.Module, loader: Iterable[Any]) -> tuple[Tensor, Tensor, nn.Linear]:
-    """The inputs of the last layer for all of a loader, (N, D), the labels, (N,), and the layer."""
+    """Return the inputs of the last layer for all of a loader, (N, D), the labels, (N,), and the layer."""
     features, labels, layer = [], [], None
     for item in loader:
         batch, truth = first_of(item), _labels_of(item)
-        with torch.no_grad(), fitting(batch), _last_linear(model) as ran, last_hidden(model) as hidden:
+        with torch.no_grad(), fitting(batch), last_hidden(model) as hidden:
             logits = logits_from(model, batch)
-            layer, rows = ran[-1], hidden(logits)
+            layer, rows = hidden.layer, hidden(logits)
             ends_there = rows.ndim == 2 and layer.out_features == logits.shape[1]
             if not ends_there or not torch.allclose(layer(rows), logits, rtol=1e-3, atol=1e-4):
                 raise ValueError(
@@ -147,7 +151,7 @@ def _features_of(model: nn.Module, loader: Iterable[Any]) -> tuple[Tensor, Tenso
 
 
 def _labels_of(item: Any) -> Tensor:
-    """The labels in what a DataLoader gives: the second of two, or those in a dict."""
+    """Return the labels in an item of a DataLoader: the second of two, or those in a dict."""
     if isinstance(item, Mapping):
         found = next((item[key] for key in LABELS if key in item), None)
     else:
@@ -155,16 +159,3 @@ def _labels_of(item: Any) -> Tensor:
     if found is None:
         raise ValueError(f"`loader` must give batches of inputs and labels, got {type(item).__name__} without labels")
     return torch.as_tensor(found)
-
-
-@contextmanager
-def _last_linear(model: nn.Module) -> Iterator[list[nn.Linear]]:
-    """Give a list that holds, after a forward pass, the linear layers that ran, in order."""
-    ran: list[nn.Linear] = []
-    linear = [each for each in model.modules() if isinstance(each, nn.Linear)]
-    handles = [each.register_forward_pre_hook(lambda layer, _: ran.append(layer)) for each in linear]
-    try:
-        yield ran
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -3,7 +3,7 @@
 The logits of a row x are x·W + b. The bias b = s·log π + c·w has two parts. The frequencies π are those of the labels,
 shrunk towards equal ones, and s is the probability that they are skewed; w is the weight of a constant feature of size
 c = s², with the prior of all other weights. On balanced labels both parts are close to 0: few labels of each class say
-little about frequencies, and a free bias would follow their accidents. On skewed labels s is close to 1, so that a rare
+little about frequencies, and a free bias would fit noise. On skewed labels s is close to 1, so that a rare
 class can be rare.
 
 Labels that a strategy chose can be balanced where the pool is not. The classes then differ by more than a rotation
@@ -34,7 +34,7 @@ from batchbalance.posteriors.tuning import (
     tuned_heads,
 )
 
-FREE = 1.0  # c of a bias that follows whatever the labels say
+FREE = 1.0  # c of a bias that only the labels determine
 WORTH_IT = 4.0  # held-out log likelihood that a free bias has to gain, for all labels together
 SOLVED_AT_ONCE = 2**24  # numbers; heads that take more together are solved in parts
 
@@ -104,8 +104,8 @@ def laplace_draws(
         precision: λ; chosen on the labels if omitted.
         temperature: T; chosen on the labels if omitted.
         bias: c, the size of the constant feature; chosen on the labels if omitted. 0 for no bias, frequencies included.
-        centre: (D + 1, C) W* and the bias; the most probable weights if omitted. Labels do not tell the precision of
-            given weights, so it is the usual one then, if omitted. `bias` must be given and above 0.
+        centre: (D + 1, C) W* and the bias; the most probable weights if omitted. Labels do not determine the precision
+            of given weights, so it is the usual one then, if omitted. `bias` must be given and above 0.
     """
     tried = (USUAL_PRECISION,) if centre is not None else PRECISIONS
     tried = tried if precision is None else (precision,)

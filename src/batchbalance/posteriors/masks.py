@@ -18,7 +18,7 @@ CACHED_FACTORS = 2**20  # numbers that a layer keeps ready to multiply with, for
 
 
 def is_plain(layer: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
-    """Whether a layer is exactly one of these, does what its type does, and nothing else.
+    """Return whether a layer is exactly of one of these types, unpatched and without hooks.
 
     A subclass, a patched ``forward`` or a hook may do anything; such a layer runs in full.
     """
@@ -42,7 +42,7 @@ class Keep:
         self._fixed: dict[int, tuple[int, ...]] = {}
 
     def __call__(self, rate: float, draw: int, shape: tuple[int, ...], call: int = 0) -> Tensor:
-        """Which units of one input are kept under a draw, booleans of `shape`."""
+        """Return which units of one input are kept under a draw, booleans of `shape`."""
         fixed = (len(shape), shape[0] if len(shape) > 2 else shape[-1])
         if self._fixed.setdefault(call, fixed) != fixed:
             known = f"{self._fixed[call][0]} axes and {self._fixed[call][1]} units"
@@ -62,7 +62,7 @@ class Keep:
         return kept
 
     def _numbers(self, purpose: str, draw: int, shape: tuple[int, ...]) -> Tensor:
-        """Uniform numbers, each of which is a function of its place."""
+        """Return uniform numbers, each of which depends only on its position."""
         if len(shape) < 3:  # one row after the other, so that more rows change none
             return rand(shape, generator=generator(self._seed, purpose, draw))
         numbers = empty(shape)
@@ -76,7 +76,7 @@ class Keep:
 
 
 def _level(place: int) -> int:
-    """Which block a place of an axis is in: 0 below `FIRST_BLOCK`, and one more each time that twice as many fit."""
+    """Return the block that a position of an axis is in: 0 below `FIRST_BLOCK`, then one more for each doubling."""
     return (place // FIRST_BLOCK).bit_length()
 
 
@@ -85,12 +85,12 @@ class InnerDropout:
 
 
 def is_drawn(module: nn.Module) -> bool:
-    """Whether a module by itself depends on the draw."""
+    """Return whether a module by itself depends on the draw."""
     return isinstance(module, Mask) or isinstance(vars(module).get("forward"), InnerDropout)
 
 
 def is_path(module: nn.Module) -> bool:
-    """Whether a module drops whole residual branches: stochastic depth of torchvision, timm, Hugging Face and others.
+    """Return whether a module drops whole residual branches (stochastic depth).
 
     They are known by name and by the rate that they hold, so that none of these packages is needed.
     """
@@ -148,11 +148,11 @@ class Mask(nn.Module):
         now.draw, now.batch, now.num_draws, now.calls = draw, batch, num_draws, 0
 
     def keep(self, draw: int, shape: tuple[int, ...], call: int = 0) -> Tensor:
-        """Which units of one input are kept under a draw, booleans of `shape`."""
+        """Return which units of one input are kept under a draw, booleans of `shape`."""
         return self._keep(self.rate, draw, shape, call)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """`inputs` with the current draw's mask applied."""
+        """Apply the mask of the current draw to `inputs`."""
         if self.rate == 0:
             return inputs
         now, size = self._now, inputs.shape
@@ -183,7 +183,7 @@ class Mask(nn.Module):
         return inputs * factor
 
     def next(self, shape: tuple[int, ...]) -> Tensor:
-        """Which units are kept in the next call of this forward pass: under its draw, or (draws, …) under several."""
+        """Return which units are kept in the next call of this pass: under its draw, or (draws, …) under several."""
         now = self._now
         now.calls += 1
         if now.num_draws == 1:
@@ -192,7 +192,7 @@ class Mask(nn.Module):
         return stack([self.keep(draw, shape, now.calls - 1) for draw in draws])
 
     def applied(self, inputs: Tensor, kept: Tensor) -> Tensor:
-        """`inputs` where `kept`, scaled; elsewhere 0, or the floor for alpha dropout."""
+        """Return `inputs` scaled where `kept`; elsewhere 0, or the floor of SELU for alpha dropout."""
         if not self.alpha:
             return inputs * (kept.to(inputs.dtype) * self.scale)
         if self.rate == 1:

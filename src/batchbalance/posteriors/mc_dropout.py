@@ -4,9 +4,9 @@ A draw is a network with one mask for each dropout layer, made from (seed, layer
 so batch normalisation uses its running statistics.
 
 Covered: every `nn.Dropout`, `Dropout1d/2d/3d`, `AlphaDropout` and `FeatureAlphaDropout` module, at any depth, those of
-`nn.TransformerEncoderLayer` too; dropout of attention weights, and between the layers of `nn.LSTM` and its kin; and
-stochastic depth, where a draw drops a residual branch for every input. Not covered, and off as in eval mode, which a
-warning says: dropout called as a function elsewhere, and modules of other names that drop something in training.
+`nn.TransformerEncoderLayer` too; dropout of attention weights, and between the layers of recurrent networks; and
+stochastic depth, where a draw drops a residual branch for every input. Not covered, and off as in eval mode, with a
+warning: dropout called as a function elsewhere, and modules of other names that drop something in training.
 """
 
 import copy
@@ -33,7 +33,7 @@ from batchbalance.posteriors.saved import as_network, fingerprint, load_weights,
 from batchbalance.posteriors.sliced import Chain
 from batchbalance.posteriors.training.calling import Batch, changed, logits_from, num_rows, padding_of, some_rows
 from batchbalance.posteriors.training.fitting import (
-    Kept,
+    KeptWeights,
     Labelled,
     check_dtype,
     check_finite,
@@ -103,28 +103,23 @@ class MCDropout(Posterior):
         return self._draw_ids
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str], model: nn.Module, *, fast: bool = True) -> "MCDropout":
-        """Read what ``save`` wrote; `model` is a network of the same architecture, whose weights do not matter."""
+    def load(cls, directory: str | os.PathLike[str], network: Any = None, *, fast: bool = True) -> "MCDropout":
+        """Read what ``save`` wrote, given a network of the same architecture or a function that builds one."""
         tensors, options = read_saved(directory, cls.kind)
-        model = copy.deepcopy(model)
+        model = copy.deepcopy(as_network(network, directory))
         load_weights(model, tensors, directory)
         reading = {key: options[key] for key in ("outputs", "binary") if key in options}
         return cls(model, options["num_draws"], options["seed"], fast=fast, **reading)
 
-    @classmethod
-    def loaded(cls, directory: str | os.PathLike[str], network: Any) -> "MCDropout":
-        """Read what ``save`` wrote, for a network or what builds one."""
-        return cls.load(directory, as_network(network, directory))
-
     def first(self, num_draws: int) -> "MCDropout":
-        """The first `num_draws` draws alone, sharing the weights."""
+        """Return the first `num_draws` draws alone, sharing the weights."""
         num_draws = check_whole("num_draws", num_draws, 1, self.num_draws, limit="the draws there are")
         fewer = copy.copy(self)
         fewer._draw_ids = self._draw_ids[:num_draws]
         return fewer
 
     def accuracy(self, inputs: Tensor, labels: Tensor) -> float:
-        """The accuracy of the network with dropout off, of inputs (N, ...) and their classes (N,)."""
+        """Return the accuracy of the network with dropout off on inputs (N, ...) and their classes (N,)."""
         parameter = next(self._given.parameters(), None)
         device = inputs.device if parameter is None else parameter.device
         network = with_outputs(self._given, self._outputs, self._binary)
@@ -201,7 +196,7 @@ class MCDropout(Posterior):
             return torch.stack([hidden(logits) for logits in self._runs(batch)], dim=1)
 
     def _runs(self, batch: Batch, at_once: int = 1) -> Iterator[Tensor]:
-        """The logits of a batch under one draw after the other; what they share runs once if it may."""
+        """Yield the logits of a batch under each draw; what draws share runs once where possible."""
         if at_once > 1:
             rows = torch.arange(num_rows(batch)).repeat(at_once)
             for first in range(0, self.num_draws, at_once):
@@ -223,7 +218,7 @@ class MCDropout(Posterior):
         return logits_from(self._model, batch)
 
     def _ready(self, batch: Batch) -> Batch:
-        """A batch in its place, for a model that was compared with the plain network."""
+        """Return a batch on the device of a model that was compared with the plain network."""
         if not self._checked:
             self._logits(some_rows(batch, slice(PROBED)))
         return self._placed(batch)
@@ -276,7 +271,7 @@ class MCDropout(Posterior):
         )
 
     def _compared(self, batch: Batch, logits: Tensor) -> Tensor:
-        """The logits of the first batch, once they agree with those of the plain network.
+        """Return the logits of the first batch, after comparing them with those of the plain network.
 
         A model that mixes examples, or is not batch first, would give draws that depend on the chunks. A layer whose
         fast form differs from what it does sends all that follows to the general path.
@@ -308,7 +303,7 @@ class MCDropoutOptions(PosteriorOptions):
 
     Attributes:
         num_draws: S.
-        test_draws: test metrics are those of the mean of so many draws, the first ones; of all if omitted.
+        test_draws: test metrics are computed from the mean of this many draws, the first ones; of all if omitted.
     """
 
     has_network: ClassVar[bool] = True
@@ -345,25 +340,25 @@ class MCDropoutOptions(PosteriorOptions):
         return self._draws(trained.model, context, (trained.kept,))
 
     def untrained(self, inputs: Tensor, context: FitContext) -> Fitted:
-        """Draws of the network before any training."""
+        """Return draws of the network before any training."""
         return self._draws(fresh_model(context.factory(inputs), context.seed, context.device), context)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:
-        """The first `test_draws` draws."""
+        """Return the first `test_draws` draws."""
         return posterior.first(self.test_draws or self.num_draws) if isinstance(posterior, MCDropout) else posterior
 
     def error(self, posterior: Posterior, labelled: Labelled) -> float:
-        """That of the network with dropout off."""
+        """Return the error of the network with dropout off."""
         if not isinstance(posterior, MCDropout):
             return super().error(posterior, labelled)
         return 1 - posterior.accuracy(*labelled)
 
-    def _draws(self, model: nn.Module, context: FitContext, kept: tuple[Kept, ...] = ()) -> Fitted:
+    def _draws(self, model: nn.Module, context: FitContext, kept: tuple[KeptWeights, ...] = ()) -> Fitted:
         return self.fitted(MCDropout(model, self.num_draws, derived_seed(context.seed, "masks")), context, kept)
 
 
 def _stacked(runs: Iterator[Tensor]) -> Tensor:
-    """(n, S, C) of S outputs (n, C)."""
+    """Stack S outputs (n, C) into (n, S, C)."""
     outputs = list(runs)
     if outputs[0].ndim != 2:
         raise ValueError(f"the model must give logits (N, C), got shape {tuple(outputs[0].shape)}")

@@ -1,4 +1,7 @@
-"""What scikit-learn's ensembles are made of: fitted members, what is done to inputs before them, and their labels."""
+"""The members of scikit-learn's ensembles: fitted classifiers, their labels, and the steps before them.
+
+Decision trees can also be stored as plain arrays, without scikit-learn or pickle.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +29,7 @@ class Member:
     features: Array | None = None
 
     def probs(self, x: Any) -> Array:
-        """(n, K) class probabilities; a vote counts as 1 where there are none."""
+        """Return (n, K) class probabilities; without `predict_proba`, a vote counts as probability 1."""
         seen = x if self.features is None else x[:, self.features]
         if not hasattr(self.classifier, "predict_proba"):
             labels = np.asarray(self.classifier.predict(seen))
@@ -56,7 +59,7 @@ class Preparation:
     as_array: bool = False
 
     def __call__(self, x: Any) -> Any:
-        """Inputs as the members take them."""
+        """Return inputs as the members take them."""
         if self.names is not None and hasattr(x, "columns") and list(x.columns) != self.names:
             raise ValueError(f"`inputs` must have the columns of the fit, {self.names}, got {list(x.columns)}")
         for transformer in self.transformers:
@@ -65,7 +68,7 @@ class Preparation:
 
 
 def as_numbers(x: Any) -> Any:
-    """A table of numbers as an array, a sparse matrix as it is."""
+    """Return a table of numbers as an array; a sparse matrix stays sparse."""
     if sparse.issparse(x):
         return x.tocsr()
     array = np.asarray(x.to_numpy(na_value=np.nan) if hasattr(x, "iloc") else x)
@@ -76,44 +79,46 @@ def as_numbers(x: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Fitted classifiers, taken from wherever they were.
+    """Fitted classifiers, however they were made.
 
     Attributes:
         members: the classifiers.
-        labels: what their classes are the numbers of; None if these are the labels themselves.
-        features: those that each sees; None for all.
-        weights: of the members; None for equal ones.
-        preparation: what is done to inputs before.
+        own_labels: the labels of each member's columns.
+        labels: the labels of all members together, sorted.
+        features: the columns that each member reads, or None for all; None if every member reads all.
+        weights: of the members; None for equal weights.
+        preparation: the steps before all members.
     """
 
     members: list[Any]
-    labels: Array | None
-    features: list[Array | None]
+    own_labels: list[Array]
+    labels: list[Any]
+    features: list[Array | None] | None = None
     weights: list[float] | None = None
     preparation: Preparation = Preparation()
 
-    @property
-    def classes(self) -> list[Array]:
-        """The labels of each member's columns."""
-        own = [classes_of(member) for member in self.members]
-        return own if self.labels is None else [self.labels[codes.astype(int)] for codes in own]
+    def aligned(self, classes: list[Any]) -> list[Member]:
+        """Return the members, with their columns among those of `classes`."""
+        columns = [np.array([classes.index(label) for label in own.tolist()]) for own in self.own_labels]
+        features = self.features or [None] * len(columns)
+        return [Member(*each) for each in zip(self.members, columns, features, strict=True)]
 
 
 def classes_of(member: Any) -> Array:
-    """The classes that a fitted classifier names."""
+    """Return the classes that a fitted classifier names."""
     if not hasattr(member, "classes_") or not hasattr(member, "predict"):
         raise ValueError(f"members must be fitted classifiers, got {type(member).__name__} without `classes_`")
     return np.asarray(member.classes_)
 
 
 def names_of(fitted: Any) -> list[str] | None:
-    """The columns of the DataFrame that an estimator was fitted on, if it was one."""
+    """Return the columns of the DataFrame that an estimator was fitted on, if it was one."""
     names = getattr(fitted, "feature_names_in_", None)
     return None if names is None else list(names)
 
 
 def ensemble_of(fitted: Any) -> Ensemble:
-    """The members of a fitted forest, bagging or voting classifier, or of a list, also behind a pipeline or search."""
+    """Return the members of a fitted forest, bagging or voting classifier, or of a list of classifiers."""
     from sklearn.ensemble import VotingClassifier
     from sklearn.pipeline import Pipeline
 
@@ -121,7 +126,14 @@ def ensemble_of(fitted: Any) -> Ensemble:
         if not fitted:
             raise ValueError("a committee must have at least one member, got an empty list")
         members = [getattr(member, "best_estimator_", member) for member in fitted]
-        return Ensemble(members, None, [None] * len(members))
+        own = [classes_of(member) for member in members]
+        kinds = {isinstance(label, str): label for labels in own for label in labels.tolist()}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"members must have labels of one type, got text ({kinds[True]!r}) and numbers ({kinds[False]!r}); fit "
+                "them on the same labels"
+            )
+        return Ensemble(members, own, np.unique(np.concatenate(own)).tolist())
     outer, before = getattr(fitted, "best_estimator_", fitted), []
     while isinstance(outer, Pipeline) and outer.steps:
         before += [outer[:-1]] if len(outer.steps) > 1 else []
@@ -140,14 +152,21 @@ def ensemble_of(fitted: Any) -> Ensemble:
     is_voting = isinstance(outer, VotingClassifier)
     names = None if is_voting or before else names_of(outer)
     preparation = Preparation(before, names, as_array=not is_voting)
-    members = list(outer.estimators_)
-    features = list(getattr(outer, "estimators_features_", [None] * len(members)))
-    weights = _votes(outer) if is_voting else None
-    return Ensemble(members, np.asarray(outer.classes_), features, weights, preparation)
+    members, labels = list(outer.estimators_), np.asarray(outer.classes_)
+    own = [labels[classes_of(member).astype(int)] for member in members]  # members are fitted on numbers of labels
+    features = getattr(outer, "estimators_features_", None)
+    return Ensemble(
+        members,
+        own,
+        labels.tolist(),
+        None if features is None else list(features),
+        _votes(outer) if is_voting else None,
+        preparation,
+    )
 
 
 def gives_members(estimator: Any, *, votes: bool = False) -> bool:
-    """Whether an estimator is, once fitted, a committee: a forest or bagging, and with `votes` a voting classifier."""
+    """Return whether an estimator becomes a committee when fitted: a forest or bagging, or voting with `votes`."""
     from sklearn.ensemble import BaggingClassifier, ExtraTreesClassifier, RandomForestClassifier, VotingClassifier
 
     kinds = (BaggingClassifier, ExtraTreesClassifier, RandomForestClassifier)
@@ -159,3 +178,53 @@ def _votes(voting: Any) -> list[float] | None:
         return None
     used = [float(w) for (_, kind), w in zip(voting.estimators, voting.weights, strict=True) if kind != "drop"]
     return [weight / sum(used) for weight in used]
+
+
+class StoredTree:
+    """A decision tree as arrays.
+
+    Attributes:
+        left: (nodes,) the child taken where the feature is at most the threshold; −1 at a leaf.
+        right: (nodes,) the other child.
+        feature: (nodes,) the feature looked at.
+        threshold: (nodes,) what it is compared with.
+        missing_left: (nodes,) whether a missing value goes left.
+        probs: (nodes, classes) class probabilities.
+    """
+
+    def __init__(
+        self, left: Array, right: Array, feature: Array, threshold: Array, missing_left: Array, probs: Array
+    ) -> None:
+        self.left, self.right, self.feature, self.threshold = left, right, feature, threshold
+        self.missing_left, self.probs = missing_left, probs
+
+    def predict_proba(self, x: Any) -> Array:
+        """Return (N, classes) probabilities of (N, features), dense or sparse."""
+        x = (x.toarray() if sparse.issparse(x) else x).astype(np.float32)  # as scikit-learn's trees do
+        node = np.zeros(len(x), dtype=np.int64)
+        rows = np.arange(len(x))
+        while len(rows):
+            rows = rows[self.left[node[rows]] >= 0]
+            at = node[rows]
+            value = x[rows, self.feature[at]]
+            goes_left = np.where(np.isnan(value), self.missing_left[at] > 0, value <= self.threshold[at])
+            node[rows] = np.where(goes_left, self.left[at], self.right[at])
+        return self.probs[node]
+
+
+def is_tree(member: Any) -> bool:
+    """Return whether a fitted classifier can be stored as arrays."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    return isinstance(member, StoredTree | DecisionTreeClassifier)
+
+
+def stored(member: Any) -> StoredTree:
+    """Return a tree of scikit-learn as arrays."""
+    if isinstance(member, StoredTree):
+        return member
+    tree = member.tree_
+    left = np.asarray(tree.children_left, dtype=np.int64)
+    missing = np.asarray(getattr(tree, "missing_go_to_left", np.zeros(len(left))), dtype=np.uint8)
+    right = np.asarray(tree.children_right, dtype=np.int64)
+    return StoredTree(left, right, np.asarray(tree.feature), np.asarray(tree.threshold), missing, tree.value[:, 0, :])

@@ -5,8 +5,8 @@ each input channel, and these are the same for all draws. With a k × k kernel t
 inputs, a draw takes 1 product where it took q·k². A max pool and a ReLU that follow are done on the way, and output
 channels that a draw drops later are omitted.
 
-The inputs of a block are the last axis throughout: what one draw gives then lies together, and a linear layer takes it
-as it is.
+The inputs of a block are the last axis throughout: the output of one draw is then contiguous, and a linear layer takes
+it without a copy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class Mixing:
 
     @classmethod
     def of(cls, layers: Sequence[nn.Module], next_mask: Mask | None) -> "Mixing | None":
-        """The first of these layers as one, or None if they are others or if that would save nothing.
+        """Combine the first of these layers, or return None if they are others or nothing would be saved.
 
         Args:
             layers: the first is the first mask of the network.
@@ -66,15 +66,17 @@ class Mixing:
         return cls(mask, convolution, pool, rectified, next_mask)
 
     def outputs(self, shared: Tensor, num_draws: int) -> Iterator[Iterator[tuple[Tensor, Tensor | None]]]:
-        """What the layers give for (n, channels, h, w), for one block of it after the other and there for each draw.
+        """Yield, for each block of (n, channels, h, w), the outputs under each draw.
 
-        It is (block, kept, h', w'), and which channels these are, None for all. The next block takes its memory.
+        An output is (block, kept, h', w') and the indices of its channels, None for all. The next block overwrites it.
         """
         kept, pooled = self._kept(num_draws), self._pooled(shared)
         fills = int(kept.sum()) * prod(pooled) / STORED_NUMBERS, self._numbers_alone(pooled[1]) / BLOCK_NUMBERS
-        room = Room(shared)
+        buffers = Buffers(shared)
+        # Blocks are small enough for two limits: the results of all draws in memory, and one row of the separate
+        # channels in the cache.
         for block in shared.chunk(ceil(len(shared) * max(fills))):
-            yield self._of_draws(self._stored(block, kept, pooled, room), kept)
+            yield self._of_draws(self._stored(block, kept, pooled, buffers), kept)
 
     def _of_draws(self, stored: Tensor, kept: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         parts = stored.permute(3, 0, 1, 2).split(kept.sum(dim=1).tolist(), dim=1)
@@ -82,14 +84,14 @@ class Mixing:
             yield outputs, None if bool(channels.all()) else channels.nonzero().squeeze(1).to(stored.device)
 
     def _kept(self, num_draws: int) -> Tensor:
-        """Which output channels each draw needs, (S, outputs); all of them where it would keep none."""
+        """Return which output channels each draw needs, (S, outputs); all of them if it would keep none."""
         if self._next_mask is None:
             return torch.ones(num_draws, self.num_channels, dtype=torch.bool)
         kept = torch.stack([self._next_mask.keep(draw, (self.num_channels,)) for draw in range(num_draws)])
         return kept | ~kept.any(dim=1, keepdim=True)
 
-    def _stored(self, shared: Tensor, kept: Tensor, pooled: tuple[int, int], room: "Room") -> Tensor:
-        """One draw after the other, and of each the output channels that it keeps, (all kept, h', w', n)."""
+    def _stored(self, shared: Tensor, kept: Tensor, pooled: tuple[int, int], buffers: "Buffers") -> Tensor:
+        """Return the kept output channels of one draw after the other, (all kept, h', w', n)."""
         masks = [self._mask.keep(draw, (shared.shape[1],)) for draw in range(len(kept))]
         weights = torch.stack(masks).to(shared) * self._mask.scale
         rows = (kept.flatten().cumsum(0) - 1).view_as(kept)  # where the channel of a draw is stored
@@ -97,13 +99,16 @@ class Mixing:
         mixes = [weights[some.to(shared.device)] for some in draws]
         places = [rows[some, channel].to(shared.device) for channel, some in enumerate(draws)]
         bias = self._convolution.bias
-        store = room("store", int(kept.sum()), *pooled, len(shared))
-        for first, patches in self._patches(shared, pooled, room):
-            alone = torch.bmm(self._kernels, patches, out=room("alone", *self._kernels.shape[:2], patches.shape[2]))
+        # For each output channel: (draws that keep it, inputs) @ (inputs, places) sums the separate convolutions of the
+        # input channels with the weights of each draw. The max pool comes before the bias and the ReLU, with which it
+        # commutes, because then there are fewer numbers to change.
+        store = buffers("store", int(kept.sum()), *pooled, len(shared))
+        for first, patches in self._patches(shared, pooled, buffers):
+            alone = torch.bmm(self._kernels, patches, out=buffers("alone", *self._kernels.shape[:2], patches.shape[2]))
             into = store[:, first : first + alone.shape[2] // (self._tile**2 * pooled[1] * len(shared))]
             for channel, (mix, place) in enumerate(zip(mixes, places, strict=True)):
-                mixed = torch.mm(mix, alone[:, channel], out=room("mixed", len(mix), alone.shape[2]))
-                best = room("best", len(mix), mixed.shape[1] // self._tile**2)
+                mixed = torch.mm(mix, alone[:, channel], out=buffers("mixed", len(mix), alone.shape[2]))
+                best = buffers("best", len(mix), mixed.shape[1] // self._tile**2)
                 torch.amax(mixed.unflatten(1, (self._tile**2, -1)), dim=1, out=best)
                 if bias is not None:
                     best += bias[channel]
@@ -113,19 +118,19 @@ class Mixing:
         return store
 
     def _numbers_alone(self, width: int) -> int:
-        """How many numbers input channels make alone for one row of an output."""
+        """Return how many numbers the separate input channels give for one row of an output."""
         return self._kernels.shape[0] * self._kernels.shape[1] * self._tile**2 * width
 
     def _pooled(self, shared: Tensor) -> tuple[int, int]:
-        """Height and width of an output."""
+        """Return the height and width of an output."""
         height, width = self._convolution(shared[:1]).shape[2:]
         return height // self._tile, width // self._tile
 
-    def _patches(self, shared: Tensor, pooled: tuple[int, int], room: "Room") -> Iterator[tuple[int, Tensor]]:
-        """What the kernel sees of each input channel for some rows of the outputs at a time, and the first of them.
+    def _patches(self, shared: Tensor, pooled: tuple[int, int], buffers: "Buffers") -> Iterator[tuple[int, Tensor]]:
+        """Yield the patches of each input channel for a few output rows at a time, and the first of these rows.
 
-        It is (channels, k², places of a tile · rows · w' · n). The places of a tile lie apart, so that the largest of
-        them is taken over whole rows.
+        It is (channels, k², places of a tile · rows · w' · n). The places of a tile are far apart in memory, so that
+        the maximum of a tile is taken over whole rows.
         """
         layer, tile = self._convolution, self._tile
         vertical, horizontal = _pair(layer.padding)
@@ -137,23 +142,25 @@ class Mixing:
         height, width = pooled
         size = max(1, BLOCK_NUMBERS // (self._numbers_alone(width) * len(shared)))
         for first in range(0, height, size):
+            # A view without copies: axes are channel, place in the kernel (2), place in the tile (2), output row and
+            # column, input. Neighbouring windows overlap in memory, which only strides can express.
             seen = padded.as_strided(
                 (len(padded), *layer.kernel_size, tile, tile, min(size, height - first), width, len(shared)),
                 (channel, *taps, down, right, down * tile, right * tile, 1),
                 first * down * tile,
             )
-            yield first, room("patches", *seen.shape).copy_(seen).flatten(3).flatten(1, 2)
+            yield first, buffers("patches", *seen.shape).copy_(seen).flatten(3).flatten(1, 2)
 
 
-class Room:
-    """Memory that is used again and again: to get it anew each time takes about as long as the products."""
+class Buffers:
+    """Memory that is reused: allocating it each time would take about as long as the products."""
 
     def __init__(self, like: Tensor) -> None:
         self._like = like
         self._flat: dict[str, Tensor] = {}
 
     def __call__(self, name: str, *shape: int) -> Tensor:
-        """A tensor of this shape, with what was left in it under this name."""
+        """Return a tensor of this shape, with the old contents of the buffer of this name."""
         size = prod(shape)
         if name not in self._flat or self._flat[name].numel() < size:
             self._flat[name] = self._like.new_empty(size)
@@ -161,7 +168,7 @@ class Room:
 
 
 def _tiles(pool: nn.MaxPool2d) -> bool:
-    """Whether the windows are squares that touch and do not overlap."""
+    """Return whether the windows are squares that touch and do not overlap."""
     size = _pair(pool.kernel_size)
     plain = _pair(pool.padding) == (0, 0) and _pair(pool.dilation) == (1, 1)
     return plain and size[0] == size[1] and _pair(pool.stride) == size and not (pool.ceil_mode or pool.return_indices)

@@ -1,7 +1,7 @@
-"""How the outputs of a network are read: as logits, unless the user says that they are something else.
+"""Outputs of networks are read as logits, unless the user declares something else.
 
 A network that ends in a softmax, or in one logit for two classes, gets one more layer that turns its outputs into
-logits; all that follows then reads logits and nothing else.
+logits, so that all other code reads only logits.
 """
 
 import warnings
@@ -20,7 +20,7 @@ class TwoLogits(nn.Module):
     """Turns one logit z of the second class into the two logits (0, z), so that softmax gives its sigmoid."""
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """(n, 1) to (n, 2)."""
+        """Turn (n, 1) logits into (n, 2)."""
         _check_single(outputs)
         return torch.cat([torch.zeros_like(outputs), outputs], dim=-1)
 
@@ -29,7 +29,7 @@ class TwoProbs(nn.Module):
     """Turns one probability p of the second class into (1 − p, p)."""
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """(n, 1) to (n, 2)."""
+        """Turn (n, 1) probabilities into (n, 2)."""
         _check_single(outputs)
         return torch.cat([1 - outputs, outputs], dim=-1)
 
@@ -38,7 +38,7 @@ class LogProbs(nn.Module):
     """Turns probabilities into their logarithms, which are logits too."""
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """(n, C) to (n, C)."""
+        """Return log-probabilities of the same shape, (n, C)."""
         if not looks_like_probs(outputs):
             raise ValueError(
                 "the model must give probabilities, non-negative and summing to 1 in each row, as outputs='probs' "
@@ -51,7 +51,7 @@ class Reading(nn.Sequential):
     """A network that may take dicts and tuples, and layers that turn its outputs into logits."""
 
     def forward(self, inputs: Batch, /) -> Tensor:
-        """Logits of a batch, (n, C)."""
+        """Return the logits of a batch, (n, C)."""
         model, *layers = self
         logits = logits_from(model, inputs)
         for layer in layers:
@@ -59,8 +59,8 @@ class Reading(nn.Sequential):
         return logits
 
 
-def with_outputs(model: nn.Module, outputs: str, binary: bool) -> nn.Module:
-    """The model, with layers behind it that turn what it gives into logits.
+def with_outputs(model: nn.Module, outputs: str = "logits", binary: bool = False) -> nn.Module:
+    """Append layers to the model that turn its outputs into logits.
 
     Args:
         model: gives (n, C), or (n, 1) if `binary`.
@@ -95,7 +95,7 @@ def check_logits(logits: Tensor, context: str = "the model") -> None:
     if len(only) > 1 and bool(((only >= 0) & (only <= 1)).all()):
         warnings.warn(
             f"the one output of {context} lies between 0 and 1 for all inputs, and is read as a logit: if it is a "
-            "probability, say outputs='probs'",
+            "probability, pass outputs='probs'",
             stacklevel=3,
         )
 

@@ -1,4 +1,4 @@
-"""A pool that is predicted where it is read: a saved posterior and files of inputs, instead of predictions.
+"""A pool that is predicted when it is read: a saved posterior and files of inputs, instead of predictions.
 
 With an executor each worker loads the posterior and predicts its own part of the inputs, once.
 """
@@ -40,7 +40,7 @@ class InputFile:
         return cls(path, array, MappedFile.of(array, path))
 
     def read(self, rows: Rows) -> Tensor:
-        """Some of the inputs, in memory."""
+        """Read some of the inputs into memory."""
         if self.file is not None:
             self.file.check()
         index: Any = rows if isinstance(rows, slice) else torch.as_tensor(rows, dtype=torch.long).numpy()
@@ -52,10 +52,10 @@ class PredictedInputs:
     """Log-probabilities of the inputs in one file, predicted at each call.
 
     Attributes:
-        loader: gives the posterior, here and on workers.
-        posterior: what it gave here.
+        loader: returns the posterior, here and on workers.
+        posterior: the posterior in this process.
         inputs: the file.
-        batch_size: inputs looked at at a time.
+        batch_size: inputs in a batch.
     """
 
     loader: Loader
@@ -64,20 +64,20 @@ class PredictedInputs:
     batch_size: int
 
     def __call__(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Log-probabilities of some points."""
+        """Return the log-probabilities of some points."""
         return self.posterior.predict(self.inputs.read(rows), batch_size=self.batch_size).log_probs()
 
 
 def predicted_pool(
     loader: Loader, paths: Sequence[str | os.PathLike[str]], *, batch_size: int | None = None
 ) -> Predictions:
-    """The predictions of a saved posterior on the inputs in some files, made where they are read.
+    """Return predictions of a saved posterior on the inputs in some files, computed when they are read.
 
     Args:
-        loader: gives the posterior, as ``lambda: MCDropout.load(folder, model)`` does. Workers call it too, so that the
-            folder must be there on every machine.
+        loader: returns the posterior, such as ``lambda: MCDropout.load(folder, model)``. Workers call it too, so that
+            the folder must exist on every machine.
         paths: ``.npy`` files of inputs (N, …), in the order in which their points are numbered.
-        batch_size: inputs looked at at a time, as many as the posterior says if omitted.
+        batch_size: inputs in a batch; that of the posterior if omitted.
 
     Raises:
         FileFormatError: if a file is damaged or given twice, or inputs of two files differ in shape or type.

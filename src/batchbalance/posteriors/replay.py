@@ -1,6 +1,6 @@
 """The expensive part once: what runs before the first dropout is the same under every draw.
 
-The outputs of modules that finish before the first mask are remembered under the first draw of a batch and handed out
+The outputs of modules that finish before the first mask are remembered under the first draw of a batch and returned
 under the others. A module is replayed only where running it would give the same: it is called with the very
 tensors it was called with before, unchanged, and its weights and buffers are unchanged too. What is handed out is a
 clone, so that a network may write into it.
@@ -43,14 +43,18 @@ class UnknownValueError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A tensor at a moment: the object and its version; if it was handed out, the place in the output it is of."""
+    """A tensor at a moment: the object and its version.
+
+    torch raises the version with every write, so that equal versions of one object mean equal numbers. Clones that were
+    handed out are other objects under each draw; they are equal if they come from the same place of the same output.
+    """
 
     tensor: Tensor
     version: int
     place: tuple[Any, ...] | None = None
 
     def is_still(self, other: Any) -> bool:
-        """Whether another is the same tensor with the same numbers."""
+        """Return whether another is the same tensor with the same numbers."""
         if not isinstance(other, Held) or self.place is not None or other.place is not None:
             return isinstance(other, Held) and self.place == other.place
         return self.tensor is other.tensor and self.version == other.version
@@ -97,7 +101,7 @@ class Replay:
             self._handed.clear()
 
     def _is_due(self, num_rows: int) -> bool:
-        """Whether a batch is measured: the first one, and one that is at least twice as large as any measured."""
+        """Return whether a batch is measured: the first one, and any at least twice as large as the last measured."""
         return num_rows >= 2 * self._measured_rows
 
     def draw(self, number: int, run: Callable[[], Tensor]) -> Tensor:
@@ -119,7 +123,7 @@ class Replay:
         return found
 
     def call(self, module: "_Replayed", inputs: tuple[Any, Any]) -> Any:
-        """What a module gives: remembered, or run and perhaps remembered."""
+        """Return the output of a module: the remembered one, or that of a new call."""
         if not self._is_running:
             return module.run(inputs)
         key = module.number, self._calls.get(module.number, 0)
@@ -141,7 +145,11 @@ class Replay:
         return self._clone(record.output, (key,))
 
     def _is_safe(self, record: Record) -> bool:
-        """Whether a call came before the first mask, changed nothing, and gives memory of its own."""
+        """Return whether a call came before the first mask, changed nothing, and gives memory of its own.
+
+        An output that shares memory with an input or a weight is a view. A replayed clone of it would not follow later
+        writes into that memory, as the view does in the full network.
+        """
         if any(drop.calls for drop in self._drops):
             return False
         try:
@@ -154,7 +162,7 @@ class Replay:
         return unchanged and len(set(made)) == len(made) and not others & set(made)
 
     def _clone(self, value: Any, place: tuple[Any, ...]) -> Any:
-        """An output with clones of its tensors, which are known when they come back as inputs."""
+        """Return an output with clones of its tensors, which are recognised if they come back as inputs."""
         if isinstance(value, Tensor):
             clone = value.clone()
             self._handed[id(clone)] = Held(clone, clone._version, place)
@@ -170,7 +178,7 @@ class Replay:
         return value
 
     def _held(self, value: Any) -> Any:
-        """Inputs with a `Held` in the place of each tensor."""
+        """Return inputs with a `Held` in place of each tensor."""
         if isinstance(value, Tensor):
             known = self._handed.get(id(value))
             return known if known is not None and known.version == value._version else _held_now(value)
@@ -195,16 +203,16 @@ class _Replayed:
         return self._replay.call(self, (args, kwargs))
 
     def run(self, inputs: tuple[Any, Any]) -> Any:
-        """What the module gives."""
+        """Call the module."""
         return self._forward(*inputs[0], **inputs[1])
 
     def state(self) -> list[Held]:
-        """Its weights and buffers at this moment."""
+        """Return the module's weights and buffers as they are now."""
         return [_held_now(tensor) for held in self._held for tensor in held.values() if tensor is not None]
 
 
 def replayable(model: nn.Module, drops: Sequence[Dropping], run: Callable[[], Any]) -> list[nn.Module]:
-    """The outermost modules within a network that finish before the first mask when it runs, and may be replayed.
+    """Return the outermost modules that finish before the first mask and may be replayed.
 
     A module with hooks, on itself or within, runs in full; if there are hooks for all modules, every one does.
     """
@@ -245,7 +253,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether these are the same tensors, unchanged, in the same places."""
+    """Return whether these are the same tensors, unchanged, in the same places."""
     if isinstance(one, Held):
         return one.is_still(other)
     if isinstance(one, dict):
@@ -256,7 +264,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _tensors(value: Any) -> list[Any]:
-    """The tensors, or those held, in a value."""
+    """Return the tensors, or those held, in a value."""
     if isinstance(value, Tensor | Held):
         return [value]
     if isinstance(value, list | tuple | Mapping):

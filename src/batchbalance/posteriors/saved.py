@@ -21,7 +21,7 @@ VERSION = 1
 def write_saved(
     directory: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], options: Mapping[str, Any]
 ) -> None:
-    """Write a posterior into a folder; one that is cut short leaves an older one usable."""
+    """Write a posterior into a folder; an interrupted write leaves an older one usable."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     listing = directory / "posterior.json"
@@ -41,12 +41,12 @@ def write_saved(
 
 
 def saved_kind(directory: str | os.PathLike[str]) -> str:
-    """The kind of a saved posterior."""
+    """Return the kind of a saved posterior."""
     return str(_listing(directory)["kind"])
 
 
 def _listing(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a saved posterior says about itself."""
+    """Read and check the JSON file of a saved posterior."""
     listing = Path(directory) / "posterior.json"
     if not listing.is_file():
         raise FileFormatError(f"{directory} must be a saved posterior, got a folder without posterior.json")
@@ -65,7 +65,7 @@ def _listing(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and options of a folder written by ``save``; nothing is unpickled.
+    """Return the tensors and options of a folder written by ``save``; nothing is unpickled.
 
     Raises:
         FileFormatError: if the folder is damaged, foreign, or holds a posterior of another kind.
@@ -87,7 +87,7 @@ def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, 
 
 
 def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
-    """Ten hexadecimal digits that change with any word, name, shape or number."""
+    """Return ten hexadecimal digits that change with any word, name, shape or number."""
     digest = hashlib.sha256(repr(words).encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -96,8 +96,11 @@ def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
 
 
 def as_network(network: Any, directory: str | os.PathLike[str]) -> nn.Module:
-    """A network, or what a function without arguments builds."""
-    found = network() if callable(network) and not isinstance(network, nn.Module) else network
+    """Return a network, or what a function without arguments builds; the global random state is left as it was."""
+    found = network
+    if callable(network) and not isinstance(network, nn.Module):
+        with torch.random.fork_rng(devices=[]):
+            found = network()
     if not isinstance(found, nn.Module):
         raise ValueError(
             f"`network` must be a network like the one saved in {directory}, or a function that builds one, got "
@@ -106,8 +109,14 @@ def as_network(network: Any, directory: str | os.PathLike[str]) -> nn.Module:
     return found
 
 
+def refuse_network(network: Any, kind: str) -> None:
+    """Raise ValueError if a network is given to load a posterior that needs none."""
+    if network is not None:
+        raise ValueError(f"`network` is not used by posteriors of kind {kind!r}; leave it out")
+
+
 def structure_of(model: nn.Module) -> str:
-    """What a network is apart from its weights: the types and options of its modules, by name.
+    """Describe a network apart from its weights: the types and options of its modules, by name.
 
     Two networks with equal weights may differ in an activation or a stride, and then their draws are not the same.
     """

@@ -1,8 +1,8 @@
 """A dropout draw as a smaller network (docs/posteriors.md).
 
-A mask zeroes whole units or channels, so under one draw they can be cut out of the weights on both sides. What lies
-before the first dropout is the same for all draws and runs once. This works for a chain of layers; layers that are
-not known here run in full, in their place.
+A mask zeroes whole units or channels, so under one draw they can be cut out of the weights on both sides. The layers
+before the first dropout are the same for all draws and run once. This works for a chain of layers; layers of
+unknown types run in full.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,10 +25,10 @@ MEAN_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 POOLS = (*MAX_POOLS, *MEAN_POOLS, *ADAPTIVE_POOLS)
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU, nn.Identity)  # f(a·x) = a·f(x) for a ≥ 0
-ODD_SHAPED = (nn.ReLU6, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Softsign, nn.Hardswish)
+SMOOTH = (nn.ReLU6, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Softsign, nn.Hardswish)
 LEAST_PRODUCTS = 2**22  # of a draw, from which on cutting units out is faster than many draws at a time
 STACKED_ROWS = 2**12  # inputs times draws that are held at a time
-ZERO_AT_ZERO = (*POOLS, *RECTIFIERS, *ODD_SHAPED)  # and each channel by itself
+ZERO_AT_ZERO = (*POOLS, *RECTIFIERS, *SMOOTH)  # and each channel separately
 BY_CHANNEL = (*ZERO_AT_ZERO, nn.Sigmoid, nn.Softplus, nn.Hardsigmoid, nn.LogSigmoid)
 
 
@@ -41,8 +41,8 @@ class _Slice:
         live: which of all units x holds; None for all.
         full: how many units there are.
         size: how many numbers of axis 1 are one unit: those of a channel that was flattened.
-        scale: what x has still to be multiplied by.
-        due: the mask that is to drop the units that x does not hold; None if they are 0 already.
+        scale: the factor that x has not been multiplied by yet.
+        due: the mask that will drop the units that x does not hold; None if they are 0 already.
     """
 
     x: Tensor
@@ -53,7 +53,7 @@ class _Slice:
     due: Mask | None = None
 
     def whole(self) -> Tensor:
-        """All units, with zeros where they were dropped."""
+        """Return all units, with zeros where they were dropped."""
         x = self.x if self.scale == 1 else self.x * self.scale
         if self.live is None:
             return x
@@ -61,7 +61,7 @@ class _Slice:
         return units.new_zeros(len(x), self.full, *units.shape[2:]).index_copy_(1, self.live, units).flatten(1, 2)
 
     def by_number(self) -> "_Slice":
-        """The same with each number of axis 1 as a unit."""
+        """Return the same slice with each number of axis 1 as a unit."""
         if self.live is None or self.size == 1:
             return self
         live = self.live[:, None] * self.size + torch.arange(self.size, device=self.live.device)
@@ -72,6 +72,8 @@ class Chain:
     """A network that is one layer after another, with masks among them."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
+        # The later a mask comes, the more layers run once for all draws, and the closer it is to a layer whose weights
+        # can be cut.
         layers = _delayed(layers)
         first = next(i for i, layer in enumerate(layers) if isinstance(layer, Mask))
         self._shared = nn.Sequential(*layers[:first])
@@ -89,7 +91,7 @@ class Chain:
 
     @classmethod
     def of(cls, model: nn.Module) -> "Chain | None":
-        """The chain that `model` is, or None if it is none or if a layer has a mask inside."""
+        """Return the chain that `model` is; None if it is not one, or if a layer has a mask inside."""
         layers = _flattened(model)
         masks = [layer for layer in layers or () if isinstance(layer, Mask)]
         if layers is None or not masks or len(set(masks)) < len(masks) or any(mask.pathwise for mask in masks):
@@ -97,8 +99,10 @@ class Chain:
         return cls(layers)
 
     def runs(self, batch: Tensor, num_draws: int, stop: int | None = None) -> Iterator[Iterator[Tensor]]:
-        """For one block of the batch after the other: the output under each draw, or the input of layer `stop`."""
+        """Yield, for each block of the batch, the output under each draw, or the input of layer `stop`."""
         shared = self._shared(batch).contiguous()
+        # Three ways, from the fastest for many draws of a large network to the one for small networks: mix channels of
+        # the first convolution, cut units out of the weights, or run the full layers on stacked draws.
         mixing = self._mixing if num_draws >= LEAST_DRAWS else None
         if mixing is None and self._products(shared) * len(shared) < LEAST_PRODUCTS:
             yield self._stacked(shared, num_draws, stop)
@@ -111,11 +115,11 @@ class Chain:
             yield (self._run(now, draw, mixing.num_layers, stop) for draw, now in enumerate(slices))
 
     def _laid_out(self, x: Tensor) -> Tensor:
-        """Mixed channels lie apart; convolutions and pools that follow are far faster where they lie together."""
+        """Store mixed channels together where convolutions or pools follow, which are then much faster."""
         return x.contiguous(memory_format=torch.channels_last) if self._windows_follow else x
 
     def _products(self, shared: Tensor) -> int:
-        """How many products a draw takes for one input if nothing is cut out."""
+        """Return how many products a draw takes for one input if nothing is cut out."""
         if shared.shape[1:] not in self._work:
             x, count = shared[:1], 0
             for layer in self._layers:
@@ -126,7 +130,7 @@ class Chain:
         return self._work[shared.shape[1:]]
 
     def _stacked(self, shared: Tensor, num_draws: int, stop: int | None) -> Iterator[Tensor]:
-        """The output under each draw, from many draws at a time: what is small takes longer to cut than to compute."""
+        """Yield the output under each draw, computed for many draws at a time without cutting."""
         size = max(1, STACKED_ROWS // len(shared))
         for draws in torch.arange(num_draws).split(size):
             x = shared.unsqueeze(0)
@@ -138,7 +142,11 @@ class Chain:
             yield from x.expand(len(draws), *x.shape[1:])
 
     def _run(self, now: _Slice, draw: int, first: int, stop: int | None) -> Tensor:
-        """What layers `first` to `stop` make of a slice under a draw."""
+        """Apply layers `first` to `stop` to a slice under a draw.
+
+        Each case keeps an invariant: the activations of the full network are those of the slice times its scale, and 0
+        for the units that the slice does not hold. A layer that would break it gets all units (`whole`).
+        """
         for i, layer in enumerate(self._layers[first:stop], start=first):
             if isinstance(layer, Mask):
                 now = _masked(now, layer, draw, cut=_stays_cut(self._layers, i))
@@ -146,9 +154,11 @@ class Chain:
                 now = _flat(now)
             elif _sliceable(layer, now.x):
                 now = _product(now, layer, self._masks[i], draw)
-            elif is_plain(layer, RECTIFIERS):
+            elif is_plain(layer, RECTIFIERS):  # commute with the scale, which stays due
                 now = replace(now, x=layer(now.x))
             elif is_plain(layer, ZERO_AT_ZERO) or (is_plain(layer, BY_CHANNEL) and now.due is not None):
+                # f(0) = 0 leaves dropped units at 0. If f(0) is not 0, as for a sigmoid, that does not matter where the
+                # mask is still due: it will drop these units anyway.
                 now = replace(now, x=layer(now.x * now.scale if now.scale != 1 else now.x), scale=1.0)
             else:
                 now = _Slice(layer(now.whole()))
@@ -156,7 +166,7 @@ class Chain:
 
 
 def _masked_under(x: Tensor, mask: Mask, draws: Sequence[int]) -> Tensor:
-    """Activations (draws, n, ...), or (1, n, ...) of all, under the mask of each draw."""
+    """Apply the mask of each draw to activations (draws, n, ...), or to (1, n, ...) that all draws share."""
     if mask.rate == 0:
         return x
     shape = tuple(x.shape[2:3] if mask.channelwise else x.shape[2:])
@@ -171,10 +181,12 @@ def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
     """
     if mask.rate == 0:
         return now
-    if now.due is mask:
+    if now.due is mask:  # the layer before it already computed only the units that it keeps
         return replace(now, scale=now.scale * mask.scale, due=None)
     now = now.by_number()
     x, live = now.x, now.live
+    # Alpha dropout moves units to another value than 0, and a mask over places drops parts of a channel: neither is a
+    # cut of whole units.
     if mask.alpha or not (mask.channelwise or x.ndim == 2) or not (cut or live is not None):
         x = now.whole()
         shape = tuple(x.shape[1:2] if mask.channelwise else x.shape[1:])
@@ -185,7 +197,7 @@ def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
     if live is None:
         live = kept.nonzero().squeeze(1)
         x = x.index_select(1, live)
-        if x.ndim == 4:  # picking channels is fast where they lie apart, what follows where they lie together
+        if x.ndim == 4:  # what follows is faster channels last, selecting channels is not
             x = x.contiguous(memory_format=torch.channels_last)
     elif not bool(kept[live].all()):
         x, live = x[:, kept[live]], live[kept[live]]
@@ -193,7 +205,7 @@ def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
 
 
 def _slice(x: Tensor, live: Tensor | None, full: int, mask: Mask | None) -> _Slice:
-    """The units that a mask will keep; all of them if `live` is None."""
+    """Return a slice of the units that a mask will keep; of all units if `live` is None."""
     return _Slice(x) if live is None else _Slice(x, live, full, due=mask)
 
 
@@ -203,7 +215,7 @@ def _flat(now: _Slice) -> _Slice:
 
 
 def _sliceable(layer: nn.Module, x: Tensor) -> bool:
-    """Whether units can be cut out of a layer's weights: a linear layer, or a convolution without groups."""
+    """Return whether units can be cut out of a layer's weights: a linear layer, or a convolution without groups."""
     if is_plain(layer, (nn.Linear,)):
         return x.ndim == 2
     if not isinstance(layer, CONVOLUTIONS) or not is_plain(layer, CONVOLUTIONS):
@@ -212,7 +224,7 @@ def _sliceable(layer: nn.Module, x: Tensor) -> bool:
 
 
 def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Slice:
-    """A linear layer or convolution, cut down to the units before it that live and those after it that will.
+    """Run a linear layer or convolution on the live units before it, for the live units after it.
 
     Rows of the weight go if the next mask drops their output anyway, columns if the last mask dropped their input. A
     layer cannot run without any unit, so if a mask drops all of them nothing is cut on that side.
@@ -228,6 +240,7 @@ def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Sl
         else:  # a layer without units cannot run
             live = None
     x, scale = now.x, now.scale
+    # The scale multiplies the weights or the product: both are smaller than, or as large as, the activations.
     if now.live is not None and len(now.live):
         weight = _columns(weight, now.live, now.size)
     elif now.live is not None:
@@ -240,17 +253,17 @@ def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Sl
 
 
 def _columns(weight: Tensor, live: Tensor, size: int) -> Tensor:
-    """The columns of some units of `size` columns each."""
+    """Return the columns of some units of `size` columns each."""
     if size == 1:
         return weight.index_select(1, live)
     return weight.reshape(len(weight), -1, size).index_select(1, live).flatten(1)
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of a module in order, nested chains unpacked; None if it is no chain.
+    """Return the layers of a module in order, nested chains unpacked; None if it is not a chain.
 
-    A module with hooks, with a forward of its own, or with dropout inside another kind of module is no chain: what it
-    does cannot be read off its layers.
+    A module with hooks, with a forward of its own, or with dropout inside another kind of module is not a chain: its
+    layers do not determine what it computes.
     """
     if module._forward_hooks or module._forward_pre_hooks:
         return None
@@ -287,7 +300,7 @@ def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _folded(layers: Sequence[Any]) -> list[nn.Module]:
-    """The layers with each batch normalisation behind a convolution worked into its weights."""
+    """Merge each batch normalisation behind a convolution into the weights of the convolution."""
     folded: list[Any] = []
     for layer in layers:
         if folded and is_plain(folded[-1], CONVOLUTIONS) and _normalises(layer, folded[-1]):
@@ -298,7 +311,7 @@ def _folded(layers: Sequence[Any]) -> list[nn.Module]:
 
 
 def _pooled_first(layers: Sequence[nn.Module]) -> list[nn.Module]:
-    """Max pools before the ReLU in front of them, which gives the same: there is less to do, and mixing can pool."""
+    """Swap each ReLU with a max pool behind it: the result is the same, with less work, and mixing can pool."""
     ordered = list(layers)
     for i in range(len(ordered) - 1):
         if is_plain(ordered[i], (nn.ReLU,)) and is_plain(ordered[i + 1], MAX_POOLS):
@@ -307,13 +320,13 @@ def _pooled_first(layers: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _normalises(layer: Any, before: Any) -> bool:
-    """Whether a layer only scales and shifts the channels of the convolution before it."""
+    """Return whether a layer only scales and shifts the channels of the convolution before it."""
     kind = NORMALISATIONS[CONVOLUTIONS.index(type(before))]
     return is_plain(layer, (kind,)) and layer.running_mean is not None and not layer.training
 
 
 def _mask_after(layers: Sequence[nn.Module], at: int) -> Mask | None:
-    """The mask that drops outputs of the layer at `at`, if only layers that keep channels apart lie between."""
+    """Return the mask that drops outputs of the layer at `at`, if only layers that keep channels apart lie between."""
     layer = layers[at]
     if not is_plain(layer, (nn.Linear, *CONVOLUTIONS)):
         return None
@@ -327,7 +340,7 @@ def _mask_after(layers: Sequence[nn.Module], at: int) -> Mask | None:
 
 
 def _stays_cut(layers: Sequence[nn.Module], mask: int) -> bool:
-    """Whether the layer behind a mask can run on the kept units alone; if it needs all, cutting gains nothing."""
+    """Return whether the layer behind a mask can run on the kept units alone; else cutting gains nothing."""
     return mask + 1 < len(layers) and (
         isinstance(layers[mask + 1], Mask)
         or is_plain(layers[mask + 1], (nn.Flatten, nn.Linear, *CONVOLUTIONS, *ZERO_AT_ZERO))

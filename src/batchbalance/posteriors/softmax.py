@@ -64,7 +64,7 @@ def most_probable(
 
 
 def product(matrix: Tensor, stacked: Tensor) -> Tensor:
-    """(A, B) times (B, M, C), as one product of matrices."""
+    """Multiply (A, B) with (B, M, C) as one product of matrices."""
     return (matrix @ stacked.flatten(1)).reshape(len(matrix), *stacked.shape[1:])
 
 
@@ -78,17 +78,17 @@ class _Regressions:
         self.scale = _norm(product(x.T, residual))
 
     def loss(self, logits: Tensor, weights: Tensor) -> Tensor:
-        """(M,) the loss of each regression."""
+        """Return the loss of each regression, (M,)."""
         entropies = torch.logsumexp(logits, dim=2) - (logits * self._targets).sum(dim=2)
         return (self._counts[:, :, 0] * entropies).sum(dim=0) + self._precisions / 2 * _dot(weights, weights)
 
     def gradient(self, probs: Tensor, weights: Tensor) -> Tensor:
-        """(D, M, C) the gradient of each regression's loss."""
+        """Return the gradient of each regression's loss, (D, M, C)."""
         pull = self._precisions[:, None] * weights
         return pull + product(self._x.T, (probs - self._targets).mul_(self._counts))
 
     def newton_step(self, probs: Tensor, gradient: Tensor, done: Tensor) -> Tensor:
-        """−H⁻¹·gradient by conjugate gradients, roughly far from the optimum and closely near it; 0 where `done`."""
+        """Return −H⁻¹·gradient by conjugate gradients, more exact near the optimum; 0 where `done`."""
         diagonal = product((self._x**2).T, self._counts * probs * (1 - probs)) + self._precisions[:, None]
         gradient = torch.where(done[:, None], 0.0, gradient)
         size = _norm(gradient)
@@ -109,7 +109,7 @@ class _Regressions:
         return step
 
     def step_length(self, logits: Tensor, weights: Tensor, change: Tensor, step: Tensor, gradient: Tensor) -> Tensor:
-        """The first of 1, ½, ¼ … that lowers the loss enough, (M,); 0 where none does."""
+        """Return the first of 1, ½, ¼ … that lowers the loss enough, (M,); 0 where none does."""
         before, slope = self.loss(logits, weights), _dot(gradient, step)
         length = torch.ones_like(before)
         slack = 4 * torch.finfo(before.dtype).eps * before.abs()
@@ -122,7 +122,7 @@ class _Regressions:
         return torch.where(worse, 0.0, length)
 
     def _curved(self, probs: Tensor, direction: Tensor) -> Tensor:
-        """H·direction, (D, M, C)."""
+        """Return H·direction, (D, M, C)."""
         moved = product(self._x, direction).mul_(probs)
         moved -= probs * moved.sum(dim=2, keepdim=True)
         return product(self._x.T, moved.mul_(self._counts)).add_(self._precisions[:, None] * direction)

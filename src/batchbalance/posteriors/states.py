@@ -22,7 +22,7 @@ from batchbalance.posteriors.training.calling import (
     padding_of,
     some_rows,
 )
-from batchbalance.posteriors.training.fitting import ModelFactory, check_dtype, check_finite, fresh_model, placed
+from batchbalance.posteriors.training.fitting import ModelFactory, check_dtype, check_finite, placed
 from batchbalance.posteriors.training.networks import flops_of
 
 State = Mapping[str, Tensor]
@@ -53,34 +53,30 @@ class WeightDraws(Posterior):
         return self._draw_ids
 
     @classmethod
-    def load(cls: type[Draws], directory: str | os.PathLike[str], model_factory: ModelFactory) -> Draws:
-        """Read what ``save`` wrote; `model_factory` builds a network of the same architecture."""
+    def load(cls: type[Draws], directory: str | os.PathLike[str], network: Any = None) -> Draws:
+        """Read what ``save`` wrote, given a network of the same architecture or a function that builds one."""
         tensors, options = read_saved(directory, cls.kind)
-        loaded = cls._from_options(model_factory, options)
         states: list[dict[str, Tensor]] = [{} for _ in range(options["num_draws"])]
         for name, value in tensors.items():
             draw, _, key = name.partition("/")
             states[int(draw)][key] = value
-        model = fresh_model(loaded._model_factory, 0, "cpu")
+        model = copy.deepcopy(as_network(network, directory))
+        factory = (lambda: copy.deepcopy(network)) if isinstance(network, nn.Module) else network
+        loaded = cls._from_options(factory, options)
+        model = with_outputs(model, **loaded._reading)
         for state in states:
             load_weights(model, state, directory)
         loaded._keep(model, states)
         return loaded
 
     @classmethod
-    def loaded(cls: type[Draws], directory: str | os.PathLike[str], network: Any) -> Draws:
-        """Read what ``save`` wrote, for a network or what builds one."""
-        model = as_network(network, directory)
-        return cls.load(directory, lambda: copy.deepcopy(model))
-
-    @classmethod
     @abstractmethod
     def _from_options(cls: type[Draws], model_factory: ModelFactory, options: dict[str, Any]) -> Draws:
-        """An unfitted posterior with the saved options."""
+        """Return an unfitted posterior with the saved options."""
 
     @abstractmethod
     def _options(self) -> dict[str, Any]:
-        """The options to save."""
+        """Return the options to save."""
 
     def _keep(self, model: nn.Module, states: Sequence[State]) -> None:
         """Take the draws, all at once: a fit that is cut short leaves the posterior as it was."""
@@ -125,7 +121,7 @@ class WeightDraws(Posterior):
             return torch.stack([hidden(logits) for logits in self._outputs(batch)], dim=1)
 
     def _outputs(self, batch: Batch) -> Iterator[Tensor]:
-        """The logits of a batch under one draw after the other."""
+        """Yield the logits of a batch under each draw."""
         model = self._ready()
         positions, keywords = arguments(model, self._placed(batch))
         for state in self._states:

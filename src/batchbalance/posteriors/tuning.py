@@ -1,11 +1,11 @@
 """Prior precision and temperature of a Bayesian head, chosen on its labels alone.
 
 The precision λ is that whose most probable weights have the lowest NLL on rows held out by folds. `PULL` times the
-square of the number of factors 4 between λ and the usual one is added to the summed NLL: a few rows move λ only as far
-as they have something to say, many rows decide alone. Draws are judged by the NLL of their mean: by the same folds for
+square of the number of factors 4 between λ and the usual one is added to the summed NLL: few rows move λ only a little,
+many rows decide alone. Draws are judged by the NLL of their mean: by the same folds for
 temperatures T of the Laplace approximation, by the rows that a resample lacks (out of bag, Breiman 1996) for heads of a
-bootstrap. The best NLL would make draws all but equal, where the labels say little against it; so T is the highest at
-which the NLL is within `SLACK` of the best: as much disagreement as predictions can afford.
+bootstrap. The lowest NLL alone would often make draws almost equal. So T is the highest at which the NLL is within
+`SLACK` of the best: as much disagreement as predictions can afford.
 """
 
 import math
@@ -37,7 +37,7 @@ LEAST_PROBABILITY = 2.0**-52
 
 @dataclass(frozen=True)
 class Tuned:
-    """Precision and temperature of a head, and what its labels say about it.
+    """Precision and temperature of a head, and its held-out errors.
 
     Attributes:
         precision: λ of the prior.
@@ -162,7 +162,9 @@ class Folds:
         centre: Float[Tensor, "D C"] | None = None,
     ) -> None:
         self._x, self._labels = x, labels
-        self._counts = others_of_folds(labels, generator).to(x)
+        self._counts = x.new_ones(len(x), NUM_FOLDS)
+        for fold, rows in enumerate(stratified_folds(labels, NUM_FOLDS, generator)):
+            self._counts[rows.to(x.device), fold] = 0
         self._out = (self._counts == 0) & (self._counts > 0).any(dim=0)
         self.num_held_out = int(self._out.sum())
         self._frequencies = [class_frequencies(labels[known], num_classes) for known in self._counts.T > 0]
@@ -189,7 +191,7 @@ class Folds:
         return total / self.num_held_out, wrong / self.num_held_out
 
     def _centres(self, precision: float) -> Tensor:
-        """The weights that the draws of each fold are around, (D, K, C)."""
+        """Return the weights that the draws of each fold are around, (D, K, C)."""
         if self._given is not None:
             return self._given[:, None].expand(-1, NUM_FOLDS, -1)
         precisions = self._counts.new_full((NUM_FOLDS,), precision)
@@ -197,7 +199,7 @@ class Folds:
         return self._start
 
     def _moves(self, fold: int, logits: Tensor, precision: float) -> Tensor:
-        """How far draws of the other folds move the logits of a fold at temperature 1, (n, S, C)."""
+        """Return how far draws of the other folds move the logits of a fold at temperature 1, (n, S, C)."""
         known, span = self._counts[:, fold] > 0, self._spans[fold]
         probs = torch.softmax(logits[known, fold], dim=1)
         moves = deviations(span, probs, precision, self._noise, exact=self._exact)
@@ -247,7 +249,7 @@ class Resamples:
         self._start: Tensor | None = None
 
     def evaluate(self, precision: float, temperatures: tuple[float, ...]) -> tuple[Tensor, float]:
-        """The NLL of the mean of heads, the same at each temperature, and its error."""
+        """Return the NLL of the mean of heads, the same at each temperature, and its error."""
         precisions = self._counts.new_full((NUM_HEADS,), precision)
         self._start = self._solve(precisions, self._start)
         rows = self._out.any(dim=1)
@@ -260,17 +262,23 @@ class Resamples:
         return nll.expand(len(temperatures)), float((probs.argmax(dim=1) != true).double().mean())
 
 
-def others_of_folds(labels: Int[Tensor, " N"], generator: torch.Generator) -> Float[Tensor, "N K"]:
-    """0 for the rows of a random fold and 1 for the others; each class is spread over as many folds as it can be."""
+def stratified_folds(
+    labels: Int[Tensor, " N"], num: int, generator: torch.Generator, *, singles: bool = True
+) -> list[Tensor]:
+    """Return the rows of at most `num` random folds of nearly equal size, with nearly equal shares of every class.
+
+    Without `singles`, the only label of a class is in no fold: a fit without it would not know the class.
+    """
+    labels = labels.cpu()
     order = torch.randperm(len(labels), generator=generator)
-    order = order[labels.cpu()[order].sort(stable=True).indices]
-    folds = torch.empty_like(order)
-    folds[order] = torch.arange(len(labels)) % NUM_FOLDS
-    return (folds[:, None] != torch.arange(NUM_FOLDS)).float()
+    if not singles:
+        order = order[torch.bincount(labels)[labels[order]] > 1]
+    by_class = order[labels[order].sort(stable=True).indices]
+    return [by_class[first::num] for first in range(min(num, len(by_class)))]
 
 
 def resamples(labels: Int[Tensor, " N"], num: int, generator: torch.Generator) -> Float[Tensor, "N num"]:
-    """How often each row comes in each of `num` resamples of all rows; a class that gets none keeps its own rows."""
+    """Count how often each row is in each of `num` resamples; a class without any row keeps all its rows."""
     picks = torch.randint(len(labels), (len(labels), num), generator=generator).to(labels.device)
     counts = torch.zeros(len(labels), num, device=labels.device)
     counts.scatter_add_(0, picks, torch.ones_like(counts))
@@ -278,22 +286,22 @@ def resamples(labels: Int[Tensor, " N"], num: int, generator: torch.Generator) -
 
 
 def held_out(labels: Int[Tensor, " N"], counts: Float[Tensor, "N M"]) -> Tensor:
-    """Which rows (N, M) a regression has not seen although it has seen their class."""
+    """Return which rows (N, M) a regression has not seen although it has seen their class."""
     return (counts == 0) & _has_class(labels, counts)
 
 
 def _has_class(labels: Tensor, counts: Tensor) -> Tensor:
-    """Whether a regression has seen the class of a row, (N, M)."""
+    """Return whether a regression has seen the class of a row, (N, M)."""
     classes = torch.nn.functional.one_hot(labels).to(counts.dtype)
     return (classes.T @ counts > 0)[labels]
 
 
 def probs_of(logits: Float[Tensor, "N S C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N S"]:
-    """The probability that each draw gives the label of each row."""
+    """Return the probability that each draw gives the label of each row."""
     of_label = logits.gather(2, labels[:, None, None].expand(-1, logits.shape[1], 1))[:, :, 0]
     return (of_label - torch.logsumexp(logits, dim=2)).exp()
 
 
 def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers of the type of `like` and where it is; the same on every device."""
+    """Return standard normal numbers with the dtype and device of `like`; the same on every device."""
     return torch.randn(shape, generator=generator, dtype=like.dtype).to(like.device)

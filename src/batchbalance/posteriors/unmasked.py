@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from batchbalance.posteriors.masks import Mask, is_drawn
 
-FUNCTIONS = {  # dropout that is no module
+FUNCTIONS = {  # dropout that is not a module
     getattr(nn.functional, name)
     for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 }
@@ -61,7 +61,7 @@ def training_noise(model: nn.Module, run: Callable[[], Any]) -> list[str]:
     class Watching(TorchDispatchMode):
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            """No: saying yes imports the compiler, which takes longer than all else."""
+            """Return False: True would import torch's compiler, which is slow."""
             return False
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,1 +1,1 @@
-"""What the package needs of the operating system: durable files, memory, threads, progress."""
+"""Services close to the operating system: durable files, memory, threads, progress."""

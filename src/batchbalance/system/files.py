@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all, sealing one by a checksum, and reading one that may be cut short meanwhile."""
+"""Atomic writes, JSON files sealed by a checksum, and reading of files that may shrink meanwhile."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from batchbalance.system.memory import as_text, free_memory
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, first: Path | None = None) -> Iterator[Path]:
-    """Give a temporary path beside `path`; put it in place of `path` if the block ends well.
+    """Give a temporary path beside `path`; move it to `path` if the block raises no error.
 
     A file `first`, which says something about the old one, is removed just before that.
 
@@ -100,13 +100,13 @@ def array_digest(array: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A memory-mapped file. Reading past the end of one that shrank would kill the process, so look before each read.
+    """A memory-mapped file. Reading past the end of one that shrank would kill the process: call `check` before it.
 
     Attributes:
         path: its name, for messages.
         size: the bytes that it must have.
         axes: the order of the axes in the file.
-        mapping: the map; it knows the size of the file it was made from, whatever the path now names.
+        mapping: the map; it has the size of the file it was made from, even if the path names another one by now.
     """
 
     path: Path
@@ -116,7 +116,7 @@ class MappedFile:
 
     @classmethod
     def of(cls, array: np.memmap, path: Path, axes: str = "nsc") -> "MappedFile | None":
-        """The file behind a memory-mapped array; None if there is none."""
+        """Return the file behind a memory-mapped array; None if there is none."""
         base: Any = array
         while base is not None and not isinstance(base, mmap.mmap):
             base = getattr(base, "base", None)
@@ -127,7 +127,7 @@ class MappedFile:
         size = self.mapping.size()
         if size < self.size:
             raise FileFormatError(
-                f"{self.path} must stay as it is while it is read, got {size:,} bytes where there were {self.size:,}; "
+                f"{self.path} must not change while it is read, got {size:,} bytes where there were {self.size:,}; "
                 "write it again and start over"
             )
 
@@ -141,13 +141,13 @@ def check_is_file(path: Path) -> None:
 
 
 def archived_names(path: Path) -> list[str]:
-    """The names of the arrays in a ``.npz`` file."""
+    """Return the names of the arrays in a ``.npz`` file."""
     with zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def archived_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Those of the named arrays that a ``.npz`` file holds; no other is looked at, and none is unpickled.
+    """Return those of the named arrays that a ``.npz`` file holds; others are not read, and none is unpickled.
 
     Raises:
         FileFormatError: if the header of one promises more numbers than memory can hold.
@@ -174,7 +174,7 @@ def _archived(archive: zipfile.ZipFile, member: str, name: str, path: Path) -> n
 
 
 def mapped_array(path: Path) -> np.memmap:
-    """The array of a ``.npy`` file, memory-mapped.
+    """Return the array of a ``.npy`` file, memory-mapped.
 
     Raises:
         FileFormatError: if the file is cut short or of another kind.
@@ -188,7 +188,7 @@ def mapped_array(path: Path) -> np.memmap:
         return np.lib.format.open_memmap(path, mode="c")
     except (FileNotFoundError, PermissionError):
         raise
-    except Exception as error:  # a damaged header is read as Python, so that anything may come
+    except Exception as error:  # a damaged header is parsed as Python, which may raise anything
         if is_out_of_files(error):
             raise
         if "Python objects" in str(error):

@@ -1,10 +1,10 @@
 """Ids of points in a text file, one a line; ``e.ids.txt`` holds those of ``e.npy``.
 
-An id stands as it is, unless it could not be read back: one that has a line break or another character that does not
-print, blanks at its ends, or a quotation mark at its start is written as a JSON string.
+An id is written unchanged if it can be read back. One with a line break or another unprintable character, with blanks
+at its ends, or with a quotation mark at its start is written as a JSON string.
 
 Half a character (a lone surrogate) comes from JSON or from a file name in another encoding. UTF-8, and so a file,
-a database or a page, cannot hold it. It is refused where it enters.
+a database or a page, cannot hold it. Such text is refused on input.
 """
 
 import hashlib
@@ -37,18 +37,18 @@ def mended(text: str) -> str:
 
 
 def ids_path(embeddings: Path) -> Path:
-    """Where the ids of a file of embeddings lie: ``e.ids.txt`` beside ``e.npy``."""
+    """Return the path of the ids of a file of embeddings: ``e.ids.txt`` beside ``e.npy``."""
     return embeddings.with_name(f"{embeddings.stem}.ids.txt")
 
 
 def line_of(name: str) -> str:
-    """The line, without its end, that stands for an id."""
+    """Return the line, without its end, that encodes an id."""
     plain = name.isprintable() and name.strip() == name and not name.startswith('"')
     return name if plain else json.dumps(name)
 
 
 def id_of(line: str) -> str:
-    """The id that a line stands for."""
+    """Return the id that a line encodes."""
     if line.startswith('"'):
         try:
             name = json.loads(line)
@@ -60,10 +60,10 @@ def id_of(line: str) -> str:
 
 
 def read_ids(path: str | os.PathLike[str]) -> list[str]:
-    """The ids of a file, in order.
+    """Read the ids of a file, in order.
 
     Raises:
-        FileFormatError: if it is no text file in UTF-8.
+        FileFormatError: if it is not a text file in UTF-8.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()
@@ -73,7 +73,7 @@ def read_ids(path: str | os.PathLike[str]) -> list[str]:
 
 
 def repeated_id(names: Iterable[str]) -> str | None:
-    """An id that comes more than once, or None; it keeps eight bytes for each id. Goes twice through `names`."""
+    """Return an id that occurs more than once, or None; memory is eight bytes an id. Iterates twice over `names`."""
     import numpy as np  # only here, so that commands start without it
 
     hashes = np.frombuffer(array("Q", _hashes(names)), dtype=np.uint64)

@@ -37,9 +37,9 @@ REMEDY = "restore the file from a copy, or delete this line and all below it"
 
 
 class Journal:
-    """An open journal. Nobody else can open it until it is closed or its process ends, by kill -9 too.
+    """An open journal. No other process can open it until it is closed or its process ends, even by kill -9.
 
-    Opening drops a last line that was cut short; what `append` returned from stays for good.
+    Opening drops an incomplete last line; a record is durable once `append` has returned.
 
     Args:
         path: the file; made if it is not there. Its folder must exist.
@@ -57,7 +57,7 @@ class Journal:
         try:
             lock.acquire(timeout=-1 if wait else 0)
         except Timeout as error:
-            if not Path(lock.lock_file).exists():  # nobody has it: it could not be made
+            if not Path(lock.lock_file).exists():  # it is not locked: it could not be created
                 raise OSError(f"cannot write {path}: {path.parent} must be a folder that can be written to") from error
             raise BlockingIOError(f"{path} is in use by another process; wait until it ends, or stop it") from error
         with ExitStack() as closing:
@@ -67,7 +67,7 @@ class Journal:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | as_bytes, 0o666)
             closing.callback(os.close, self._handle)
             content = path.read_bytes()
-            self._lines = _Lines(path, content)
+            self._lines = _CheckedLines(path, content)
             if self._lines.size < len(content):
                 os.ftruncate(self._handle, self._lines.size)
                 os.fsync(self._handle)
@@ -85,7 +85,7 @@ class Journal:
         """Add a record; once this returns it survives a crash.
 
         Raises:
-            OSError: if it could not be written, on a full disk say; the earlier records are as they were.
+            OSError: if it could not be written, for example on a full disk; the earlier records are unchanged.
         """
         record = json.dumps(entry, allow_nan=False).encode()
         line = self._lines.sealed(record)
@@ -103,7 +103,7 @@ class Journal:
         self._lines.take(line, json.loads(record))
 
     def close(self) -> None:
-        """Let others open it."""
+        """Close the journal, so that others can open it."""
         self._closing.close()
 
     def __enter__(self) -> "Journal":
@@ -114,12 +114,12 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Entry]:
-    """The records of a journal that may be open elsewhere; a last line that was cut short is ignored.
+    """Read the records of a journal that may be open elsewhere; an incomplete last line is ignored.
 
     Raises:
         FileFormatError: if a line other than the last one is damaged.
     """
-    return _Lines(path, path.read_bytes()).entries
+    return _CheckedLines(path, path.read_bytes()).entries
 
 
 def sync_folder(folder: Path) -> None:
@@ -134,7 +134,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-class _Lines:
+class _CheckedLines:
     """The whole lines of a journal, checked.
 
     Attributes:
@@ -157,13 +157,13 @@ class _Lines:
             raise self._error("must end with a newline", f"{rest[-1:]!r}")
 
     def take(self, line: bytes, entry: Entry) -> None:
-        """Count a line in."""
+        """Add a line."""
         self.entries.append(entry)
         self.size += len(line)
         self._digest.update(line)
 
     def sealed(self, record: bytes) -> bytes:
-        """A record as the next line."""
+        """Return a record as the next line."""
         digest = self._digest.copy()
         digest.update(record)
         return b'[%d, "%s", %s]\n' % (self._number, digest.hexdigest()[:CHECKSUM_DIGITS].encode(), record)
@@ -173,7 +173,7 @@ class _Lines:
         return len(self.entries) + 1
 
     def _checked(self, line: bytes) -> bytes:
-        """The record of the next line, if its number and its checksum are right."""
+        """Return the record of the next line, if its number and its checksum are right."""
         match = SEALED.fullmatch(line)
         if match is None:
             raise self._error("must be its number, a checksum and a record in brackets", f"{line[:40]!r}")

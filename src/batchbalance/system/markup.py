@@ -37,7 +37,7 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; position: st
 
 
 def page(title: str, parts: Iterable[str], style: str = "") -> str:
-    """A whole page from parts that are HTML already; empty ones are omitted."""
+    """Return a whole page from parts that are HTML already; empty ones are omitted."""
     return mended(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -48,7 +48,7 @@ def page(title: str, parts: Iterable[str], style: str = "") -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, is_text: bool = False) -> str:
-    """A table of escaped cells that scrolls by itself, by keys too; cells of texts wrap."""
+    """Return a table of escaped cells that scrolls by itself, by keys too; cells of texts wrap."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     cell = '<td class="wide">' if is_text else "<td>"
     body = "".join("<tr>" + "".join(f"{cell}{escape(each)}</td>" for each in row) + "</tr>" for row in rows)

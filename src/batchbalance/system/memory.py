@@ -1,4 +1,4 @@
-"""The memory that is free on this machine, and what this process has held."""
+"""The free memory of this machine, and the peak memory of this process."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -7,7 +7,7 @@ import psutil
 
 
 def as_text(num_bytes: int) -> str:
-    """A number of bytes as people write it, rounded up."""
+    """Format a number of bytes with a unit, rounded up."""
     for unit, size in (("KiB", 2**10), ("MiB", 2**20)):
         if num_bytes < 1024 * size:
             return f"{-(-num_bytes // size)} {unit}"
@@ -15,7 +15,7 @@ def as_text(num_bytes: int) -> str:
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take: of the machine, or of its control group if that is less."""
+    """Return the bytes that this process may still take, of the machine or of its control group."""
     free: int = psutil.virtual_memory().available
     group = Path("/sys/fs/cgroup")
     try:
@@ -27,13 +27,13 @@ def free_memory() -> int:
 
 
 def reset_peak_memory() -> None:
-    """Let `peak_memory` start anew, where the system can (Linux)."""
+    """Reset `peak_memory`, where the system allows it (Linux)."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def peak_memory() -> int:
-    """The most memory this process has held since `reset_peak_memory`, in bytes; what it holds now if nobody knows."""
+    """Return the peak memory since `reset_peak_memory`, in bytes; the current memory where it is unknown."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024

@@ -21,7 +21,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def told_to(listener: Listener) -> Iterator[None]:
-    """Within it, `progress` of this thread is told to a listener, and shown nowhere else."""
+    """Send the `progress` of this thread to a listener while the block runs, and show it nowhere else."""
     token = _listener.set(listener)
     try:
         yield
@@ -33,10 +33,10 @@ class Bar:
     """Counts finished steps. This one shows nothing; the others show the same calls in their own way."""
 
     def advance(self, steps: int = 1, note: str = "") -> None:
-        """Count `steps` more as done; `note` tells something about the last one."""
+        """Count `steps` more as done; `note` describes the last one."""
 
 
-class _Lines(Bar):
+class _LineBar(Bar):
     def __init__(self, label: str, total: int | None, stream: Any) -> None:
         self._label, self._total, self._stream = label, total, stream
         self._done, self._shown, self._note = 0, 0, ""
@@ -60,7 +60,7 @@ class _Lines(Bar):
         self._stream.flush()
 
 
-class _Told(Bar):
+class _ListenerBar(Bar):
     def __init__(self, label: str, total: int | None, listener: Listener) -> None:
         self._label, self._total, self._listener, self._done = label, total, listener, 0
         listener(label, 0, total)
@@ -72,7 +72,7 @@ class _Told(Bar):
 
 @contextmanager
 def progress(label: str, total: int | None, show: bool, stream: Any = None) -> Iterator[Bar]:
-    """Show how far some work is.
+    """Show the progress of some work.
 
     Args:
         label: what is being done.
@@ -85,12 +85,12 @@ def progress(label: str, total: int | None, show: bool, stream: Any = None) -> I
     if not show:
         yield Bar()
     elif listener is not None:
-        yield _Told(label, total, listener)
+        yield _ListenerBar(label, total, listener)
     elif stream.isatty():
         with _terminal_bar(label, total, stream) as bar:
             yield bar
     else:
-        lines = _Lines(label, total, stream)
+        lines = _LineBar(label, total, stream)
         try:
             yield lines
         finally:
@@ -119,13 +119,13 @@ class Jobs:
         self._started = self._last = time.monotonic()
 
     def advance(self, job: int, share: float, note: str) -> None:
-        """Job number `job` is done by so much by now; `note` tells what it does."""
+        """Set the share of job number `job` that is done; `note` says what it does."""
         self._shares[job] = share
         if time.monotonic() - self._last >= LINE_SECONDS:
             self._write(f"{self._labels[job]}, {note}")
 
     def end(self, job: int, note: str) -> None:
-        """Job number `job` has ended; `note` tells how."""
+        """Mark job number `job` as ended; `note` says how."""
         self._shares[job] = 1.0
         self._ended += 1
         self._write(f"{self._labels[job]}: {note}")
@@ -165,7 +165,7 @@ class _JobBars(Jobs):
 
 @contextmanager
 def jobs(labels: Sequence[str], stream: Any = None) -> Iterator[Jobs]:
-    """Show how far several jobs are, on standard error if no stream is given."""
+    """Show the progress of several jobs, on standard error if no stream is given."""
     stream = stream or sys.stderr
     if not stream.isatty():
         yield Jobs(labels, stream)
@@ -184,7 +184,7 @@ class DownloadBar:
 
     @property
     def total(self) -> int | float | None:
-        """Bytes to come; None as long as nobody knows."""
+        """The size of the download in bytes; None if unknown."""
         return self._shown.tasks[0].total
 
     @total.setter
@@ -205,7 +205,7 @@ class DownloadBar:
 
 
 def _bars(count: str, stream: Any, *, transient: bool = False) -> "Progress":
-    """Bars of rich; `count` names the column that counts."""
+    """Return progress bars of rich; `count` names the column that counts."""
     from rich import progress as rich_progress
     from rich.console import Console
 

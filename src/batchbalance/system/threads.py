@@ -1,9 +1,9 @@
-"""How many threads work on something: by its size, never by the load of the machine.
+"""The number of threads for a piece of work, chosen by its size and never by the load of the machine.
 
 An operation of torch on several threads ends when its slowest thread does. Where another process uses a core, each of
 many small operations waits for a thread that is not running, and all of them take ten times as long as on one thread.
 So small work runs on one thread, and larger work in pieces: each piece runs on one thread, and whichever thread is free
-takes the next. The threads meet once, at the end, and no number depends on how many they are.
+takes the next. The threads synchronise once, at the end, and no result depends on their number.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ _workers: ContextVar[int | None] = ContextVar("workers", default=None)  # thread
 
 @contextmanager
 def for_work(flops: float, *, in_pieces: bool = False) -> Iterator[None]:
-    """Run a block on as many threads as its size is worth; torch's setting is as it was afterwards.
+    """Run a block on as many threads as its size is worth; torch's setting is restored afterwards.
 
     Args:
         flops: about how many operations it takes.
@@ -46,7 +46,7 @@ def for_passes(flops: float) -> Iterator[None]:
     """Run a block of passes through a network, one after the other, on one thread if each of them is small.
 
     Args:
-        flops: about how many operations a pass takes. However many passes there are, the threads meet in each of them.
+        flops: about how many operations a pass takes. The threads synchronise in every pass.
     """
     if flops >= SMALL_PASS:
         yield
@@ -57,7 +57,7 @@ def for_passes(flops: float) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run a block on one thread; torch's setting is as it was afterwards."""
+    """Run a block on one thread; torch's setting is restored afterwards."""
     before = torch.get_num_threads()
     if before == 1:
         yield
@@ -70,7 +70,7 @@ def one_thread() -> Iterator[None]:
 
 
 def num_workers() -> int:
-    """How many threads ``each`` may use here."""
+    """Return how many threads ``each`` may use here."""
     return _workers.get() or torch.get_num_threads()
 
 

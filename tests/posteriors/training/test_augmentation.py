@@ -44,5 +44,5 @@ def test_all_places_and_both_sides_are_equally_likely():
 
 
 def test_rows_of_features_are_refused():
-    with pytest.raises(ValueError, match=r"needs images \(N, channels, height, width\), got shape \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"images \(N, channels, height, width\), got a batch of shape \(3, 2\)"):
         crop_and_flip(torch.zeros(3, 2), generator=torch.Generator())

@@ -227,7 +227,7 @@ def test_what_is_seen_in_training_are_crops():
 
 
 def test_augmentation_refuses_rows_of_features():
-    with pytest.raises(ValueError, match="needs images"):
+    with pytest.raises(ValueError, match="unless inputs are images"):
         fit(factory, *blobs(9), Recipe(augmentation="crop-flip"), num_classes=3)
     with pytest.raises(UnknownNameError, match="did you mean 'crop-flip'"):
         Recipe(augmentation="crop-flp")

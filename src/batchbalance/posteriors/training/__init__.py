@@ -1,5 +1,5 @@
 """Networks and how they are trained: layers, optimisers, augmentation, one fit loop."""
 
-from batchbalance.posteriors.training.fitting import Fit, Kept, Recipe, fit
+from batchbalance.posteriors.training.fitting import KeptWeights, Recipe, TrainedNetwork, fit
 
-__all__ = ["Fit", "Kept", "Recipe", "fit"]
+__all__ = ["KeptWeights", "Recipe", "TrainedNetwork", "fit"]

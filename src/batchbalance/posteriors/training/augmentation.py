@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
+from batchbalance.posteriors.training.calling import Batch, described
+
 PADDING = 4
 AUGMENTATIONS = ("none", "crop-flip")
 
 
-def crop_and_flip(images: Tensor, *, generator: torch.Generator, padding: int = PADDING) -> Tensor:
-    """Each image padded with zeros, cut out again at a random place, and mirrored with probability ½.
+def crop_and_flip(images: Batch, *, generator: torch.Generator, padding: int = PADDING) -> Tensor:
+    """Pad each image with zeros, crop it at a random place, and mirror it with probability ½.
 
     Zero is the mean colour if the images are normalised. The random numbers are drawn on the CPU, so that they are the
     same on every device: first the (n, 2) places, down and right, from 0 to 2·padding, then the (n,) flips.
@@ -18,10 +20,10 @@ def crop_and_flip(images: Tensor, *, generator: torch.Generator, padding: int = 
         generator: for the places and the flips.
         padding: pixels on each side.
     """
-    if images.ndim != 4:
+    if not isinstance(images, Tensor) or images.ndim != 4:
         raise ValueError(
-            f"`augmentation` needs images (N, channels, height, width), got shape {tuple(images.shape)}; "
-            'set it to "none"'
+            "`augmentation` must be 'none' unless inputs are images (N, channels, height, width), got "
+            f"{described(images)}"
         )
     num, _, height, width = images.shape
     places = torch.randint(2 * padding + 1, (num, 2), generator=generator).to(images.device)

@@ -1,4 +1,4 @@
-"""How a network is called: with batches that are a tensor, a dict or a tuple of tensors; and the logits it gives.
+"""Calling a network with batches that are a tensor, a dict or a tuple of tensors, and reading its logits.
 
 A dict is passed as keywords, a tuple as positions; a network whose ``forward`` takes neither gets it whole.
 """
@@ -18,11 +18,11 @@ from batchbalance.arguments.checks import as_tensor, check_dense, unmasked
 Batch = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 Rows = Tensor | slice
 
-LABELS = ("labels", "label", "label_ids")  # keys of a dict that are no inputs
+LABELS = ("labels", "label", "label_ids")  # keys of a dict that are not inputs
 
 
 def as_batch(given: Any) -> Batch:
-    """What a user or a DataLoader gives, as a batch; labels in a dict are ignored.
+    """Return what a user or a DataLoader gives as a batch; labels in a dict are ignored.
 
     Raises:
         ValueError: if it holds something else than tensors, or tensors of different numbers of rows.
@@ -41,14 +41,14 @@ def as_batch(given: Any) -> Batch:
 
 
 def tensors_in(batch: Batch) -> list[Tensor]:
-    """The tensors of a batch."""
+    """Return the tensors of a batch."""
     if isinstance(batch, Tensor):
         return [batch]
     return list(batch.values() if isinstance(batch, dict) else batch)
 
 
 def changed(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    """A batch with each tensor changed."""
+    """Return a batch with each tensor changed."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, dict):
@@ -57,17 +57,17 @@ def changed(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def num_rows(batch: Batch) -> int:
-    """How many examples a batch has."""
+    """Return the number of examples in a batch."""
     return len(tensors_in(batch)[0])
 
 
 def some_rows(batch: Batch, rows: Rows) -> Batch:
-    """Some examples of a batch."""
+    """Return some examples of a batch."""
     return changed(batch, lambda value: value[rows])
 
 
 def described(batch: Batch) -> str:
-    """Shapes and types, for messages."""
+    """Describe shapes and types, for messages."""
     if isinstance(batch, Tensor):
         return f"a batch of shape {tuple(batch.shape)} and {batch.dtype}"
     names = batch if isinstance(batch, dict) else range(len(batch))
@@ -76,7 +76,7 @@ def described(batch: Batch) -> str:
 
 
 def arguments(model: nn.Module, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positions and keywords to call a network with."""
+    """Return the positional and keyword arguments to call a network with."""
     if isinstance(batch, Tensor):
         return (batch,), {}
     signature = inspect.signature(model.forward)
@@ -94,7 +94,7 @@ def arguments(model: nn.Module, batch: Batch) -> tuple[tuple[Any, ...], dict[str
 
 
 def logits_in(output: Any) -> Tensor:
-    """The logits in what a network gives: a tensor, something with `logits`, or a tuple that begins with them."""
+    """Return the logits in a network's output: a tensor, its `logits`, or the first entry of a tuple."""
     if isinstance(output, Tensor):
         return output
     found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
@@ -110,18 +110,18 @@ def logits_in(output: Any) -> Tensor:
 
 
 def logits_from(model: nn.Module, batch: Batch) -> Tensor:
-    """The logits that a network gives for a batch, (n, C)."""
+    """Return the logits that a network gives for a batch, (n, C)."""
     positions, keywords = arguments(model, batch)
     return logits_in(model(*positions, **keywords))
 
 
 def padding_of(model: nn.Module) -> int:
-    """The token that a network takes as padding, by its `config`; 0 if it does not say."""
+    """Return the padding token that a network's `config` names; 0 if it names none."""
     return getattr(getattr(model, "config", None), "pad_token_id", None) or 0
 
 
 def collated(items: Sequence[Any], padding: int = 0) -> Batch:
-    """Items of a data set as a batch. Of items that are tuples the first entry is taken.
+    """Combine items of a data set into a batch. Of items that are tuples the first entry is taken.
 
     Dicts with an `attention_mask` may hold sequences of different lengths: they are padded behind to the longest of
     this batch, `input_ids` with the token `padding` and all else with 0.
@@ -196,14 +196,14 @@ class Examples:
         return len(self._items) if self._held is None else num_rows(self._held)
 
     def __getitem__(self, rows: Rows) -> Batch:
-        """A batch of some rows, on the device."""
+        """Return a batch of some rows, on the device."""
         if self._held is not None:
             return some_rows(self._held, rows)
         index = torch.arange(len(self))[rows].tolist()
         return changed(first_of(self._collate([self._items[row] for row in index])), self._placed)
 
     def batches(self, size: int) -> Iterator[tuple[slice, Batch]]:
-        """Consecutive batches, each with its rows."""
+        """Yield consecutive batches, each with its rows."""
         for start in range(0, len(self), size):
             rows = slice(start, start + size)
             yield rows, self[rows]
@@ -213,12 +213,12 @@ class Examples:
 
 
 def first_of(item: Any) -> Batch:
-    """The inputs in what a DataLoader gives: of (inputs, labels, …) the first entry."""
+    """Return the inputs in an item of a DataLoader: the first entry of (inputs, labels, …)."""
     return as_batch(item[0] if isinstance(item, list | tuple) else item)
 
 
 def channels_last(inputs: Tensor) -> Tensor:
-    """Images (N, channels, height, width) laid out channels last; anything else as it is."""
+    """Return images (N, channels, height, width) laid out channels last; anything else unchanged."""
     if inputs.ndim != 4:
         return inputs
     if inputs.shape[1] > 1:

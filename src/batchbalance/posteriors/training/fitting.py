@@ -42,7 +42,7 @@ Labelled = tuple[Any, Tensor]  # inputs as `fit` takes them, and their classes
 OPTIMIZERS = ("adam", "sgd")
 STEPS = 1000  # the default length of a run, see docs/training.md
 MAX_EPOCHS, PATIENCE = 100, 3  # of a run in epochs
-PROBED = 8  # inputs that tell whether a network gives logits
+PROBED = 8  # inputs on which a network is checked to return logits
 EVALUATION_BATCH = 128  # more no longer fits a core's cache
 
 
@@ -95,11 +95,11 @@ class Recipe:
         check_flag("class_weighted", self.class_weighted)
 
     def is_done(self, steps: int, epochs: int) -> bool:
-        """Whether a run ends after so many steps and epochs, apart from early stopping."""
+        """Return whether a run ends after this many steps and epochs, apart from early stopping."""
         return steps >= self.steps if self.steps is not None else epochs >= (self.max_epochs or MAX_EPOCHS)
 
     def _check_length(self) -> None:
-        """Check what says how long a run is, and fill in what is omitted."""
+        """Check the settings of the length of a run, and fill in defaults."""
         least = {"steps": 1, "samples_per_epoch": 2, "max_epochs": 1, "patience": 1}
         given = [name for name in least if getattr(self, name) is not None]
         for name in given:
@@ -121,7 +121,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptWeights:
     """Which weights of a run were kept.
 
     Attributes:
@@ -136,12 +136,12 @@ class Kept:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class TrainedNetwork:
     """A trained network, in eval mode, what happened in each epoch, and which weights were kept."""
 
     model: nn.Module
     history: tuple[Epoch, ...]
-    kept: Kept
+    kept: KeptWeights
 
     @property
     def best(self) -> int:
@@ -160,7 +160,7 @@ def fit(
     seed: int = 0,
     device: str | torch.device = "cpu",
     progress: bool = False,
-) -> Fit:
+) -> TrainedNetwork:
     """Train a freshly initialised network.
 
     The result is a function of the arguments and the number of threads; the global random state is left as it was.
@@ -207,7 +207,8 @@ def fit(
         shown_progress("training", recipe.steps or recipe.max_epochs, progress) as bar,
     ):
         while not recipe.is_done(steps, len(history)):
-            batches = _batches(len(examples), recipe, order)[: None if recipe.steps is None else recipe.steps - steps]
+            batches = epoch_batches(len(examples), recipe.samples_per_epoch, recipe.batch_size, order)
+            batches = batches[: None if recipe.steps is None else recipe.steps - steps]
             mean_loss = _train_epoch(model, examples, labels, batches, loss, optimizer, num_classes, changing)
             index = len(history)
             steps += len(batches)
@@ -227,12 +228,14 @@ def fit(
                 break
     if watched is not None:
         model.load_state_dict(best_state)
-    return Fit(model.eval(), tuple(history), Kept(best + 1, best_steps, network_accuracy(model, examples, labels)))
+    return TrainedNetwork(
+        model.eval(), tuple(history), KeptWeights(best + 1, best_steps, network_accuracy(model, examples, labels))
+    )
 
 
 @torch.inference_mode()
 def network_accuracy(model: nn.Module, inputs: Any, labels: Tensor) -> float:
-    """Accuracy of a network in eval mode (dropout off); the network is left in eval mode."""
+    """Return the accuracy of a network in eval mode (dropout off), and leave it in eval mode."""
     model.eval()
     examples = inputs if isinstance(inputs, Examples) else Examples(inputs, padding_of(model), labels.device)
     batches = examples.batches(EVALUATION_BATCH)
@@ -252,14 +255,14 @@ def _check_outputs(model: nn.Module, batch: Batch, num_classes: int) -> None:
 
 
 def class_weights(labels: Tensor, num_classes: int) -> Tensor:
-    """Inverse class frequencies, (C,) float64, of mean 1 over the examples; 0 for a class without examples."""
+    """Return inverse class frequencies, (C,) float64, with mean 1 over the examples; 0 for empty classes."""
     counts = torch.bincount(labels, minlength=num_classes).double()
     present = counts > 0
     return torch.where(present, len(labels) / (counts.clamp_min(1) * present.sum()), 0.0)
 
 
 def fresh_model(model_factory: Any, seed: int, device: str | torch.device) -> nn.Module:
-    """A newly built network whose initial weights are a function of `seed`."""
+    """Build a network whose initial weights are a function of `seed`."""
     if isinstance(model_factory, nn.Module):
         name = type(model_factory).__name__
         raise ValueError(f"`model_factory` must build a network, got a built {name}; pass a function, not its result")
@@ -272,7 +275,7 @@ def fresh_model(model_factory: Any, seed: int, device: str | torch.device) -> nn
 
 @contextmanager
 def seeded(seed: int, device: str | torch.device = "cpu") -> Iterator[None]:
-    """Run a block whose layers draw from the global generators under `seed`, then put the old state back."""
+    """Seed the global generators that layers draw from while the block runs, then restore them."""
     device = torch.device(device)
     cuda = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
@@ -291,7 +294,7 @@ def set_channels_last(model: nn.Module) -> None:
 
 
 def check_finite(model: nn.Module) -> None:
-    """Raise ValueError if a weight is NaN or infinite, or if this is no network at all."""
+    """Raise ValueError if a weight is NaN or infinite, or if this is not a network."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"the model must be a network, an nn.Module, got {model!r}")
     buffers = dict(model.named_buffers())
@@ -326,7 +329,7 @@ def _train_epoch(
     total = torch.zeros((), device=labels.device)
     for rows in batches:
         optimizer.clear()
-        batch = examples[rows] if changing is None else cropped(examples[rows], changing)
+        batch = examples[rows] if changing is None else crop_and_flip(examples[rows], generator=changing)
         logits = logits_of(model, changed(batch, channels_last), num_classes)
         value = loss(logits, labels[rows])
         value.backward()
@@ -336,7 +339,7 @@ def _train_epoch(
 
 
 def logits_of(model: nn.Module, batch: Batch, num_classes: int) -> Tensor:
-    """Logits (n, C) of a batch; a clear ValueError if batch, model and C do not fit."""
+    """Return the logits (n, C) of a batch, or raise ValueError if batch, model and C do not fit."""
     try:
         logits = logits_from(model, batch)
     except RuntimeError as error:
@@ -351,26 +354,15 @@ def logits_of(model: nn.Module, batch: Batch, num_classes: int) -> Tensor:
     return logits
 
 
-def cropped(batch: Batch, changing: torch.Generator) -> Tensor:
-    """Images cropped and mirrored at random."""
-    if not isinstance(batch, Tensor):
-        raise ValueError(
-            f"`augmentation` must be 'none' for inputs that are not one tensor of images, got {described(batch)}"
-        )
-    return crop_and_flip(batch, generator=changing)
-
-
-def _batches(num_examples: int, recipe: Recipe, order: torch.Generator) -> list[Tensor]:
-    """Rows of the batches of one epoch."""
-    if recipe.samples_per_epoch is None:
-        rows = torch.randperm(num_examples, generator=order)
-    else:
-        rows = torch.randint(num_examples, (recipe.samples_per_epoch,), generator=order)
-    return split_rows(rows, recipe.batch_size)
+def epoch_batches(num_examples: int, num_drawn: int | None, batch_size: int, order: torch.Generator) -> list[Tensor]:
+    """Return the rows of the batches of one epoch: all rows once, or `num_drawn` with replacement."""
+    if num_drawn is None:
+        return split_rows(torch.randperm(num_examples, generator=order), batch_size)
+    return split_rows(torch.randint(num_examples, (num_drawn,), generator=order), batch_size)
 
 
 def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
-    """Batches of rows, none of one row: batch normalisation cannot train on one example.
+    """Split rows into batches of at least two: batch normalisation cannot train on one example.
 
     A lone row is taken twice, a last one joins the batch before it.
     """
@@ -388,12 +380,12 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
 
 
 def placed(inputs: Tensor, device: str | torch.device) -> Tensor:
-    """Inputs on a device; images channels last."""
+    """Return inputs on a device, images channels last."""
     return channels_last(inputs.to(device))
 
 
 def copied_state(model: nn.Module) -> dict[str, Tensor]:
-    """The weights and buffers of a network, cloned."""
+    """Return the weights and buffers of a network, cloned."""
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 

@@ -37,11 +37,11 @@ class Classifier(nn.Module):
         self.input_shape = tuple(input_shape)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits, (N, C)."""
+        """Return logits, (N, C)."""
         return self.head(self.embed(inputs))  # type: ignore[no-any-return]
 
     def embed(self, inputs: Tensor) -> Tensor:
-        """The last hidden layer, (N, D)."""
+        """Return the last hidden layer, (N, D)."""
         if tuple(inputs.shape[1:]) != self.input_shape:
             raise ValueError(f"`inputs` must have shape (N, {_dims(self.input_shape)}), got {tuple(inputs.shape)}")
         return self.features(inputs)  # type: ignore[no-any-return]
@@ -50,7 +50,7 @@ class Classifier(nn.Module):
 def mnist_cnn(
     num_classes: int = 10, input_shape: Sequence[int] = (1, 28, 28), *, dropout: float = 0.5, width: float = 1.0
 ) -> Classifier:
-    """Two blocks of [5×5 convolution, dropout2d, 2×2 max-pool, ReLU] with 32 and 64 filters, then 128 hidden units.
+    """Build two blocks of [5×5 convolution, dropout2d, 2×2 max-pool, ReLU] with 32 and 64 filters, then 128 units.
 
     The convolutions are not padded: 28×28 becomes 12×12, then 4×4, so that 1024 numbers enter the hidden layer.
     """
@@ -68,7 +68,7 @@ def fashion_cnn(
     hidden: int = 128,
     round_up: bool = False,
 ) -> Classifier:
-    """The network for EMNIST and Fashion-MNIST: three blocks as in `mnist_cnn`, with 32, 64 and 128 3×3 filters.
+    """Build the network for EMNIST and Fashion-MNIST: three blocks as in `mnist_cnn`, of 32, 64, 128 3×3 filters.
 
     The convolutions are padded by 1 and so keep the size. Pools that round down make 14×14, 7×7, then 3×3 of 28×28, so
     that 1152 numbers enter the hidden layer; those that round up make 4×4 in the end, and 2048 numbers. With `hidden`
@@ -89,7 +89,7 @@ def tabular_mlp(
     dropout: float = 0.5,
     width: float = 1.0,
 ) -> Classifier:
-    """Hidden layers with ReLU, dropout after each. The paper: (64, 64) HAR, (32, 32) DRIFT, (8, 8) Dry Bean."""
+    """Build hidden layers with ReLU and dropout. The paper: (64, 64) HAR, (32, 32) DRIFT, (8, 8) Dry Bean."""
     _check(num_classes, input_shape, 1, dropout, width)
     check_options(hidden=hidden)
     layers: list[nn.Module] = []
@@ -108,7 +108,7 @@ def vgg11(
     width: float = 1.0,
     head: Sequence[int] = (512, 512),
 ) -> Classifier:
-    """VGG-11 with batch normalisation for 32×32 images; hidden layers `head` on top, with dropout after each.
+    """Build VGG-11 with batch normalisation for 32×32 images, and hidden layers `head` with dropout on top.
 
     The released code has 4096–4096–C on top. The convolutions have no dropout, so that they run once for all draws of
     MC dropout.
@@ -133,7 +133,7 @@ def vgg11(
 def resnet18(
     num_classes: int = 10, input_shape: Sequence[int] = (3, 32, 32), *, dropout: float = 0.0, width: float = 1.0
 ) -> Classifier:
-    """ResNet-18 for 32×32 images (3×3 stem, no first pooling), the network of the paper's cSG-MCMC runs.
+    """Build ResNet-18 for 32×32 images (3×3 stem, no first pooling), the network of the paper's cSG-MCMC runs.
 
     It has no dropout unless `dropout` is above 0: then one layer before the head. `width` must be at least 0.125: with
     fewer filters, convolutions of torch 2.13 in channels-last layout have crashed in training on the CPU.
@@ -176,19 +176,19 @@ NETWORKS: Registry[Network] = Registry(
 
 
 def network_named(name: str) -> Network:
-    """The builder of a network by its name in `NETWORKS`, or at a path "package.module:Name"."""
+    """Return the builder of a network by its name in `NETWORKS`, or at a path "package.module:Name"."""
     return NETWORKS.named(name)
 
 
 def built(network: Network, num_classes: int, input_shape: Sequence[int], **options: Any) -> Any:
-    """What a builder builds; it is given `num_classes` and `input_shape` if it takes arguments of these names."""
+    """Call a builder, with `num_classes` and `input_shape` if it takes arguments of these names."""
     taken = signature(network).parameters
     given = {"num_classes": num_classes, "input_shape": tuple(input_shape)}
     return network(**{name: value for name, value in given.items() if name in taken}, **options)
 
 
 def network_options(network: Network) -> dict[str, Any]:
-    """The options of a builder and their defaults: all its arguments but the two that the data decide."""
+    """Return the options of a builder and their defaults: all its arguments but the two that the data decide."""
     return {
         name: option.default
         for name, option in signature(network).parameters.items()
@@ -198,7 +198,7 @@ def network_options(network: Network) -> dict[str, Any]:
 
 @torch.no_grad()
 def flops_of(model: nn.Module, inputs: Batch, within: Sequence[nn.Module] | None = None) -> float:
-    """About how many operations a network takes for one input: those of linear layers and convolutions.
+    """Estimate the operations of a network for one input: those of linear layers and convolutions.
 
     Args:
         model: in eval mode.
@@ -262,7 +262,7 @@ def _with_mlp(
 
 
 def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
-    """How many numbers come out for one input."""
+    """Return how many numbers one input becomes."""
     size = list(input_shape)
     for layer in layers:
         if isinstance(layer, nn.Conv2d):

@@ -13,7 +13,7 @@ from torch.optim.sgd import sgd
 
 
 class Optimizer(ABC):
-    """What trains some parameters: give them gradients, then take a step."""
+    """Updates parameters: compute their gradients, then take a step."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
