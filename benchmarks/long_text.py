@@ -31,7 +31,7 @@ def main(name: str, *options: str) -> None:
             encoder.fit(texts)
         contract.encoded(encoder, texts)
         seconds = time.perf_counter() - started
-        out(f"{name}, first {limit:,} characters: {seconds:.2f} s, peak {peak_memory() / 2**20:,.0f} MiB")
+        out.print(f"{name}, first {limit:,} characters: {seconds:.2f} s, peak {peak_memory() / 2**20:,.0f} MiB")
 
 
 if __name__ == "__main__":
