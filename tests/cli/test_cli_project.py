@@ -136,8 +136,8 @@ def test_what_happens_beside_labels(texts):
     )
     run("undo", "mails", "--as", "Ann B/ob")
     assert len(Project.open(texts).labels) == 3
-    assert {each.kind for each in Project.open(texts).history()} == {"skipped"}
-    assert len(Project.open(texts).history("Ann B/ob")) == 3
+    assert {each.kind for each in Project.open(texts).store.snapshot().undoable(None)} == {"skipped"}
+    assert len(list(Project.open(texts).store.snapshot().undoable("Ann B/ob"))) == 3
 
 
 def test_images_in_a_folder(tmp_path, monkeypatch):

@@ -3,7 +3,8 @@
 import os
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from batchbalance.arguments.checks import check_real
 from batchbalance.errors import UnknownNameError
 from batchbalance.learner.labels import NewEvent, plain
 from batchbalance.project.sheets import Answer, read_answers
-from batchbalance.project.state import AUDIT, ItemView, State, Who
+from batchbalance.project.state import AUDIT, State, Who
+from batchbalance.project.store import ProjectStore
 from batchbalance.system.spreadsheets import meanings
 
 SAMPLES = ("random", "chosen")  # how labels that people bring may have been chosen
@@ -115,6 +117,79 @@ def as_answers(
     return found
 
 
+def as_ids(ids: Any) -> list[Any]:
+    """Return a list of one id, or of several."""
+    return [ids] if isinstance(ids, str | int) else list(ids)
+
+
+def record_answers(
+    store: ProjectStore,
+    answers: Sequence[Answer],
+    skips: Sequence[tuple[Any, str | None]] = (),
+    note: Any = None,
+    sample: str | None = None,
+) -> Told:
+    """Write answers, skips and a note in one transaction. Arguments as in ``Project.record``."""
+    rows = [store.row_of(each.id, each.where) for each in answers]
+    passed = [(store.row_of(name), check_name(who)) for name, who in dict.fromkeys(skips)]
+    named = [replace(each, annotator=check_name(each.annotator)) for each in answers]
+    with store.writing() as state:
+        events, told = answer_events(state, rows, named, store.is_audit, sample)
+        new = [(row, who) for row, who in passed if who not in {*state.view(row).skipped, *state.view(row).answers}]
+        events += [NewEvent("skipped", row, who=who) for row, who in new]
+        if note is not None:
+            events.append(NewEvent("recorded", value=note))
+        store.append(events)
+    return replace(told, skipped=len(new))
+
+
+def correct_answer(store: ProjectStore, name: Any, label: Any, who: Who) -> Told:
+    """Change the label that a person gave an item; ValueError if they gave none."""
+    with store.reading() as state:
+        class_number(state.classes, str(label))
+        answers = state.view(store.row_of(name)).answers
+    if who not in answers:
+        by = ", ".join(other or "somebody without a name" for other in answers)
+        whose = f"{str(name)!r} must have an answer{f' of {who}' if who else ''} to correct"
+        raise ValueError(f"{whose}, got {f'one of {by}; say whose with `annotator`' if by else 'none; tell one'}")
+    return record_answers(store, as_answers({name: label}, who, None, None, None))
+
+
+def is_answer(store: ProjectStore, name: Any, label: str, who: Who) -> bool:
+    """Return whether a label is a person's latest answer."""
+    with store.reading() as state:
+        try:
+            number = class_number(state.classes, label)
+        except UnknownNameError:
+            return False
+        return state.view(store.row_of(name)).answers.get(who) == number
+
+
+def record_test(store: ProjectStore, answers: Sequence[Answer]) -> int:
+    """Write the labels of a test set; return their number."""
+    rows = [store.row_of(each.id, each.where) for each in answers]
+    with store.writing() as state:
+        labels = [class_number(state.classes, each.label, each.where) for each in answers]
+        store.append([NewEvent("tested", row, label) for row, label in zip(rows, labels, strict=True)])
+    return len(rows)
+
+
+def undo_last(store: ProjectStore, who: Who, count: int, *, anyone: bool) -> list[Undone]:
+    """Undo the last `count` things that a person did, the latest first. Arguments as in ``Project.undo``."""
+    with store.writing() as state:
+        last = list(islice(state.undoable(who, anyone=anyone), count))
+        if not last:
+            raise ValueError(f"there is nothing to undo{f' of {who}' if who else ''}")
+        if len(last) < count:
+            raise ValueError(f"`n` must be at most {len(last)}, what can be undone, got {count}")
+        store.append([NewEvent("undone", each.item, each.number, who) for each in last])
+        names = store.ids([each.item for each in last if each.item is not None])
+        return [
+            Undone(name, each.kind, state.classes[each.value] if isinstance(each.value, int) else each.value)
+            for name, each in zip(names, last, strict=True)
+        ]
+
+
 def answer_events(
     state: State, rows: Sequence[int], given: Sequence[Answer], is_audit: NDArray[np.bool_], sample: str | None = None
 ) -> tuple[list[NewEvent], Told]:
@@ -154,7 +229,7 @@ def _sample_events(
     """What answers are for by how their items were chosen; how many of them are set aside, and how many measure."""
     if sample not in (None, *SAMPLES):
         raise UnknownNameError("sample", str(sample), SAMPLES)
-    views = {row: state.items.get(row, ItemView()) for row in dict.fromkeys(rows)}
+    views = {row: state.view(row) for row in dict.fromkeys(rows)}
     aside = [row for row in views if is_audit[row] and not views[row].is_chosen]
     if sample is None:
         return [], sum(not (AUDIT in views[row].reasons or views[row].sampled_of) for row in aside), 0

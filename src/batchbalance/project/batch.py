@@ -10,21 +10,11 @@ from pathlib import Path
 from batchbalance.project.pages import batch_fragment, batch_page
 from batchbalance.project.settings import NAMES, SourceKind
 from batchbalance.project.sheets import ID, LABEL, beside_ours, write_sheet
-from batchbalance.project.status import Shown
+from batchbalance.project.shown import ShownItem, shown_item
 from batchbalance.selection import Selection
 from batchbalance.system.files import replacing
 
 COLUMNS: dict[SourceKind, str] = {"images": "file", "texts": "text"}
-
-
-def shown(kind: SourceKind, name: str, content: str | None, root: Path | None) -> Shown:
-    """An item as a person sees it."""
-    if kind == "images" and root is not None and content is not None:
-        return Shown(name, image=root / content)
-    if kind == "table" and content is not None:
-        row = json.loads(content)
-        return Shown(name, fields=tuple((key, "" if value is None else str(value)) for key, value in row.items()))
-    return Shown(name, content or "")
 
 
 def shown_path(path: Path) -> str:
@@ -67,9 +57,11 @@ class Batch:
         shown = ", ".join(map(repr, self.ids[:3])) + (", …" if len(self.ids) > 3 else "")
         return f"Batch({len(self.ids)} {NAMES[self.kind]}: {shown})"
 
-    def shown(self) -> list[Shown]:
+    def shown(self) -> list[ShownItem]:
         """The items as a person sees them."""
-        return [shown(self.kind, name, each, self.root) for name, each in zip(self.ids, self.contents, strict=True)]
+        return [
+            shown_item(self.kind, name, each, self.root) for name, each in zip(self.ids, self.contents, strict=True)
+        ]
 
     def _repr_html_(self) -> str:
         return batch_fragment(self.shown())

@@ -5,7 +5,7 @@ Every text that a person typed, and every id, is escaped.
 
 import base64
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -14,7 +14,9 @@ from batchbalance.errors import FileFormatError, MissingExtraError
 from batchbalance.project.accuracy import ONE_LOOK, Accuracy
 from batchbalance.project.charts import curve_chart, steps_chart
 from batchbalance.project.class_quality import Estimate
-from batchbalance.project.status import NUM_SUSPECTS, Shown, Status, told_suspects
+from batchbalance.project.settings import NAMES, ProjectSettings
+from batchbalance.project.shown import ShownItem
+from batchbalance.project.status import NUM_SUSPECTS, Status, told_suspects
 from batchbalance.system.markup import page, table
 
 THUMBNAIL, QUALITY = 240, 80  # pixels of the longer side; of a JPEG
@@ -66,12 +68,20 @@ def status_fragment(status: Status) -> str:
     return f"<div>{_accuracy_chart(status.curve)}{_in_notebook(status.rows())}</div>"
 
 
-def project_fragment(name: str, rows: Sequence[tuple[str, str]]) -> str:
-    """A project in a notebook: its name and what it is made of."""
+def project_fragment(name: str, settings: ProjectSettings, num_items: int, labels: Sized, open_questions: Sized) -> str:
+    """Return a project for a notebook: its name and what it consists of."""
+    rows = [
+        ("items", f"{num_items:,} {NAMES[settings.data.kind]} from {settings.data.path}"),
+        ("classes", ", ".join(settings.classes)),
+        ("labels", f"{len(labels):,}"),
+        ("open questions", f"{len(open_questions):,}"),
+        ("model", str(settings.model.get("kind", ""))),
+        ("strategy", str(settings.strategy.get("name", ""))),
+    ]
     return f"<div><strong>{escape(name)}</strong>{_in_notebook(rows)}</div>"
 
 
-def batch_page(project: str, items: Sequence[Shown], classes: Sequence[str], answers: str = "batch.csv") -> str:
+def batch_page(project: str, items: Sequence[ShownItem], classes: Sequence[str], answers: str = "batch.csv") -> str:
     """`batch.html`: the items to label, with their images inside."""
     title = f"{project}: {len(items):,} items to label"
     told = (
@@ -82,7 +92,7 @@ def batch_page(project: str, items: Sequence[Shown], classes: Sequence[str], ans
     return page(title, [f"<h1>{escape(title)}</h1>", f"<p>{told}</p>", batch_fragment(items)], STYLE)
 
 
-def batch_fragment(items: Sequence[Shown]) -> str:
+def batch_fragment(items: Sequence[ShownItem]) -> str:
     """A batch in a notebook: thumbnails or texts."""
     return _sheet(items, (f"{number}." for number in range(1, len(items) + 1)))
 
@@ -108,13 +118,13 @@ def _in_notebook(rows: Sequence[tuple[str, str]]) -> str:
     return f"<table><tbody>{''.join(told)}</tbody></table>"
 
 
-def _sheet(items: Sequence[Shown], told: Iterable[str]) -> str:
+def _sheet(items: Sequence[ShownItem], told: Iterable[str]) -> str:
     """Cards side by side, each with something told about it."""
     cards = "".join(_card(each, text) for each, text in zip(items, told, strict=True))
     return f'<ol style="{SHEET};list-style:none">{cards}</ol>'
 
 
-def _card(item: Shown, told: str) -> str:
+def _card(item: ShownItem, told: str) -> str:
     parts = []
     if item.image is not None:
         small = thumbnail(item.image)

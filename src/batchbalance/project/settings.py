@@ -61,7 +61,7 @@ class Data(Section):
         return self
 
 
-class Settings(Section):
+class ProjectSettings(Section):
     """A project's settings.
 
     Attributes:
@@ -114,12 +114,12 @@ def _is_installed(name: str, kind: str) -> bool:
     return kind == "model's estimator" and name.startswith("sklearn.")
 
 
-def as_settings(given: dict[str, Any]) -> Settings:
-    """Settings from plain values; a mistake is one sentence."""
-    return parsed(lambda: Settings(**check_keys(FILE, given, Settings.model_fields)))
+def as_settings(given: dict[str, Any]) -> ProjectSettings:
+    """ProjectSettings from plain values; a mistake is one sentence."""
+    return parsed(lambda: ProjectSettings(**check_keys(FILE, given, ProjectSettings.model_fields)))
 
 
-def read_settings(folder: Path) -> Settings:
+def read_settings(folder: Path) -> ProjectSettings:
     """The settings of the project in a folder.
 
     Raises:
@@ -136,7 +136,7 @@ def read_settings(folder: Path) -> Settings:
         raise FileFormatError(f"{path}: {error}") from error
 
 
-def write_settings(folder: Path, settings: Settings) -> None:
+def write_settings(folder: Path, settings: ProjectSettings) -> None:
     """Write the settings, whole or not at all."""
     text = check_unicode(FILE, HEADING + "\n".join(_lines(settings)) + "\n")
     with replacing(folder / FILE) as temporary:
@@ -153,7 +153,7 @@ def replace_classes(folder: Path, classes: list[str]) -> None:
     write_settings(folder, settings.model_copy(update={"classes": tuple(classes), "strategy": strategy}))
 
 
-def _lines(settings: Settings) -> Iterator[str]:
+def _lines(settings: ProjectSettings) -> Iterator[str]:
     values = settings.model_dump(exclude_none=True)
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     for key, value in values.items():

@@ -1,12 +1,16 @@
-"""What a project knows: the view of its events."""
+"""The state of a project: the view of its events.
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+The page shows counts after every answer, so they are updated with each event and do not depend on the log's length.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from batchbalance.learner.labels import Event
-from batchbalance.project.tallies import Tallies
-from batchbalance.project.tallies import Who as Who
+
+Who = str | None
 
 ANSWERS = ("labelled", "corrected")
 UNDOABLE = (*ANSWERS, "skipped", "flagged", "commented")
@@ -111,6 +115,67 @@ class ItemView:
             self.is_chosen = True
 
 
+class Tallies:
+    """What is known of all items and people together.
+
+    Attributes:
+        open: the rows that each person was asked and has not answered.
+        skipped: the rows that each person skipped.
+        labels: how many items each class has.
+        answers: how many labels each person gave.
+    """
+
+    def __init__(self) -> None:
+        self.open: defaultdict[Who, set[int]] = defaultdict(set)
+        self.skipped: defaultdict[Who, set[int]] = defaultdict(set)
+        self.labels: Counter[int] = Counter()
+        self.answers: Counter[Who] = Counter()
+        self._days: Counter[tuple[int, ...]] = Counter()
+        self._done: defaultdict[Who, dict[int, Event]] = defaultdict(dict)
+
+    def add(self, row: int, view: ItemView) -> None:
+        """Count an item in."""
+        for who in view.open:
+            self.open[who].add(row)
+        for who in view.skipped:
+            self.skipped[who].add(row)
+        if view.label is not None:
+            self.labels[view.label] += 1
+
+    def remove(self, row: int, view: ItemView) -> None:
+        """Leave an item out, as it was before something happened to it."""
+        for who in view.open:
+            self.open[who].discard(row)
+        for who in view.skipped:
+            self.skipped[who].discard(row)
+        if view.label is not None:
+            self.labels[view.label] -= 1
+
+    def do(self, event: Event) -> None:
+        """Count something in that a person did and can undo."""
+        self._done[event.who][event.number] = event
+        self._count(event, 1)
+
+    def undo(self, event: Event) -> None:
+        """Leave something out that a person has undone."""
+        self._done[event.who].pop(event.number, None)
+        self._count(event, -1)
+
+    def done(self, who: Who) -> Iterable[Event]:
+        """What a person did and did not undo, the latest first."""
+        done: dict[int, Event] = self._done.get(who, {})
+        return reversed(done.values())
+
+    def num_today(self) -> int:
+        """How many labels were given since midnight."""
+        return self._days[_day(time.time())]
+
+    def _count(self, event: Event, by: int) -> None:
+        if event.kind == "labelled":
+            self.answers[event.who] += by
+            self._days[_day(event.time)] += by
+
+
 class State:
     """The view of all events so far. Call `update` with the whole log to take in what is new.
 
@@ -121,7 +186,6 @@ class State:
         items: what is known of each row that anything happened to.
         num_events: how many events were taken in.
         num_batches: how often new questions were chosen.
-        label_batches: how often they had been when the last answer came.
         last_change: the number of the last event that changed an answer, the items, or what an answer is for.
         sizes: how many items there were after each addition.
         tests_of: how many there were when the test set was last changed.
@@ -134,7 +198,7 @@ class State:
         self.tests: dict[int, int] = {}
         self.items: dict[int, ItemView] = {}
         self.sizes: list[int] = []
-        self.num_events = self.num_batches = self.label_batches = self.last_change = self.tests_of = 0
+        self.num_events = self.num_batches = self.last_change = self.tests_of = 0
         self.tallies = Tallies()
         self._events: list[Event] = []
         self._by_item: dict[int, list[Event]] = {}
@@ -162,8 +226,6 @@ class State:
                 self._take(event.item, event)
             if event.batch is not None:
                 self.num_batches = max(self.num_batches, event.batch + 1)
-            if event.kind in (*ANSWERS, "undone"):
-                self.label_batches = self.num_batches
             if event.kind in (*ANSWERS, "undone", "items added", "sampled", "chosen"):
                 self.last_change = event.number
 
@@ -188,6 +250,10 @@ class State:
             view.take(each)
         self._by_item[event.item], self.items[event.item] = kept, view
         self.tallies.add(event.item, view)
+
+    def view(self, row: int) -> ItemView:
+        """Return what is known about an item."""
+        return self.items.get(row, ItemView())
 
     def labels(self) -> dict[int, int]:
         """The class of each labelled row, in the order of rows."""
@@ -250,3 +316,7 @@ class State:
     def annotators(self) -> list[Who]:
         """Everybody who answered, in the order of their first answers."""
         return list(dict.fromkeys(each.who for each in self.history() if each.kind in ANSWERS))
+
+
+def _day(moment: float) -> tuple[int, ...]:
+    return time.localtime(moment)[:3]

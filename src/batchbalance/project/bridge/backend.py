@@ -52,7 +52,7 @@ class Backend:
 
     def version(self) -> str:
         """Another name as soon as there are other labels."""
-        return f"batchbalance after {self.project.num_events()} events"
+        return f"batchbalance after {len(self.project.events())} events"
 
     def predictions(self, tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """One prediction for each task: the place in the batch as its score, and the guess where one is wanted."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.project import Project
-from batchbalance.project.answers import Told
+from batchbalance.project.answers import Told, record_answers
 from batchbalance.project.bridge.items import image_source, items_of, shown_data
 from batchbalance.project.bridge.records import (
     Skip,
@@ -121,7 +121,7 @@ def tell_file(
     if annotator is not None:
         answers = [replace(each, annotator=annotator) for each in answers]
         skips = [(item, annotator) for item, _ in skips]
-    return project.record(answers, with_askers(project, skips), sample=sample)
+    return record_answers(project.store, answers, with_askers(project, skips), sample=sample)
 
 
 def with_askers(project: Project, skips: Iterable[Skip]) -> list[Skip]:

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from batchbalance.errors import NothingLeftError
 from batchbalance.project import Project
-from batchbalance.project.answers import Told
+from batchbalance.project.answers import Told, record_answers
 from batchbalance.project.bridge.client import InterruptedRequestError, Server
 from batchbalance.project.bridge.files import as_answer
 from batchbalance.project.bridge.items import ITEM, shown_data
@@ -87,7 +87,7 @@ def push(
         before = _had_tasks(project, link)
         new = [name for name in wanted if name not in before]
         if new:
-            project.record([], note=link.note(tasks=new))
+            record_answers(project.store, [], note=link.note(tasks=new))
         guessed = guesses_of(project, batch.ids) if guesses else {}
         version = _version(batch.ids, guessed)
         _order(link, server, batch.ids, guessed, version, there)
@@ -117,7 +117,7 @@ def pull(project: Project, link: Link, server: Server) -> Pulled:
         skipped = [each for each in latest.values() if each.is_skip]
         skips = [(each.item, who) for each in skipped for who in (each.who, ASKER)]
         note = link.note(annotations={str(each.key): each.moment for each in new})
-        told = project.record(answers, skips, note) if new else Told()
+        told = record_answers(project.store, answers, skips, note) if new else Told()
         notes += _reopen_disputed(project, server, ours) + _skip_deleted(project, link, {_item(task) for task in ours})
     num_skipped = sum(who != ASKER for _, who in skips)
     return Pulled(Told(told.labelled, told.corrected, told.unchanged, num_skipped), _num_open(project), tuple(notes))

@@ -7,18 +7,36 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from batchbalance.arguments.registry import safe_path
-from batchbalance.project.page.desk import Choosing, Who
+from batchbalance.project.state import Who
 
 DOING = "Choosing what to ask next"
 LABELS = {"embedding": "Looking at the items for the first time"}
-ENDED = "The process that chooses has ended, maybe for want of memory."
+ENDED = "The process that chooses has ended, possibly out of memory."
 
 Request = dict[str, Any]
-Answer = dict[str, Any]
+Reply = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ChoiceProgress:
+    """The progress of choosing the next items.
+
+    Attributes:
+        doing: the current step; empty if nothing is in progress.
+        done: steps done.
+        total: the number of steps; 0 if unknown.
+        trouble: why it failed; empty if it did not.
+    """
+
+    doing: str = ""
+    done: int = 0
+    total: int = 0
+    trouble: str = ""
 
 
 class Worker:
@@ -30,7 +48,7 @@ class Worker:
         take: called with each line that comes, and the request that it answers.
     """
 
-    def __init__(self, command: Sequence[str], lock: threading.RLock, take: Callable[[Request, Answer], None]) -> None:
+    def __init__(self, command: Sequence[str], lock: threading.RLock, take: Callable[[Request, Reply], None]) -> None:
         self._command, self._lock, self._take = command, lock, take
         self._process: subprocess.Popen[str] | None = None
         self._listener: threading.Thread | None = None
@@ -94,7 +112,7 @@ class Worker:
         with self._lock:
             self._ended(process)
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: Reply) -> None:
         request = self._under_way or {}
         if "done" in answer:
             self._under_way = None
@@ -122,7 +140,7 @@ class ProcessChooser:
         self._lock = threading.RLock()
         self._chooser = Worker(command, self._lock, self._take)
         self._measurer = Worker(command, self._lock, self._take)
-        self._shown = Choosing(DOING)
+        self._shown = ChoiceProgress(DOING)
         self._trouble = ""
         self._in_vain: dict[Who, int] = {}  # revisions at which nothing was left to ask
         self._insights: dict[str, Mapping[str, Any] | None] = {}
@@ -144,12 +162,12 @@ class ProcessChooser:
             if new and not is_asking and not self._trouble:
                 self._chooser.add({"do": "explain", "ids": new})
 
-    def choosing(self, who: Who) -> Choosing:
+    def choosing(self, who: Who) -> ChoiceProgress:
         """How far it is for a person."""
         with self._lock:
             if self._trouble:
-                return Choosing(trouble=self._trouble)
-            return self._shown if self._is_asking(who) else Choosing()
+                return ChoiceProgress(trouble=self._trouble)
+            return self._shown if self._is_asking(who) else ChoiceProgress()
 
     def is_explained(self, name: str) -> bool:
         """Whether all is known about an item that there is to know."""
@@ -182,14 +200,14 @@ class ProcessChooser:
     def _is_asking(self, who: Who) -> bool:
         return any(each["do"] == "ask" and each["who"] == who for each in self._chooser.requests)
 
-    def _take(self, request: Request, answer: Answer) -> None:
+    def _take(self, request: Request, answer: Reply) -> None:
         """A line from one of the processes."""
         if "doing" in answer:
             if request.get("do") == "ask":
-                self._shown = Choosing(LABELS.get(answer["doing"], DOING), answer["steps"], answer["total"])
+                self._shown = ChoiceProgress(LABELS.get(answer["doing"], DOING), answer["steps"], answer["total"])
             return
         if answer["done"] == "ask":
-            self._shown, self._trouble = Choosing(DOING), answer.get("trouble", "")
+            self._shown, self._trouble = ChoiceProgress(DOING), answer.get("trouble", "")
             if not answer.get("added"):
                 self._in_vain[request["who"]] = request["revision"]
         if answer["done"] == "status":

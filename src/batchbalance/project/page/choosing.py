@@ -21,7 +21,7 @@ EVERY_SECONDS = 0.1  # the least time between two lines of progress
 NICENESS = 5  # the page comes first
 
 
-class Choosing:
+class RequestHandler:
     """Answers requests about a project.
 
     Args:
@@ -97,9 +97,9 @@ def main(folder: str, allow_imports: bool) -> None:
             out.write(json.dumps(content) + "\n")
             out.flush()
 
-        choosing = Choosing(Project.open(folder, allow_imports=allow_imports, progress=True), answer)
+        handler = RequestHandler(Project.open(folder, allow_imports=allow_imports, progress=True), answer)
         for line in sys.stdin:
-            choosing.take(json.loads(line))
+            handler.take(json.loads(line))
 
 
 if __name__ == "__main__":

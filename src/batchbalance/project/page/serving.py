@@ -12,7 +12,7 @@ from urllib.parse import quote
 import psutil
 
 from batchbalance.errors import MissingExtraError
-from batchbalance.project.page.desk import Who
+from batchbalance.project.state import Who
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -120,14 +120,14 @@ def serve(
         MissingExtraError: if Starlette or uvicorn is not installed.
     """
     try:
-        from batchbalance.project.page.app import Page, make_app
+        from batchbalance.project.page.app import make_app
         from batchbalance.project.page.connections import run_server
         from batchbalance.project.page.guard import Guard, Sessions, cookie_name, kept_secret, token_of
+        from batchbalance.project.page.page import Page
     except ImportError as error:
         raise MissingExtraError("labelling in the browser", "label") from error
     from batchbalance.project import Project
     from batchbalance.project.page.chooser import ProcessChooser
-    from batchbalance.project.page.project_desk import ProjectDesk
 
     with ExitStack() as stack:
         project = Project.open(folder, allow_imports=allow_imports, progress=True)
@@ -136,11 +136,11 @@ def serve(
         listening = stack.enter_context(bound_socket(serving))
         port = int(listening.getsockname()[1])
         tokens = {token_of(secret, who): who for who in serving.people}
-        desk = ProjectDesk(project)
         chooser = ProcessChooser(folder, allow_imports=allow_imports)
         stack.callback(chooser.close)
-        sessions = Sessions(tokens, cookie_name(desk.name, port), is_secure=serving.certificate is not None)
-        app = Guard(make_app(Page(desk, chooser, serving.people)), sessions, own_names(serving))
+        page = Page(project, chooser, serving.people)
+        sessions = Sessions(tokens, cookie_name(page.name, port), is_secure=serving.certificate is not None)
+        app = Guard(make_app(page), sessions, own_names(serving))
         addresses = {who: address(serving, port, token) for token, who in tokens.items()}
         run_server(app, serving, listening, lambda: ready(addresses))
 
