@@ -217,7 +217,7 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["init", "p", "--images", ".", "--texts", "t.csv", "--classes", "a,b"], "got images, texts"),
         (["init", "p", "--texts", "t.csv", "--classes", "a"], "--classes must have at least 2 entries"),
         (["init", "p", "--embeddings", "e.npy", "--classes", "a,b", "--drop", "x"],
-         "--drop is for texts and table, got it with embeddings; leave it out"),
+         "--drop is for texts and table, got it with embeddings; omit it"),
         (["init", "p", "--embeddings", "e.npy", "--classes", "a,b", "--column", "x"], "--column is for texts"),
         (["init", "p", "--texts", "t.csv", "--classes", "a,b", "--ids", "t.csv"], "--ids is for embeddings"),
         (["init", "p", "--texts", "t.csv", "--classes", "a,b", "--column", "bdy"], "must have a column 'bdy'"),

@@ -44,7 +44,7 @@ class Told:
     measured: int = 0
 
     def sentence(self) -> str:
-        """What became of audit items among the labels; "" if there is nothing to say."""
+        """Return a sentence on the audit items among the labels; "" if there are none."""
         if self.set_aside:
             return (
                 f"{self.set_aside:,} of these labels are of audit items, which the model never trains on. They measure "
@@ -71,7 +71,7 @@ class Undone:
 
 
 def check_name(annotator: Any) -> Who:
-    """The name of a person, or None."""
+    """Return the name of a person, or None."""
     if annotator is None:
         return None
     name = unicodedata.normalize("NFC", annotator).strip() if isinstance(annotator, str) else ""
@@ -82,7 +82,7 @@ def check_name(annotator: Any) -> Who:
 
 
 def named_class(label: Any) -> str:
-    """The name of a class, of text or of a whole number."""
+    """Return the name of a class, of text or of a whole number."""
     name = unicodedata.normalize("NFC", str(plain(label))).strip()
     if not name or not name.isprintable():
         raise ValueError(f"a class must be a text that prints or a whole number, got {label!r}")
@@ -96,7 +96,7 @@ def as_answers(
     id_column: str | None,
     label_column: str | None,
 ) -> list[Answer]:
-    """Answers from a mapping or a CSV file."""
+    """Return answers from a mapping or a CSV file."""
     if isinstance(answers, str | os.PathLike):
         read = read_answers(answers, id_column, label_column)
         if not read:
@@ -129,7 +129,15 @@ def record_answers(
     note: Any = None,
     sample: str | None = None,
 ) -> Told:
-    """Write answers, skips and a note in one transaction. Arguments as in ``Project.record``."""
+    """Write answers, skips and a note in one transaction. All of it or, if something is not valid, nothing is written.
+
+    Args:
+        store: items and events.
+        answers: each with its id, label and annotator.
+        skips: ids, and who skipped each; one that this person already skipped or answered changes nothing.
+        note: an event of the kind "recorded" remembers it.
+        sample: as in ``Project.tell``.
+    """
     rows = [store.row_of(each.id, each.where) for each in answers]
     passed = [(store.row_of(name), check_name(who)) for name, who in dict.fromkeys(skips)]
     named = [replace(each, annotator=check_name(each.annotator)) for each in answers]
@@ -193,7 +201,7 @@ def undo_last(store: ProjectStore, who: Who, count: int, *, anyone: bool) -> lis
 def answer_events(
     state: State, rows: Sequence[int], given: Sequence[Answer], is_audit: NDArray[np.bool_], sample: str | None = None
 ) -> tuple[list[NewEvent], Told]:
-    """The events that answers become, given all that came before.
+    """Return the events that answers become, given all that came before.
 
     Args:
         state: all that came before.
@@ -202,7 +210,7 @@ def answer_events(
         is_audit: (N,) which items are set aside.
         sample: "random" if the items are a random sample of all items: those of the audit set measure at once.
             "chosen" if they were chosen in another way: all of them train, and the audit is about the other items. None
-            if nobody says: those of the audit set measure once their turn comes.
+            if unknown: those of the audit set measure once their turn comes.
     """
     events, counts = [], {"labelled": 0, "corrected": 0, "unchanged": 0}
     latest: dict[tuple[int, Who], int] = {}
@@ -226,7 +234,7 @@ def answer_events(
 def _sample_events(
     state: State, rows: Sequence[int], is_audit: NDArray[np.bool_], sample: str | None
 ) -> tuple[list[NewEvent], int, int]:
-    """What answers are for by how their items were chosen; how many of them are set aside, and how many measure."""
+    """Return events on how items were chosen, and how many answers are set aside and how many measure."""
     if sample not in (None, *SAMPLES):
         raise UnknownNameError("sample", str(sample), SAMPLES)
     views = {row: state.view(row) for row in dict.fromkeys(rows)}
@@ -234,16 +242,16 @@ def _sample_events(
     if sample is None:
         return [], sum(not (AUDIT in views[row].reasons or views[row].sampled_of) for row in aside), 0
     if all(view.reasons for view in views.values()):
-        raise ValueError(f"`sample` must not be given for items that the project asked, got {sample!r}; leave it out")
+        raise ValueError(f"`sample` must not be given for items that the project asked, got {sample!r}; omit it")
     if sample == "chosen":
         return [NewEvent("chosen", row) for row in views], 0, 0
     if any(view.is_chosen for view in views.values()):
-        raise ValueError("`sample` must stay 'chosen' for items that were told as chosen, got 'random'; leave them out")
+        raise ValueError("`sample` must stay 'chosen' for items that were told as chosen, got 'random'; omit them")
     return [NewEvent("sampled", row, {"of": state.sizes[-1]}) for row in aside], 0, len(aside)
 
 
 def class_number(classes: Sequence[str], label: str, where: str = "") -> int:
-    """The number of the class that a cell names."""
+    """Return the number of the class that a cell names."""
     for meaning in meanings(label.strip()):
         name = unicodedata.normalize("NFC", meaning)
         if name in classes:

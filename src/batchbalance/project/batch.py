@@ -18,7 +18,7 @@ COLUMNS: dict[SourceKind, str] = {"images": "file", "texts": "text"}
 
 
 def shown_path(path: Path) -> str:
-    """A path as people write it: from the current folder if it is below that, else whole."""
+    """Return a path relative to the current folder if it is below that, else absolute."""
     here = Path.cwd()
     return (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
 
@@ -32,7 +32,7 @@ class Batch:
         contents: the text of each, the path of its file, its row as JSON, or None for a bare embedding.
         kind: what the items are.
         classes: the labels to choose from.
-        annotator: whom they are asked; None if nobody gave a name.
+        annotator: whom they are asked; None if unknown.
         root: the folder that files are in.
         notes: what is worth knowing about how they were chosen.
         selection: what is known about the part that a strategy chose just now, or None.
@@ -58,7 +58,7 @@ class Batch:
         return f"Batch({len(self.ids)} {NAMES[self.kind]}: {shown})"
 
     def shown(self) -> list[ShownItem]:
-        """The items as a person sees them."""
+        """Return the items as a person sees them."""
         return [
             shown_item(self.kind, name, each, self.root) for name, each in zip(self.ids, self.contents, strict=True)
         ]
@@ -98,7 +98,7 @@ class Batch:
         return beside_ours(name for content in self.contents for name in json.loads(content or "{}"))
 
     def cells(self, i: int) -> list[str]:
-        """The i-th item in these columns."""
+        """Return the i-th item in these columns."""
         content = self.contents[i] or ""
         if self.kind == "images" and self.root is not None:
             return [shown_path(self.root / content)]

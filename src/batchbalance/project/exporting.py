@@ -44,7 +44,7 @@ class Exported:
     probability: float | None = None
 
     def cells(self, *, predictions: bool) -> list[str]:
-        """As a row of a CSV file."""
+        """Return the cells of a row of a CSV file."""
         found = [self.id, self.label, self.state, self.annotators, self.flags, self.comments, self.asked_for]
         if predictions:
             found += [self.prediction, "" if self.probability is None else f"{self.probability:.4f}"]
@@ -52,7 +52,7 @@ class Exported:
 
 
 def state_of(view: ItemView) -> str:
-    """What became of an item, in a word."""
+    """Return the state of an item in one word."""
     if view.label is not None:
         return LABELLED
     if view.is_disputed:

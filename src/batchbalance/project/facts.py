@@ -80,7 +80,7 @@ class Counts:
         audit_labelled: audit items with a label.
         audit_skipped: audit items skipped: if they are the hard ones, the accuracy looks better than it is.
         audit_disputed: audit items whose annotators tie; likewise.
-        chosen: with labels that somebody brought as chosen; they train and never measure.
+        chosen: with labels that were told as chosen; they train and never measure.
     """
 
     items: int = 0

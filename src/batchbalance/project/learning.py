@@ -72,12 +72,12 @@ class ProjectModel:
         self._has_told = False
 
     def training_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and classes to train on: all labels but those of the audit set and of the test set."""
+        """Return rows and classes to train on: all labels but those of the audit set and of the test set."""
         rows, labels = training_rows(state, self.store), state.labels()
         return rows, np.array([labels[row] for row in rows.tolist()], dtype=np.int64)
 
     def trained(self, state: State, vectors: np.ndarray) -> Trained | None:
-        """The model of all labels so far; None before two classes have labels."""
+        """Return the model of all labels so far; None before two classes have labels."""
         rows, labels = self.training_labels(state)
         if len(set(labels.tolist())) < 2:
             return None
@@ -104,7 +104,7 @@ class ProjectModel:
         return found
 
     def train(self, state: State, vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> Trained:
-        """A model of some labels."""
+        """Return a model of some labels."""
         seed = derived_seed(self.settings.seed, "fit", len(rows))
         fit = model_fit(self.settings.model, len(state.classes))
         return trained(fit, vectors, rows, labels, self._unlabelled(), seed)
@@ -112,13 +112,13 @@ class ProjectModel:
     def retrain(
         self, state: State, vectors: np.ndarray, like: Trained, rows: np.ndarray, labels: np.ndarray
     ) -> Posterior:
-        """A model of other labels, with what another one settled of itself where that saves time."""
+        """Return a model of other labels, with the tuned settings of `like` where that saves time."""
         if can_refit(like.posterior):
             return cast(BayesianHead, like.posterior).refitted(vectors[rows], labels)
         return self.train(state, vectors, rows, labels).posterior
 
     def _unlabelled(self) -> np.ndarray:
-        """A sample of rows for models that look at items without labels; never of the audit set."""
+        """Return a sample of rows for models that look at items without labels; never of the audit set."""
         rows = np.flatnonzero(~self.store.is_audit)
         if len(rows) <= MAX_UNLABELLED:
             return rows
@@ -126,16 +126,16 @@ class ProjectModel:
         return np.sort(random.choice(rows, MAX_UNLABELLED, replace=False))
 
     def fixed_rows(self, state: State) -> np.ndarray:
-        """Rows on which successive models are compared: the audit set in the order it is asked, or a part of all.
+        """Return rows on which successive models are compared: the audit set in its order, or a part of all rows.
 
-        Audit items of a random sample that somebody brought come first, because they have labels.
+        Audit items that were told as a random sample come first, because they have labels.
         """
         rows = self._audit_order(state) if self.store.is_audit.any() else self._ordered(range(self.store.num_items))
         is_late = np.array([not state.items[x].sampled_of if x in state.items else True for x in rows.tolist()])
         return rows[np.argsort(is_late, kind="stable")][:FIXED_SET]
 
     def audit_sample(self, state: State) -> AuditSample:
-        """Audit items with a label that count by now, and what they are a sample of."""
+        """Return the audit items with a label that count so far, and what they are a sample of."""
         labels, views = state.labels(), state.items
         turns = [row for row in views if AUDIT in views[row].reasons]
         sampled = {row: view.sampled_of for row, view in views.items() if view.sampled_of}
@@ -148,17 +148,17 @@ class ProjectModel:
         )
 
     def num_measured(self, state: State) -> int:
-        """How many items the audit labels that count are a sample of."""
+        """Return how many items the audit labels that count are a sample of."""
         num_first = self.audit_sample(state).num_first
         return num_first - sum(row < num_first for row in state.chosen())
 
     def audit_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and classes of the audit items that count by now."""
+        """Return rows and classes of the audit items that count so far."""
         labels, rows = state.labels(), self.audit_sample(state).rows
         return rows, np.array([labels[row] for row in rows.tolist()], dtype=np.int64)
 
     def _audit_order(self, state: State) -> np.ndarray:
-        """Rows of the audit set in the order in which they are asked."""
+        """Return rows of the audit set in the order in which they are asked."""
         num_items = self.store.num_items
         if self._order is None or self._order[0] != num_items:
             self._order = num_items, self._ordered(np.flatnonzero(self.store.is_audit).tolist())
@@ -171,19 +171,19 @@ class ProjectModel:
         return np.array(rows, dtype=np.int64)[order]
 
     def validation_error(self, state: State, vectors: np.ndarray, model: Trained) -> float | None:
-        """ε: of the audit labels if there are 20, else cross-validated."""
+        """Return ε: the error on the audit labels if there are 20, else cross-validated."""
         rows, labels = self.audit_labels(state)
         correct = int((class_probs(model.posterior, vectors[rows]).argmax(axis=1) == labels).sum()) if len(rows) else 0
         error, _ = audited_error(correct, len(rows), None)
         return self.cross_validated_error(state, vectors, model) if error is None else error
 
     def cross_validated_error(self, state: State, vectors: np.ndarray, model: Trained) -> float | None:
-        """The error on the training labels of models that have not seen them; None if there are too few."""
+        """Return the error on the training labels of models that have not seen them; None if there are too few."""
         probs, judged = self.cross_validated(state, vectors, model)
         return cross_validated_error(probs, model.labels, judged)
 
     def cross_validated(self, state: State, vectors: np.ndarray, model: Trained) -> tuple[np.ndarray, np.ndarray]:
-        """Class probabilities of the training labels by models that have not seen them, and which of them count."""
+        """Return class probabilities of training labels by models that have not seen them, and which of them count."""
         path = self.folder / FOLDER / f"{self._key(model.rows, model.labels, len(state.classes))}.npz"
         with suppress(OSError, ValueError, KeyError, BadZipFile, zlib.error):  # damaged or missing: made again
             kept = archived_arrays(path, ("probs", "judged"))
@@ -199,7 +199,7 @@ class ProjectModel:
         return probs, judged
 
     def guesses(self, state: State, vectors: np.ndarray, rows: Sequence[int]) -> list[Guess] | None:
-        """What the model says about some rows; None before there is one."""
+        """Return the model's predictions for some rows; None before there is a model."""
         model = self.trained(state, vectors)
         if model is None:
             return None
@@ -215,7 +215,7 @@ class ProjectModel:
         return insights(model, vectors, rows, names, state.classes, labelled, self.settings.seed)
 
     def _record(self, state: State, vectors: np.ndarray, model: Trained) -> None:
-        """Keep what a new model says about the fixed set."""
+        """Store the predictions of a new model for the fixed set."""
         if rounds.has_round(self.folder, state.last_change):
             return
         rows = self.fixed_rows(state)
@@ -236,7 +236,7 @@ class ProjectModel:
             rounds.save_round(self.folder, state.last_change, found, rows)
 
     def _key(self, rows: np.ndarray, labels: np.ndarray, num_classes: int) -> str:
-        """Another text as soon as the model may be another one."""
+        """Return a key that changes with everything that the model depends on."""
         digest = hashlib.sha256(rows.tobytes() + labels.tobytes())
         record = self.folder / "embeddings.json"
         made = record.read_text(encoding="utf-8") if record.is_file() else ""
@@ -244,11 +244,11 @@ class ProjectModel:
         return digest.hexdigest()[:20]
 
     def _network(self, num_classes: int, input_shape: tuple[int, ...]) -> Any:
-        """An untrained network of the kind that the settings name."""
+        """Return an untrained network of the kind that the settings name."""
         return built(network_named(self.settings.model["network"]), num_classes, input_shape)
 
     def _loaded(self, key: str, rows: np.ndarray, labels: np.ndarray, network: Callable[[], Any]) -> Trained | None:
-        """The model that another process trained on the same labels."""
+        """Return the model that another process trained on the same labels."""
         folder = self.folder / FOLDER / key
         if not folder.is_dir():
             return None
@@ -262,7 +262,7 @@ class ProjectModel:
         return None
 
     def _save(self, key: str, found: Trained) -> None:
-        """Keep the model for other processes, and no earlier one."""
+        """Store the model for other processes, and remove earlier ones."""
         folder = self.folder / FOLDER
         with self._keeping():
             folder.mkdir(exist_ok=True)
@@ -278,7 +278,7 @@ class ProjectModel:
 
     @contextmanager
     def _keeping(self) -> Iterator[None]:
-        """Go on if something cannot be kept: some kinds cannot be saved, and some folders cannot be written to."""
+        """Warn if something cannot be stored: some kinds cannot be saved, and some folders cannot be written to."""
         try:
             yield
         except Exception as error:
@@ -291,7 +291,7 @@ class ProjectModel:
 
 
 def guesses_of(model: Trained, vectors: np.ndarray, names: Sequence[str], classes: Sequence[str]) -> list[Guess]:
-    """What a model says about some embeddings."""
+    """Return a model's predictions for some embeddings."""
     probs, votes = class_probs(model.posterior, vectors), class_votes(model.posterior, vectors)
     return [
         Guess(

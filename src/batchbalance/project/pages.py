@@ -40,7 +40,7 @@ WRAPPED = "overflow-wrap:anywhere;white-space:pre-wrap"
 
 
 def status_page(status: Status) -> str:
-    """`status.html`: one file, nothing from elsewhere."""
+    """Return `status.html`: one file that needs no other."""
     facts, counts = status.facts, status.facts.counts
     title = f"{facts.name}: {counts.labelled:,} labels"
     above = {
@@ -64,7 +64,7 @@ def status_page(status: Status) -> str:
 
 
 def status_fragment(status: Status) -> str:
-    """A status in a notebook: the curve above the table."""
+    """Return a status in a notebook: the curve above the table."""
     return f"<div>{_accuracy_chart(status.curve)}{_in_notebook(status.rows())}</div>"
 
 
@@ -82,7 +82,7 @@ def project_fragment(name: str, settings: ProjectSettings, num_items: int, label
 
 
 def batch_page(project: str, items: Sequence[ShownItem], classes: Sequence[str], answers: str = "batch.csv") -> str:
-    """`batch.html`: the items to label, with their images inside."""
+    """Return `batch.html`: the items to label, with their images inside."""
     title = f"{project}: {len(items):,} items to label"
     told = (
         f"Fill in the column <code>label</code> of <code>{escape(answers)}</code> with one of: "
@@ -93,12 +93,12 @@ def batch_page(project: str, items: Sequence[ShownItem], classes: Sequence[str],
 
 
 def batch_fragment(items: Sequence[ShownItem]) -> str:
-    """A batch in a notebook: thumbnails or texts."""
+    """Return a batch in a notebook: thumbnails or texts."""
     return _sheet(items, (f"{number}." for number in range(1, len(items) + 1)))
 
 
 def thumbnail(path: Path) -> str | None:
-    """An image as a small JPEG in a data address; None if it cannot be read, or Pillow is not installed."""
+    """Return an image as a small JPEG in a data address; None if it cannot be read, or Pillow is not installed."""
     from batchbalance.encoders.images import read_image
 
     try:
@@ -112,14 +112,14 @@ def thumbnail(path: Path) -> str | None:
 
 
 def _in_notebook(rows: Sequence[tuple[str, str]]) -> str:
-    """A table with its styles in it: a notebook has styles of its own, which put texts to the right."""
+    """Return a table with its styles in it: a notebook has styles of its own, which put texts to the right."""
     left = 'style="text-align:left;vertical-align:top"'
     told = (f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>" for name, text in rows)
     return f"<table><tbody>{''.join(told)}</tbody></table>"
 
 
 def _sheet(items: Sequence[ShownItem], told: Iterable[str]) -> str:
-    """Cards side by side, each with something told about it."""
+    """Return cards side by side, each with a caption."""
     cards = "".join(_card(each, text) for each, text in zip(items, told, strict=True))
     return f'<ol style="{SHEET};list-style:none">{cards}</ol>'
 

@@ -1,4 +1,4 @@
-"""`status`: how good the model is by now, what is open, and whether to stop, from plain facts about a project.
+"""`status`: how good the model is, what is open, and whether to stop, from plain facts about a project.
 
 A project gathers `Facts`; ``status_of`` adds what follows from them. The result prints as a table, is ready for JSON,
 and shows as HTML.
@@ -66,11 +66,11 @@ class Status:
         return self.curve[-1] if self.curve else None
 
     def rows(self) -> list[tuple[str, str]]:
-        """The table that the command prints: a name and a text each."""
+        """Return the table that the command prints: a name and a text each."""
         return list(_rows(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers, lists and strings, ready for JSON."""
+        """Return plain numbers, lists and strings, ready for JSON."""
         facts = {
             each.name: _plain(getattr(self.facts, each.name))
             for each in dataclasses.fields(self.facts)
@@ -100,7 +100,7 @@ class Status:
 
 
 def status_of(facts: Facts) -> Status:
-    """What follows from the facts of a project."""
+    """Return what follows from the facts of a project."""
     rounds = facts.rounds
     truth = np.asarray(facts.audit_labels) if facts.audit_share else np.zeros(0, dtype=np.int64)
     audited = np.flatnonzero(truth != UNKNOWN)
@@ -137,7 +137,7 @@ def status_of(facts: Facts) -> Status:
 
 
 def _about(facts: Facts, has_test: bool) -> str:
-    """What the audit labels, or the test set, are a sample of; "" for all items."""
+    """Return what the audit labels, or the test set, are a sample of; "" for all items."""
     counts = facts.counts
     if facts.num_first is not None and facts.num_first < counts.items:
         return f"of the first {facts.num_first:,} items only, not of the {counts.items - facts.num_first:,} added since"
@@ -146,7 +146,7 @@ def _about(facts: Facts, has_test: bool) -> str:
 
 
 def _class_quality(facts: Facts, audit: NDArray[Any], predicted: NDArray[Any], has_test: bool, about: str) -> Quality:
-    """Every class on the labels that the accuracy is measured on, its share of the pool on the audit labels."""
+    """Measure every class on the labels of the accuracy, and its share of the pool on the audit labels."""
     truth, said = (facts.test_labels, facts.test_predicted) if has_test else (audit, predicted[-1:].reshape(-1))
     known = said != UNKNOWN
     counts = facts.class_counts or (0,) * len(facts.classes)
@@ -155,7 +155,7 @@ def _class_quality(facts: Facts, audit: NDArray[Any], predicted: NDArray[Any], h
 
 
 def _not_about_all(facts: Facts, has_test: bool) -> str:
-    """Why the accuracy on all items is not known yet, and what to do."""
+    """Return why the accuracy on all items is not known yet, and what to do."""
     added = facts.counts.items - (facts.num_first or 0)
     what = f"The accuracy on all {facts.counts.items:,} items is not known since {added:,} were added"
     if has_test:
@@ -182,7 +182,7 @@ def _unknown(facts: Facts, has_test: bool) -> Iterator[str]:
 
 
 def told_share(share: float) -> str:
-    """A probability to two digits; one that would round to 0 is below 0.01."""
+    """Return a probability to two digits; one that would round to 0 is below 0.01."""
     return "below 0.01" if share < 0.005 else f"{share:.2f}"
 
 
@@ -205,7 +205,7 @@ def _rows(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _quality(status: Status) -> Iterator[tuple[str, str]]:
-    """How good the model is."""
+    """Yield how good the model is."""
     facts = status.facts
     yield "accuracy", told_accuracy(status.accuracy)
     yield from status.quality.rows()
@@ -241,7 +241,7 @@ def _told_kappa(kappa: float) -> str:
 
 
 def _doubts(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Copies, and labels that may be wrong."""
+    """Yield rows on exact copies and on labels that may be wrong."""
     copies = facts.duplicates
     differ = f", {len(copies.conflicts):,} groups with labels that differ" if copies.conflicts else ""
     yield "exact copies", f"{copies.num_copies:,}{differ}"
@@ -253,7 +253,7 @@ def _doubts(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def told_suspects(facts: Facts) -> str:
-    """How many labels are probably wrong, and how many of these are expected to be."""
+    """Return a sentence on how many labels are probably wrong."""
     judged = f"of {facts.num_judged:,} labels judged by a model that has not seen them"
     if not facts.suspects:
         return f"none {judged}: what it finds unlikely is explained by its own errors, or there are too few labels"

@@ -297,8 +297,8 @@ def test_only_raster_images_inside_the_folder_are_sent(pictures, size):
         name: client.get("/image", item=name, size=size) for name in ("d.png", "e.png", "gone.png", "../secret.png")
     }
     assert {answer.status for answer in told.values()} == {415}
-    assert told["gone.png"].text == "This file is gone."
-    assert told["../secret.png"].text == "This file leads out of the folder of the images."
+    assert told["gone.png"].text == "This file no longer exists."
+    assert told["../secret.png"].text == "This file is outside the folder of the images."
     if os.name == "posix":
         assert client.get("/image", item="link.png", size=size).status == 415
     for name in ("../photos/a.png", "/etc/passwd", "", "A.PNG"):

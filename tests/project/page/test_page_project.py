@@ -177,7 +177,7 @@ def test_images_that_were_added_from_another_folder_are_sent(tmp_path):
         assert page.image(None, name, "full").media_type == "image/png"
     (tmp_path / "more" / "more.png").unlink()
     (tmp_path / "more" / "more.png").symlink_to(tmp_path / "elsewhere" / "elsewhere.png")
-    with pytest.raises(HTTPException, match="leads out of the folder"):
+    with pytest.raises(HTTPException, match="outside the folder"):
         page.image(None, "more.png", "full")
 
 

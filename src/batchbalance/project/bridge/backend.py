@@ -51,11 +51,11 @@ class Backend:
         self._busy, self._is_due = threading.Lock(), threading.Event()
 
     def version(self) -> str:
-        """Another name as soon as there are other labels."""
+        """Return a version that changes with every event."""
         return f"batchbalance after {len(self.project.events())} events"
 
     def predictions(self, tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """One prediction for each task: the place in the batch as its score, and the guess where one is wanted."""
+        """Return one prediction for each task: its place in the batch as the score, and a guess if wanted."""
         known = set(self.project.ids())
         items = [_item(task) for task in tasks]
         asked = {name: rank for rank, name in enumerate(self.project.open_questions(ASKER))}

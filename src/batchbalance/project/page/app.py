@@ -24,7 +24,7 @@ MOST_NOTE = 2000
 
 
 def make_app(page: Page) -> Starlette:
-    """The application. It needs a `Guard` around it, which says who is there."""
+    """Return the application. It needs a `Guard` around it, which tells who sent a request."""
 
     def changing(action: Callable[[Who, "Body"], dict[str, Any]]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
@@ -77,7 +77,7 @@ class Body:
         self._value = value
 
     def text(self, name: str) -> str:
-        """A text that must be there."""
+        """Return a required text."""
         found = self._value.get(name)
         if not isinstance(found, str) or mended(found) != found:
             raise HTTPException(400, f"The request must have a text {name!r} of valid Unicode.")
@@ -94,7 +94,7 @@ class Body:
         return self.text("note").strip()[:MOST_NOTE]
 
     def is_true(self, name: str) -> bool:
-        """A switch, off if it is omitted."""
+        """Return a flag; False if it is omitted."""
         return self._value.get(name) is True
 
     @property
@@ -118,12 +118,12 @@ class Body:
 
 
 def whole(text: str) -> int:
-    """A whole number from 0 on; 0 if the text is none."""
+    """Return a non-negative whole number; 0 if the text is not one."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 async def _told(_: Request, error: Exception) -> Response:
-    """Trouble as one sentence, which the page shows."""
+    """Return an error as one sentence, which the page shows."""
     if isinstance(error, HTTPException):
         return PlainTextResponse(error.detail, error.status_code, error.headers)
     return PlainTextResponse(mended(sentence(error)), 500)

@@ -67,7 +67,7 @@ class RequestHandler:
 
 
 def as_plain(insight: Insight) -> dict[str, Any]:
-    """An insight, ready for JSON."""
+    """Return an insight, ready for JSON."""
     return {
         "guess": insight.guess,
         "votes": [list(vote) for vote in insight.votes],
@@ -80,7 +80,7 @@ def as_plain(insight: Insight) -> dict[str, Any]:
 
 @contextmanager
 def lines_only() -> Iterator[TextIO]:
-    """Standard output for our lines alone: what anything else prints goes to standard error."""
+    """Reserve standard output for our lines; what anything else prints goes to standard error."""
     ours = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with ours:

@@ -55,7 +55,7 @@ class Serving:
 
 
 def bound_socket(serving: Serving) -> socket.socket:
-    """A socket that listens; its port is known before anything is served.
+    """Return a socket that listens; its port is known before anything is served.
 
     Raises:
         OSError: if the address or the port cannot be had.
@@ -78,7 +78,7 @@ def bound_socket(serving: Serving) -> socket.socket:
 
 
 def own_names(serving: Serving) -> list[str]:
-    """The names and addresses that requests may be for."""
+    """Return the names and addresses that requests may be for."""
     names = [*LOOPBACK, *serving.allowed_hosts]
     if serving.is_everywhere:
         names += [socket.gethostname(), socket.getfqdn(), *own_addresses()]
@@ -88,7 +88,7 @@ def own_names(serving: Serving) -> list[str]:
 
 
 def own_addresses() -> list[str]:
-    """The addresses of this machine in its networks, IPv4 first."""
+    """Return the addresses of this machine in its networks, IPv4 first."""
     found = [each.address.partition("%")[0] for card in psutil.net_if_addrs().values() for each in card
              if each.family in (socket.AF_INET, socket.AF_INET6)]  # fmt: skip
     away = [each for each in found if not ipaddress.ip_address(each).is_loopback]
@@ -96,7 +96,7 @@ def own_addresses() -> list[str]:
 
 
 def address(serving: Serving, port: int, token: str) -> str:
-    """What to open in a browser."""
+    """Return what to open in a browser."""
     host = serving.host
     if serving.is_everywhere:
         host = next(iter(own_addresses()), "127.0.0.1")
@@ -146,7 +146,7 @@ def serve(
 
 
 def checked_people(names: Sequence[str]) -> tuple[Who, ...]:
-    """The names of people, each once; nobody's name if there are none."""
+    """Return the names of people, which must be distinct; None alone if there are none."""
     from batchbalance.project.answers import check_name
 
     people = tuple(check_name(name) for name in names)
