@@ -1,6 +1,5 @@
 """Posteriors in folders: a listing in JSON, and tensors in safetensors; nothing is unpickled."""
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -8,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from torch import Tensor, nn
 
 from batchbalance.errors import FileFormatError
 from batchbalance.system.files import replacing
+from batchbalance.system.sealed import tensors_digest
 
 FORMAT = "batchbalance posterior"
 VERSION = 1
@@ -87,12 +86,8 @@ def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, 
 
 
 def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
-    """Ten hexadecimal digits that change with any word, name, shape or number."""
-    digest = hashlib.sha256(repr(words).encode())
-    for name, value in sorted(tensors.items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:10]
+    """Return ten hexadecimal digits that change with any word, name, shape or number."""
+    return tensors_digest(tensors, *words)[:10]
 
 
 def as_network(network: Any, directory: str | os.PathLike[str]) -> nn.Module:

@@ -18,8 +18,9 @@ from batchbalance.project.audit import is_audit
 from batchbalance.project.items import KINDS, RECORD, VECTORS, StoredItems
 from batchbalance.project.settings import Data, ProjectSettings
 from batchbalance.project.store import NewItem, ProjectStore, normal_id
-from batchbalance.system.files import array_digest, mapped_array, read_sealed, replacing, write_sealed
+from batchbalance.system.files import mapped_array, replacing
 from batchbalance.system.ids import check_unicode
+from batchbalance.system.sealed import array_digest, damaged, read_sealed, write_sealed
 
 NEW = "new.npy"  # the name of the vectors while they are made
 LOCK = ".embeddings.lock"  # of the process that embeds
@@ -241,7 +242,7 @@ def read_vectors(folder: Path, num_items: int, *, whole: bool = False) -> np.nda
     if (folder / RECORD).is_file() and (whole or array.nbytes <= CHECKED_BYTES):
         found = _digest_in_file(path, num_items, path.stat().st_mtime_ns)
         if found != _digests(folder).get(str(num_items)):
-            raise FileFormatError(f"{path} is damaged: it does not match its checksum in {RECORD}; {remedy}")
+            raise damaged(path, remedy, RECORD)
     return array[:num_items]
 
 

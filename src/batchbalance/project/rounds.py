@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from batchbalance.project.stopping import UNKNOWN, Round
-from batchbalance.system.files import read_sealed, write_sealed
+from batchbalance.system.sealed import read_sealed, write_sealed
 
 FOLDER = "rounds"
 

@@ -11,7 +11,7 @@ from batchbalance.project.bridge.config import Fitting, fitting, proposed_config
 from batchbalance.project.bridge.items import shown_data
 from batchbalance.project.bridge.shapes import LinkedProject
 from batchbalance.project.bridge.tasks import Names
-from batchbalance.system.files import read_sealed, write_sealed
+from batchbalance.system.sealed import read_sealed, write_sealed
 
 FILE = "labelstudio.json"
 TITLE = (3, 50)  # letters that a title may have there
