@@ -30,7 +30,7 @@ class PageProject(Project):
         (folder / "e.ids.txt").write_text("".join(f"{name}\n" for name in names))
         made = cls.create(folder / "fake", embeddings=folder / "e.npy", classes=classes, batch_size=4, audit=0.0,
                           instructions="Look twice.")  # fmt: skip
-        made.store._is_audit[made.store.rows_of(audit)] = True
+        made.store.is_audit[made.store.rows_of(audit)] = True
         made.items = {name: ShownItem(name, name) for name in names}
         made.items |= {name: ShownItem(name, image=root / name) for name in files}
         made.embeddings.__class__ = type("Embeddings", (Embeddings,), {"roots": () if root is None else (root,)})

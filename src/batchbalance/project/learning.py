@@ -147,11 +147,6 @@ class ProjectModel:
             state.sizes,
         )
 
-    def num_measured(self, state: State) -> int:
-        """Return how many items the audit labels that count are a sample of."""
-        num_first = self.audit_sample(state).num_first
-        return num_first - sum(row < num_first for row in state.chosen())
-
     def audit_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and classes of the audit items that count so far."""
         labels, rows = state.labels(), self.audit_sample(state).rows
@@ -220,17 +215,19 @@ class ProjectModel:
             return
         rows = self.fixed_rows(state)
         predicted = class_probs(model.posterior, vectors[rows]).argmax(axis=1)
-        audit, truth = self.audit_labels(state)
+        sample, labels = self.audit_sample(state), state.labels()
+        audit = sample.rows.tolist()
         said = dict(zip(rows.tolist(), predicted.tolist(), strict=True))
-        missing = [row for row in audit.tolist() if row not in said]
+        missing = [row for row in audit if row not in said]
         if missing:
             more = class_probs(model.posterior, vectors[missing]).argmax(axis=1)
             said |= dict(zip(missing, more.tolist(), strict=True))
-        correct = sum(said[row] == label for row, label in zip(audit.tolist(), truth.tolist(), strict=True))
+        correct = sum(said[row] == labels[row] for row in audit)
         tests = list(state.tests)
         tested = class_probs(model.posterior, vectors[tests]).argmax(axis=1) if tests else np.zeros(0, dtype=np.int64)
         right = int((tested == np.array(list(state.tests.values()))).sum()) if tests else 0
-        about = state.tests_of if tests else self.num_measured(state)
+        num_sampled = sample.num_first - sum(row < sample.num_first for row in state.chosen())
+        about = state.tests_of if tests else num_sampled
         found = Round(len(model.rows), rounds.now(), predicted, correct, len(audit), right, len(tests), about)
         with self._keeping():
             rounds.save_round(self.folder, state.last_change, found, rows)

@@ -55,20 +55,23 @@ class ProjectStore:
     Attributes:
         log: the events.
         lock: held while the state is read or events are written.
+        num_items: the number of items.
+        costs: (N,) the cost of a label of each item.
+        is_audit: (N,) which items belong to the audit set.
     """
 
     def __init__(self, folder: Path) -> None:
         self.log = EventLog(folder / FILE)
         self.lock = threading.RLock()
         self._state = State()
-        self._num_items = 0
-        self._costs = np.ones(0)
-        self._is_audit = np.zeros(0, dtype=bool)
+        self.num_items = 0
+        self.costs = np.ones(0)
+        self.is_audit = np.zeros(0, dtype=bool)
         self._added = 0  # number of the last event that was looked at for new items
         self.events()
         # A transaction that was cut short and could not be undone may leave items without their event.
         ((num_rows, number),) = self.log.query("SELECT coalesce((SELECT max(row) FROM items) + 1, 0), number FROM head")
-        if number == self._added and num_rows != self._num_items:
+        if number == self._added and num_rows != self.num_items:
             raise self._damage("it has items that were never added")
 
     @contextmanager
@@ -104,27 +107,12 @@ class ProjectStore:
         self._added = len(events)
         return events
 
-    @property
-    def num_items(self) -> int:
-        """The number of items."""
-        return self._num_items
-
-    @property
-    def costs(self) -> np.ndarray:
-        """(N,) the cost of a label of each item."""
-        return self._costs
-
-    @property
-    def is_audit(self) -> np.ndarray:
-        """(N,) which items belong to the audit set."""
-        return self._is_audit
-
     def add_items(self, items: Iterable[NewItem], note: str) -> int:
         """Add items, whose ids must be new, and their event in one transaction; return their number."""
-        digest, expected = hashlib.sha256(), self._num_items
+        digest, expected = hashlib.sha256(), self.num_items
         with self.log.writing() as connection:
             self.events()
-            first = row = self._num_items
+            first = row = self.num_items
             if first != expected:
                 raise BlockingIOError(f"another process has added items to {self.log.path} in the meantime; try again")
             iterator = iter(items)
@@ -222,9 +210,9 @@ class ProjectStore:
             raise self._damage("its items do not match their hash") from error
         if done != count or digest.hexdigest() != wanted:
             raise self._damage("its items do not match their hash")
-        self._costs = np.concatenate([self._costs, costs])
-        self._is_audit = np.concatenate([self._is_audit, is_audit])
-        self._num_items += count
+        self.costs = np.concatenate([self.costs, costs])
+        self.is_audit = np.concatenate([self.is_audit, is_audit])
+        self.num_items += count
 
     def _damage(self, what: str) -> FileFormatError:
         return FileFormatError(f"{self.log.path} is damaged: {what}; restore it from a copy")

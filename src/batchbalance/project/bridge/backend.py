@@ -82,16 +82,11 @@ class Backend:
     def _pull_and_push(self) -> None:
         try:
             pulled: Pulled = pull(self.project, self.link, self.server)
-            told = pulled.told
-            if told.labelled or told.corrected or told.skipped:
-                self.say(
-                    f"{told.labelled} labelled, {told.corrected} corrected, {told.skipped} skipped; {pulled.left} open"
-                )
-            for note in pulled.notes:
-                self.say(note)
+            for note in (pulled.sentence(), *pulled.notes):
+                if note:
+                    self.say(note)
             if not pulled.left and is_anything_left(self.project):
-                pushed = push(self.project, self.link, self.server, guesses=self.guesses)
-                self.say(f"{len(pushed.ids)} items are asked there, {pushed.created} of them new")
+                self.say(push(self.project, self.link, self.server, guesses=self.guesses).sentence())
         except (ValueError, OSError) as error:
             self.say(str(error))
 

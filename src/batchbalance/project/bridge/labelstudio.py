@@ -47,6 +47,10 @@ class Pushed:
     version: str
     notes: tuple[str, ...] = ()
 
+    def sentence(self) -> str:
+        """Return what was pushed, in words."""
+        return f"{len(self.ids)} items are asked there, {self.created} of them new"
+
 
 @dataclass(frozen=True)
 class Pulled:
@@ -61,6 +65,13 @@ class Pulled:
     told: Told
     left: int
     notes: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """Return what was pulled, in words; "" if nothing was."""
+        told = self.told
+        if not (told.labelled or told.corrected or told.skipped):
+            return ""
+        return f"{told.labelled} labelled, {told.corrected} corrected, {told.skipped} skipped; {self.left} are open"
 
 
 def push(
@@ -157,10 +168,8 @@ def sync(
     while True:
         try:
             pulled = pull(project, link, server)
-            told = pulled.told
-            if told.labelled or told.corrected or told.skipped:
-                counts = f"{told.labelled} labelled, {told.corrected} corrected, {told.skipped} skipped"
-                say(f"{counts}; {pulled.left} are open")
+            if pulled.sentence():
+                say(pulled.sentence())
             once(pulled.notes)
             if is_pushed and not pulled.left:
                 done, is_pushed = done + 1, False
@@ -172,7 +181,7 @@ def sync(
                     say("nothing is left to ask")
                     return
                 pushed = push(project, link, server, guesses=guesses)
-                say(f"{len(pushed.ids)} items are asked there, {pushed.created} of them new")
+                say(pushed.sentence())
                 once(pushed.notes)
                 is_pushed = True
         except ConnectionError as error:
