@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from batchbalance.project import Project
-from batchbalance.project.page.app import Page
-from batchbalance.project.page.desk import Choosing
-from batchbalance.project.page.project_desk import ProjectDesk
+from batchbalance.project.page.chooser import ChoiceProgress, ProcessChooser
+from batchbalance.project.page.page import Page
 from benchmarks.cases import Case, Size
 from benchmarks.measure import Side
 
@@ -22,8 +21,11 @@ CLASSES = ("ant", "bee")
 TIMES = 50  # calls of a run; one alone takes a millisecond or two
 
 
-class NoChooser:
-    """Somebody who chooses nothing."""
+class NoChooser(ProcessChooser):
+    """Chooses nothing, and starts no process."""
+
+    def __init__(self) -> None:
+        pass
 
     def want(self, who: str | None, revision: int) -> None:
         """Choose nothing."""
@@ -31,9 +33,9 @@ class NoChooser:
     def explain(self, names: Any) -> None:
         """Explain nothing."""
 
-    def choosing(self, who: str | None) -> Choosing:  # noqa: ARG002
+    def choosing(self, who: str | None) -> ChoiceProgress:  # noqa: ARG002
         """Tell that nothing is under way."""
-        return Choosing()
+        return ChoiceProgress()
 
     def is_explained(self, name: str) -> bool:  # noqa: ARG002
         """Tell that there is nothing to explain."""
@@ -64,7 +66,7 @@ def page_after(num_labels: int, seed: int) -> Page:
     project.skip(names[::100])
     project.tell({name: CLASSES[i % 2] for i, name in enumerate(names)}, seconds=1.0)
     project.ask()
-    page = Page(ProjectDesk(project), NoChooser(), [None])
+    page = Page(project, NoChooser(), [None])
     weakref.finalize(page, shutil.rmtree, folder)
     return page
 
@@ -92,7 +94,7 @@ def repeated(call: Callable[[], object]) -> Callable[[], None]:
 
 def answering(page: Page) -> Callable[[], object]:
     """Answer the same question again and again, each time otherwise, as /api/label does."""
-    name, labels = page.desk.questions(None)[0], cycle(CLASSES)
+    name, labels = page.project.open_questions()[0], cycle(CLASSES)
     return lambda: page.label(None, {name: next(labels)}, 1.0)
 
 

@@ -95,7 +95,7 @@ def _parts() -> Iterator[str]:
 def _project() -> Iterator[str]:
     yield "## project.toml"
     yield "`batchbalance init` writes it; [projects](../project.md) says how to use it."
-    yield keys(project.Settings, leave_out={"data"})
+    yield keys(project.ProjectSettings, leave_out={"data"})
     yield "### `[data]` of a project"
     yield keys(project.Data)
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import threading
 import traceback
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
@@ -15,10 +14,10 @@ from batchbalance.errors import sentence
 from batchbalance.project import Project
 from batchbalance.project.bridge import Link, link, pull, push
 from batchbalance.project.bridge.client import Server
-from batchbalance.project.page.app import Page, make_app
-from batchbalance.project.page.desk import Choosing
+from batchbalance.project.page.app import make_app
+from batchbalance.project.page.chooser import ChoiceProgress, ProcessChooser
 from batchbalance.project.page.guard import Guard, Sessions
-from batchbalance.project.page.project_desk import ProjectDesk
+from batchbalance.project.page.page import Page
 from torture.campaign import Finding, campaign
 from torture.fuzz import mutated
 from torture.projects import begin
@@ -46,15 +45,18 @@ HEADERS = {
 }
 
 
-class Idle:
-    """Somebody who chooses nothing."""
+class Idle(ProcessChooser):
+    """Chooses nothing, and starts no process."""
 
-    def choosing(self, _: Any) -> Choosing:
+    def __init__(self) -> None:
+        pass
+
+    def choosing(self, _: Any) -> ChoiceProgress:
         """Tell that nothing is under way."""
-        return Choosing()
+        return ChoiceProgress()
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *_, **__: None
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name) if name in ("choosing", "__class__") else lambda *_, **__: None
 
 
 def any_body(random: Random, names: list[str]) -> bytes:
@@ -112,18 +114,18 @@ def fuzzed_page(folder: Path, random: Random) -> Finding:
     """Send random requests; a status of 500 or an exception is a failure, and so is a log that cannot be exported."""
     project = begin(folder)
     names = list(project.ask(8).ids)
-    page = Page(ProjectDesk(project), Idle(), [None])
+    page = Page(project, Idle(), [None])
     app = Guard(make_app(page), Sessions({TOKEN: None}, "c"), ["127.0.0.1"])
     changed = 0
     for _ in range(40):
-        before = project.num_events()
+        before = len(project.events())
         try:
             status, what = answered(app, random, names)
         except Exception:
             return Finding("traceback", traceback.format_exc())
         if status >= 500:
             return Finding("traceback", f"{status} to {what}")
-        if project.num_events() > before:
+        if len(project.events()) > before:
             changed += 1
             if status != 200:
                 return Finding("different", f"{status} to {what}, and something was written")

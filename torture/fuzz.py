@@ -16,7 +16,7 @@ from batchbalance.cli import app
 from batchbalance.project import Project
 from batchbalance.project.bridge import write_export
 from batchbalance.project.bridge.files import FORMATS
-from batchbalance.system.files import write_sealed
+from batchbalance.system.sealed import write_sealed
 from torture.campaign import Finding, campaign
 from torture.damage import pool
 from torture.kills import CONFIG

@@ -24,7 +24,7 @@ from PIL import Image
 from batchbalance import select
 from batchbalance.cli.labels import read_labels
 from batchbalance.encoders import read_ids
-from batchbalance.system.files import read_checked, write_sealed
+from batchbalance.system.sealed import read_checked, write_sealed
 from torture.campaign import Finding, campaign
 from torture.damage import pool
 from torture.exchanges import odd_inside

@@ -93,7 +93,7 @@ def damaged_files(folder: Path, random: Random) -> Finding:
     project = Project.open(path)
     project.tell({name: "aa" if label(name) == "a" else label(name) for name in project.open_questions()})
     project.status()
-    rows = project._learning.fixed_rows(project._snapshot())
+    rows = project.model.fixed_rows(project.store.snapshot())
     expected, labels, records = story(folder), project.labels, str(read_rounds(path, rows))
     project.close()
     refused = 0

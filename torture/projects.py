@@ -185,7 +185,7 @@ def kill_annotators(folder: Path, random: Random) -> Finding:
     project = Project.open(folder / "p")
     if len(project.events()) < max(told.values()):
         return Finding("lost", f"{max(told.values())} events were acknowledged, {len(project.events())} are there")
-    for row, view in project._snapshot().items.items():
+    for row, view in project.store.snapshot().items.items():
         if len(set(view.answers) | set(view.open)) > 1:
             return Finding("different", f"row {row} was asked of two people")
     wrong = [name for name, told_label in project.labels.items() if told_label != label(name)]
@@ -231,7 +231,7 @@ def damaged_project(folder: Path, random: Random) -> Finding:
         try:
             project = Project.open(folder / "p")
             same = project.labels == labels and story(folder) == expected
-            rows = [project.row_of(name) for name in project.ids()]
+            rows = [project.store.row_of(name) for name in project.ids()]
             project.close()
         except FileFormatError:
             refused += 1

@@ -103,7 +103,7 @@ def compared(folder: Path, tasks: list[Any], kills: int) -> Finding:
         return Finding("different", f"tasks after {kills} kills: {names}")
     project = Project.open(folder)
     labels, told = project.labels, [event.item for event in project.events() if event.kind == "labelled"]
-    rows = {name: project.row_of(name) for name in names}
+    rows = {name: project.store.row_of(name) for name in names}
     project.close()
     for number, name in enumerate(names, start=1):
         now, is_corrected = answer(number, len(tasks))

@@ -136,8 +136,8 @@ def test_what_happens_beside_labels(texts):
     )
     run("undo", "mails", "--as", "Ann B/ob")
     assert len(Project.open(texts).labels) == 3
-    assert {each.kind for each in Project.open(texts).history()} == {"skipped"}
-    assert len(Project.open(texts).history("Ann B/ob")) == 3
+    assert {each.kind for each in Project.open(texts).store.snapshot().undoable(None)} == {"skipped"}
+    assert len(list(Project.open(texts).store.snapshot().undoable("Ann B/ob"))) == 3
 
 
 def test_images_in_a_folder(tmp_path, monkeypatch):
@@ -219,7 +219,7 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["init", "p", "--images", ".", "--texts", "t.csv", "--classes", "a,b"], "got images, texts"),
         (["init", "p", "--texts", "t.csv", "--classes", "a"], "--classes must have at least 2 entries"),
         (["init", "p", "--embeddings", "e.npy", "--classes", "a,b", "--drop", "x"],
-         "--drop is for texts and table, got it with embeddings; leave it out"),
+         "--drop is for texts and table, got it with embeddings; omit it"),
         (["init", "p", "--embeddings", "e.npy", "--classes", "a,b", "--column", "x"], "--column is for texts"),
         (["init", "p", "--texts", "t.csv", "--classes", "a,b", "--ids", "t.csv"], "--ids is for embeddings"),
         (["init", "p", "--texts", "t.csv", "--classes", "a,b", "--column", "bdy"], "must have a column 'bdy'"),

@@ -15,8 +15,8 @@ from batchbalance.lab.config import read_comparison
 from batchbalance.lab.processes import News, Task, run_task
 from batchbalance.lab.records import read_runs
 from batchbalance.lab.trial import Goal, Stage
-from batchbalance.system.files import write_sealed
 from batchbalance.system.journal import read_journal
+from batchbalance.system.sealed import write_sealed
 from small_runs import run_of
 
 ROOT = Path(__file__).parents[2]

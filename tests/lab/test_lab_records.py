@@ -5,7 +5,7 @@ import pytest
 
 from batchbalance import FileFormatError
 from batchbalance.lab.records import open_trial, read_runs, settings_hash, strategy_label
-from batchbalance.system.files import write_sealed
+from batchbalance.system.sealed import write_sealed
 from small_runs import run_of
 
 RANDOM = {"name": "random"}

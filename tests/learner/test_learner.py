@@ -1,4 +1,3 @@
-import hashlib
 import json
 
 import numpy as np
@@ -421,45 +420,6 @@ def test_models_that_cannot_be(options, message):
 
 def test_numpy_numbers_are_taken():
     assert len(started(seed=np.int64(3), candidates=np.int32(30)).ask(np.int64(2))) == 2
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (('"ids"', '"id"'), "line 2 of .*journal.jsonl must be an event of this learner: it has no 'ids'"),
-        (('"event": "told"', '"events": "told"'), "it has no 'event'"),
-        (('"img-1"', '"img-99"'), "ids of this learner's points, got 'img-99'"),
-        (('"labels": ["', '"labels": ["x", "'), "must be an event of this learner"),
-    ],
-)
-def test_a_damaged_event_is_named(tmp_path, change, message):
-    write_journal(tmp_path, lambda text: text.replace(*change))
-    with pytest.raises(FileFormatError, match=message):
-        learner(tmp_path)
-
-
-def write_journal(folder, changed=lambda text: text):
-    """A journal as learners wrote it before 0.2.0."""
-    told = {"event": "told", "ids": NAMES[:9], "labels": answer(NAMES[:9])}
-    asked = {"event": "asked", "round": 0, "ids": NAMES[20:23]}
-    digest = hashlib.sha256(json.dumps(NAMES).encode()).hexdigest()[:16]
-    header = {"event": "begun", "num_points": 60, "ids": digest, "classes": CLASSES}
-    lines = [json.dumps(header), changed(json.dumps(told)), json.dumps(asked)]
-    (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
-
-
-def test_the_journal_of_an_earlier_version_is_taken_in_once(tmp_path):
-    write_journal(tmp_path)
-    old = learner(tmp_path)
-    assert old.labels == started().labels
-    assert old.open_questions == NAMES[20:23]
-    old.tell(NAMES[20:23], answer(NAMES[20:23]))
-    again = learner(tmp_path)
-    assert again.labels == old.labels
-    assert again.open_questions == []
-    (tmp_path / "labels.sqlite").unlink()
-    with pytest.raises(FileFormatError, match=r"journal.jsonl must be about this data, got other classes"):
-        Learner(data()[0], ["a", "b", "c"], forest, ids=NAMES, directory=tmp_path)
 
 
 def test_text_stands_for_whole_numbers_as_in_csv_files(tmp_path):

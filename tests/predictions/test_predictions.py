@@ -10,7 +10,7 @@ import torch
 
 from batchbalance import DrawMismatchError, FileFormatError, Predictions
 from batchbalance.predictions.arrays import check_draw_ids
-from batchbalance.system.files import checksum
+from batchbalance.system.sealed import checksum
 from conftest import random_probs, random_weights
 
 pytestmark = pytest.mark.typed

@@ -67,8 +67,8 @@ def test_audit_items_are_asked_in_their_share_and_never_chosen_nor_trained_on(tm
     for size in (3, 5, 7, 1, 14):
         asked += answered(project, size, 200)
         assert sum(aside[name] for name in asked) == math.floor(0.25 * len(asked))
-    state = project._snapshot()
-    rows, labels = project._learning.training_labels(state)
+    state = project.store.snapshot()
+    rows, labels = project.model.training_labels(state)
     assert set(rows.tolist()) == {int(name) for name in asked if not aside[name]}
     assert all(CLASSES[label] == truth([str(row)], 200)[str(row)] for row, label in zip(rows, labels, strict=True))
     chosen = {row for row, view in state.items.items() if view.reasons[0] not in ("audit", "random")}
@@ -90,11 +90,11 @@ def test_audit_items_with_labels_have_their_turn_all_the_same(tmp_path):
     project.tell(truth(told, 200))
     asked = answered(project, 40, 200)
     assert not set(asked) & set(told)
-    drawn = project._snapshot().asked_for("audit")
+    drawn = project.store.snapshot().asked_for("audit")
     known = [str(row) for row in drawn if str(row) in told]
     assert known
     # The sample is the beginning of the order that was fixed beforehand.
-    assert set(drawn) == set(project._planner._order("audit")[: len(drawn)])
+    assert set(drawn) == set(project.questions._planner._order("audit")[: len(drawn)])
 
 
 def test_the_random_arm_is_uniform_over_the_pool_and_trains_too(tmp_path):
@@ -102,10 +102,10 @@ def test_the_random_arm_is_uniform_over_the_pool_and_trains_too(tmp_path):
     asked = []
     for size in (8, 8, 12):
         asked += answered(project, size, 200)
-    drawn = project._snapshot().asked_for("random")
+    drawn = project.store.snapshot().asked_for("random")
     assert len(drawn) >= math.floor(0.25 * len(asked))
-    assert set(drawn) == set(project._planner._order("random")[: len(drawn)])
-    assert set(drawn) <= set(project._learning.training_labels(project._snapshot())[0].tolist())
+    assert set(drawn) == set(project.questions._planner._order("random")[: len(drawn)])
+    assert set(drawn) <= set(project.model.training_labels(project.store.snapshot())[0].tolist())
 
 
 def test_skipped_items_come_back_only_on_request(tmp_path):
@@ -259,7 +259,7 @@ def test_edits_of_the_file_are_noticed(tmp_path):
         edited('kind = "committee"', 'kind = "os:getcwd"')
     assert edited("batch_size = 20", "batch_size = 7").ask().ids.__len__() == 7
     added = edited('["ant", "bee", "cow"]', '["ant", "bee", "cow", "dog"]')
-    assert added.notes == ("classes added by project.toml: dog",)
+    assert added.notes == ["classes added by project.toml: dog"]
     assert added.classes[-1] == "dog"
     path.write_text(text)  # as if a change of classes had been interrupted between log and file
     assert list(Project.open(tmp_path / "p").settings.classes) == ["ant", "bee", "cow", "dog"]
@@ -274,7 +274,7 @@ def test_items_are_added_later(tmp_path):
     assert len(project) == 60
     assert project.labels == truth(asked, 40)
     again = Project.open(tmp_path / "p")
-    np.testing.assert_array_equal(again._embeddings().array, np.vstack([points(40)[0], points(60)[0][40:]]))
+    np.testing.assert_array_equal(again.embeddings.array(), np.vstack([points(40)[0], points(60)[0][40:]]))
     everything = again.ask(50).ids
     assert len(everything) == 50
     assert {f"n{i}" for i in range(20)} <= set(everything)
@@ -300,16 +300,16 @@ def test_images_are_added_from_another_folder(tmp_path):
     files = [each.image for each in again.shown(again.ids())]
     assert [file.resolve() for file in files[2:]] == [tmp_path / "more" / "sub" / f"{name}.png" for name in "cd"]
     assert all(file.is_file() for file in files)
-    assert again.roots == (tmp_path / "photos", tmp_path / "more")
+    assert again.embeddings.roots == (tmp_path / "photos", tmp_path / "more")
     (tmp_path / "p" / "embeddings.npy").unlink()  # to be embedded anew
     assert len(again.ask(4)) == 4
 
 
 def test_items_that_another_process_added_meanwhile(tmp_path):
     first, second = make(tmp_path, 10), Project.open(tmp_path / "p")
-    assert first._store.add_items([NewItem("x", None, "d")], "more") == 1
+    assert first.store.add_items([NewItem("x", None, "d")], "more") == 1
     with pytest.raises(BlockingIOError, match="another process has added items"):
-        second._store.add_items([NewItem("y", None, "d")], "more")
+        second.store.add_items([NewItem("y", None, "d")], "more")
     assert Project.open(tmp_path / "p").ids() == [*map(str, range(10)), "x"]
 
 
@@ -323,7 +323,7 @@ def test_several_people_answer_an_item_and_ties_are_asked_again(tmp_path):
     project.tell({first[0]: "ant", first[1]: "bee"}, "Bob")
     assert project.view(first[1]).is_disputed
     assert first[1] not in project.labels
-    assert int(first[1]) not in project._learning.training_labels(project._snapshot())[0]
+    assert int(first[1]) not in project.model.training_labels(project.store.snapshot())[0]
     states = {each.id: each.state for each in project.exported()}
     assert (states[first[0]], states[first[1]]) == ("labelled", "disputed")
     # Bob spoke last, so that Ann, or anybody else, is asked again.
@@ -391,7 +391,7 @@ def test_two_people_ask_at_once_and_never_get_the_same(tmp_path):
 def test_what_others_took_meanwhile_is_replaced(tmp_path, monkeypatch):
     """Another person asks between choosing and writing."""
     project, other = make(tmp_path, 60), Project.open(tmp_path / "p")
-    planned = project._plan
+    planned = project.questions._plan
     taken = []
 
     def slow(*arguments):
@@ -400,7 +400,7 @@ def test_what_others_took_meanwhile_is_replaced(tmp_path, monkeypatch):
             taken.extend(other.ask(5, "Bob").ids)
         return plan
 
-    monkeypatch.setattr(project, "_plan", slow)
+    monkeypatch.setattr(project.questions, "_plan", slow)
     mine = project.ask(5, "Ann").ids
     assert len(mine) == 5
     assert not set(mine) & set(taken)
@@ -415,7 +415,7 @@ def test_a_test_set_is_never_asked_nor_trained_on(tmp_path):
         asked += answered(project, 20)
     assert not set(asked) & set(rows)
     project.tell({rows[0]: "ant"})
-    assert int(rows[0]) not in project._learning.training_labels(project._snapshot())[0]
+    assert int(rows[0]) not in project.model.training_labels(project.store.snapshot())[0]
     accuracy = project.status().accuracy
     assert (accuracy.total, accuracy.source) == (20, "test")
     guesses = project.guess(rows)
@@ -528,7 +528,7 @@ def test_gain_per_cost_is_what_a_plain_loop_finds(tmp_path):
     project = make(tmp_path, cost=str(tmp_path / "costs.csv"), strategy="entropy", audit=0.0)
     answered(project, 12)
     project.guess(["0"])
-    trained = project._learning._last[1]
+    trained = project.model._last[1]
     gains = entropy(trained.posterior.predict(points(80)[0])).tolist()
     left = [row for row in range(80) if str(row) not in project.labels]
     best = sorted(left, key=lambda row: -gains[row] / costs[row])[:6]
@@ -640,7 +640,7 @@ def test_damage_of_what_items_hold_is_noticed(tmp_path):
     path.write_bytes(content)
     damaged = Project.open(tmp_path / "p")
     assert damaged.contents(["t5"])
-    with pytest.raises(FileFormatError, match=r"labels\.sqlite is damaged: what 't4' holds does not match its hash"):
+    with pytest.raises(FileFormatError, match=r"labels\.sqlite is damaged: the content of 't4'"):
         damaged.contents(["t4"])
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from batchbalance.project import Project, gathering
+from batchbalance.project import Project, facts
 from batchbalance.project.arm import ArmComparison, compare_arms
 from batchbalance.project.planning import strategy_reason
 
@@ -160,10 +160,10 @@ def test_the_first_uniform_labels_are_the_first_in_turn(tmp_path, monkeypatch):
     """Not those that the strategy had chosen before their turn came."""
     made = labelled(tmp_path, 0.8)
     given = []
-    monkeypatch.setattr(gathering, "compare_arms", lambda *args, **_: given.append(args))
+    monkeypatch.setattr(facts, "compare_arms", lambda *args, **_: given.append(args))
     made.status()
     chosen, uniform = given[0][:2]
     assert len(chosen) < len(uniform)
     assert np.intersect1d(chosen, uniform).size
-    order = [row for row in made._planner._order("random") if row in uniform]
+    order = [row for row in made.questions._planner._order("random") if row in uniform]
     assert uniform.tolist() == order

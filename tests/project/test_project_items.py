@@ -7,9 +7,8 @@ from typer.testing import CliRunner
 
 from batchbalance.cli import app
 from batchbalance.errors import FileFormatError
-from batchbalance.project import Project
-from batchbalance.project import items as sources
-from batchbalance.project.making import LOCK
+from batchbalance.project import Project, embeddings
+from batchbalance.project.embeddings import LOCK, VECTORS
 
 
 def vectors(num, seed):
@@ -37,7 +36,7 @@ def flip(path, at):
 def test_a_flipped_bit_in_the_embeddings_is_noticed(folder, at):
     project = Project.open(folder)
     project.ask(3)
-    flip(folder / sources.VECTORS, at)
+    flip(folder / VECTORS, at)
     says = r"embeddings\.npy is damaged: it does not match its checksum in embeddings\.json; restore it from a copy, or"
     for act in (lambda: project.ask(5), project.check, lambda: project.add_items(folder.parent / "more1.npy")):
         with pytest.raises(FileFormatError, match=says):
@@ -45,14 +44,14 @@ def test_a_flipped_bit_in_the_embeddings_is_noticed(folder, at):
     result = CliRunner().invoke(app, ["status", str(folder), "--check"])
     assert result.exit_code == 2
     assert "is damaged: it does not match its checksum" in result.stderr
-    flip(folder / sources.VECTORS, at)
+    flip(folder / VECTORS, at)
     project.add_items(folder.parent / "more1.npy")
     assert project.check() == []
 
 
 def test_large_embeddings_are_checked_on_request(folder, monkeypatch):
-    monkeypatch.setattr(sources, "CHECKED_BYTES", 100)
-    flip(folder / sources.VECTORS, -1)
+    monkeypatch.setattr(embeddings, "CHECKED_BYTES", 100)
+    flip(folder / VECTORS, -1)
     project = Project.open(folder)
     project.ask(3)
     with pytest.raises(FileFormatError, match=r"embeddings\.npy is damaged"):
@@ -65,7 +64,7 @@ def test_items_that_two_processes_add_keep_their_embeddings(folder):
     second.add_items(folder.parent / "more2.npy")
     assert len(second) == 52
     expected = np.concatenate([vectors(40, 0), vectors(6, 1), vectors(6, 2)])
-    np.testing.assert_array_equal(np.load(folder / sources.VECTORS), expected)
+    np.testing.assert_array_equal(np.load(folder / VECTORS), expected)
     first.ask(3)  # it has not heard of the second one yet
     with (
         FileLock(folder / LOCK),
@@ -78,15 +77,15 @@ def test_a_kill_between_the_embeddings_and_their_items_is_mended(folder, monkeyp
     project = Project.open(folder)
     for name in ("write_sealed", "append_vectors"):
         with monkeypatch.context() as patched:
-            patched.setattr(sources, name, lambda *_: exec("raise KeyboardInterrupt"))
+            patched.setattr(embeddings, name, lambda *_: exec("raise KeyboardInterrupt"))
             with pytest.raises(KeyboardInterrupt):
                 project.add_items(folder.parent / "more1.npy")
         assert Project.open(folder).check() == []
     with monkeypatch.context() as patched:
-        patched.setattr(type(project._store), "add_items", lambda *_: exec("raise KeyboardInterrupt"))
+        patched.setattr(type(project.store), "add_items", lambda *_: exec("raise KeyboardInterrupt"))
         with pytest.raises(KeyboardInterrupt):
             project.add_items(folder.parent / "more1.npy")
     assert Project.open(folder).check() == []
     project.add_items(folder.parent / "more1.npy")
-    np.testing.assert_array_equal(np.load(folder / sources.VECTORS), np.concatenate([vectors(40, 0), vectors(6, 1)]))
+    np.testing.assert_array_equal(np.load(folder / VECTORS), np.concatenate([vectors(40, 0), vectors(6, 1)]))
     assert Project.open(folder).check() == []

@@ -11,7 +11,6 @@ from batchbalance.project.label_errors import (
     duplicates,
     folds,
     likely_errors,
-    row_digests,
     wrong_probabilities,
 )
 
@@ -159,9 +158,3 @@ def test_copies():
     assert only_audit_has_a_label.num_audit_copies == 0
     assert duplicates(contents).num_copies == 3
     assert duplicates(["x", "y"], [0, 1]).num_groups == 0
-
-
-def test_digests_of_rows():
-    rows = np.array([[0.0, 1.0], [-0.0, 1.0], [0.0, 1.0 + 1e-7]], dtype=np.float32)
-    first, second, third = row_digests(rows)
-    assert first == second != third

@@ -52,8 +52,8 @@ def test_once_ten_audit_labels_are_a_sample_of_all_items_the_accuracy_speaks_of_
         goes_on(project, 20)
     status = project.status()
     assert status.accuracy.about == ""
-    rows = project._learning.audit_sample(project._snapshot()).rows
-    order = project._learning._audit_order(project._snapshot()).tolist()
+    rows = project.model.audit_sample(project.store.snapshot()).rows
+    order = project.model._audit_order(project.store.snapshot()).tolist()
     assert len(rows) == status.accuracy.total >= 10
     assert set(rows.tolist()) == set(order[: len(rows)])  # the first in the order of all, old and new
     assert status.looks
@@ -136,7 +136,7 @@ def test_chosen_labels_only_train_and_the_accuracy_is_about_the_others(tmp_path)
         answered(project, 50, 400)
     status = project.status()
     assert status.accuracy.total == 20
-    assert not set(map(str, project._learning.audit_labels(project._snapshot())[0])) & set(names)
+    assert not set(map(str, project.model.audit_labels(project.store.snapshot())[0])) & set(names)
     assert "of all items but the 150 whose labels were brought as chosen" in str(status)
     project.undo(n=1)
     assert project.status().facts.counts.chosen == 150

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from PIL import Image
 from batchbalance.project.arm import ArmComparison
 from batchbalance.project.audit import calibration, clopper_pearson
 from batchbalance.project.charts import HEIGHT, WIDTH, curve_chart, steps_chart, ticks
+from batchbalance.project.facts import Counts, Facts, Hard, SuspectLabel
 from batchbalance.project.label_errors import Duplicates
 from batchbalance.project.pages import batch_fragment, batch_page, project_fragment, status_fragment, status_page
-from batchbalance.project.status import Counts, Facts, Hard, Shown, SuspectLabel, status_of
+from batchbalance.project.shown import ShownItem
+from batchbalance.project.status import status_of
 from batchbalance.project.stopping import Round
 
 NASTY = "<script>alert(1)</script>&\"'"
@@ -45,8 +48,8 @@ def facts():
         cross_validated_error=0.2,
         target=0.7,
         budget=400,
-        hardest=(Hard(Shown("h1", text="a dog-like cat"), (("cat", 0.5), ("dog", 0.45))),),
-        suspects=(SuspectLabel(Shown("s1", text="a cat"), "dog", "cat", 0.03, 0.8),),
+        hardest=(Hard(ShownItem("h1", text="a dog-like cat"), (("cat", 0.5), ("dog", 0.45))),),
+        suspects=(SuspectLabel(ShownItem("s1", text="a cat"), "dog", "cat", 0.03, 0.8),),
         duplicates=Duplicates(4, 3, ((1, 2),), 1),
         annotators={"ann and bob": 0.8},
     )
@@ -246,7 +249,7 @@ def parsed(page):
 
 
 def test_nothing_typed_becomes_markup(facts, tmp_path):
-    nasty = Shown(NASTY, NASTY, tmp_path / "none.png", ((NASTY, NASTY),))
+    nasty = ShownItem(NASTY, NASTY, tmp_path / "none.png", ((NASTY, NASTY),))
     facts = replace(
         facts,
         name=NASTY,
@@ -257,13 +260,15 @@ def test_nothing_typed_becomes_markup(facts, tmp_path):
         notes=(NASTY,),
     )
     status = status_of(facts)
+    source = SimpleNamespace(kind="images", path=NASTY)
+    settings = SimpleNamespace(data=source, classes=[NASTY], model={"kind": NASTY}, strategy={"name": NASTY})
     shown = [
         status_page(status),
         status_fragment(status),
         status._repr_html_(),
         batch_page(NASTY, [nasty], [NASTY], NASTY),
         batch_fragment([nasty]),
-        project_fragment(NASTY, [(NASTY, NASTY)]),
+        project_fragment(NASTY, settings, 3, [], []),
     ]
     for page in shown:
         found = parsed(page)
@@ -291,7 +296,9 @@ def test_the_page_needs_nothing_else(facts):
 def test_thumbnails_are_inside(tmp_path):
     Image.new("RGB", (600, 300), "red").save(tmp_path / "red.png")
     (tmp_path / "bad.png").write_bytes(b"no image")
-    page = batch_page("pets", [Shown("1", image=tmp_path / "red.png"), Shown("2", image=tmp_path / "bad.png")], ["cat"])
+    page = batch_page(
+        "pets", [ShownItem("1", image=tmp_path / "red.png"), ShownItem("2", image=tmp_path / "bad.png")], ["cat"]
+    )
     (address,) = parsed(page).addresses
     assert address.startswith("data:image/jpeg;base64,")
     assert len(address) < 4000
@@ -299,7 +306,7 @@ def test_thumbnails_are_inside(tmp_path):
 
 
 def test_long_texts_are_cut():
-    assert "".join(parsed(batch_fragment([Shown("1", "x" * 1000)])).text).count("x") == 600
+    assert "".join(parsed(batch_fragment([ShownItem("1", "x" * 1000)])).text).count("x") == 600
 
 
 def test_ticks_are_round_and_few():

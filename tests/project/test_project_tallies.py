@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from batchbalance.learner.labels import Event
-from batchbalance.project.page.app import Page
-from batchbalance.project.page.project_desk import ProjectDesk
+from batchbalance.project.page.page import Page
 from batchbalance.project.state import State
 from made_projects import make, truth
 from page_fakes import FakeChooser
@@ -104,21 +103,21 @@ def calls(action):
 def test_what_an_answer_costs_does_not_grow_with_the_log(tmp_path):
     num = 2_000
     project = make(tmp_path, num=num, strategy="random", batch_size=5, audit=0.0)
-    page = Page(ProjectDesk(project), FakeChooser(), [None])
+    page = Page(project, FakeChooser(), [None])
     names = project.ids()
     costs = []
     for part in (names[:100], names[100:-100]):
         project.tell(truth(part, num))
         project.ask(5)
         page.situation(None)
-        first, second = page.desk.questions(None)[:2]
+        first, second = project.open_questions()[:2]
         costs.append([
             calls(lambda: page.situation(None)),
             calls(lambda first=first: page.label(None, {first: "ant"}, 1.0)),
             calls(lambda second=second: page.skip(None, second)),
             calls(lambda: page.undo(None)),
             calls(page.progress),
-            calls(lambda: project.roots),
+            calls(lambda: project.embeddings.roots),
         ])  # fmt: skip
     few, many = costs
     assert all(after <= before + 200 for before, after in zip(few, many, strict=True)), costs

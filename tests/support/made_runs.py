@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from batchbalance.lab.records import Run
-from batchbalance.system.files import write_sealed
+from batchbalance.system.sealed import write_sealed
 
 RATES = {"random": 0.010, "bald": 0.008, "batch-bald": 0.013, "batch-balance": 0.016, "power-balance": 0.014}
 

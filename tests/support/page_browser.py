@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from batchbalance.project.page.app import Page, make_app
+from batchbalance.project.page.app import make_app
 from batchbalance.project.page.guard import Guard, Sessions
+from batchbalance.project.page.page import Page
 
 PATIENCE = 60_000  # milliseconds; another process imports torch before it answers
 COMMAND = "import sys; from batchbalance.cli import main; sys.argv[0] = 'batchbalance'; main()"
@@ -69,10 +70,10 @@ class Server:
 
 
 @contextmanager
-def served(desk, chooser, people=(None,), clock=time.monotonic):
-    """The address of a server in a thread, for a desk in memory."""
+def served(project, chooser, people=(None,), clock=time.monotonic):
+    """The address of a server in a thread, for a small project."""
     sessions = Sessions({f"{who}-token": who for who in people}, "cookie")
-    app = Guard(make_app(Page(desk, chooser, list(people), clock)), sessions, ["127.0.0.1"])
+    app = Guard(make_app(Page(project, chooser, list(people), clock)), sessions, ["127.0.0.1"])
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off", ws="none"))
     thread = threading.Thread(target=server.run)
     thread.start()

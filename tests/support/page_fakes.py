@@ -1,12 +1,18 @@
-"""A project in memory, somebody who chooses at once, and a client that speaks to an application without a network."""
+"""A small project, somebody who chooses at once, and a client that speaks to an application without a network."""
 
 import asyncio
 import json
-from collections import Counter
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
-from batchbalance.project.page.desk import Choosing, Counts, Past, Shown
+import numpy as np
+
+from batchbalance.learner.labels import NewEvent
+from batchbalance.project import Project
+from batchbalance.project.embeddings import Embeddings
+from batchbalance.project.page.chooser import ChoiceProgress
+from batchbalance.project.shown import ShownItem
+from batchbalance.project.state import UNDOABLE
 
 INSIGHT = {
     "guess": "cat", "votes": [["cat", 0.6], ["dog", 0.4]], "draws": 10, "apart": 0.25,
@@ -14,98 +20,51 @@ INSIGHT = {
 }  # fmt: skip
 
 
-class FakeDesk:
-    """Items by name, and who was asked which."""
+class PageProject(Project):
+    """A project of named items, who was asked which, and what each item shows."""
 
-    name, classes, instructions, batch_size = "fake", ["cat", "dog"], "Look twice.", 4
+    @classmethod
+    def make(cls, folder, asked, root=None, files=(), audit=(), others=(), classes=("cat", "dog")):
+        names = [*dict.fromkeys([*(name for mine in asked.values() for name in mine), *files, *others, "done"])]
+        np.save(folder / "e.npy", np.eye(len(names), dtype=np.float32))
+        (folder / "e.ids.txt").write_text("".join(f"{name}\n" for name in names))
+        made = cls.create(folder / "fake", embeddings=folder / "e.npy", classes=classes, batch_size=4, audit=0.0,
+                          instructions="Look twice.")  # fmt: skip
+        made.store.is_audit[made.store.rows_of(audit)] = True
+        made.items = {name: ShownItem(name, name) for name in names}
+        made.items |= {name: ShownItem(name, image=root / name) for name in files}
+        made.embeddings.__class__ = type("Embeddings", (Embeddings,), {"roots": () if root is None else (root,)})
+        for who, mine in asked.items():
+            made.give(who, mine)
+        return made
 
-    def __init__(self, asked, root=None, files=(), audit=()):
-        self.open = {who: list(names) for who, names in asked.items()}
-        self.roots, self.audit = [] if root is None else [root], set(audit)
-        self.items = {name: Shown(name, "text", name) for names in asked.values() for name in names}
-        self.items["done"] = Shown("done", "text", "done")
-        self.items |= {name: Shown(name, "image", file=root / name) for name in files}
-        self.log = []  # (kind, item, value, who)
+    def shown(self, ids):
+        return [self.items[name] for name in map(str, ids) if self.store.row_of(name) is not None]
+
+    def give(self, who, names):
+        """Ask a person some items."""
+        rows = self.store.rows_of(names)
+        reasons = ["audit" if self.store.is_audit[row] else "margin" for row in rows]
+        with self.store.writing():
+            pairs = zip(rows, reasons, strict=True)
+            self.store.append([NewEvent("asked", row, reason, who, batch=0) for row, reason in pairs])
 
     @property
-    def revision(self):
-        return len(self.log)
-
-    def item(self, name):
-        if name not in self.items:
-            raise ValueError(name)
-        return self.items[name]
-
-    def questions(self, who):
-        return list(self.open[who])
-
-    def num_taken(self, who):
-        return sum(len(names) for other, names in self.open.items() if other != who)
-
-    def _skipped(self, who):
-        latest = {name: kind for kind, name, _, by in self.log if by == who and kind != "flagged"}
-        return [name for name, kind in latest.items() if kind == "skipped" and name not in self.open[who]]
-
-    def num_skipped(self, who):
-        return len(self._skipped(who))
-
-    def ask_skipped(self, who):
-        self.open[who] += self._skipped(who)
-
-    def may_answer(self, name, who):
-        self.item(name)
-        return name in self.open[who] or any(each[1] == name and each[3] == who for each in self.log)
-
-    def may_see(self, name, who):
-        return self.may_answer(name, who) or name == "done"
-
-    def is_audit(self, name):
-        return name in self.audit
-
-    def reason(self, name):
-        return "audit" if name in self.audit else "margin"
-
-    def label(self, answers, who, _seconds):
-        for name, label in answers.items():
-            self._add("labelled", name, label, who)
-
-    def skip(self, name, who):
-        self._add("skipped", name, None, who)
-
-    def flag(self, name, note, who):
-        self.log.append(("flagged", name, note, who))
-
-    def _add(self, kind, name, value, who):
-        self.log.append((kind, name, value, who))
-        if name in self.open[who]:
-            self.open[who].remove(name)
-
-    def undo(self, who):
-        mine = [each for each in self.log if each[3] == who]
-        if not mine:
-            return None
-        self.log.remove(mine[-1])
-        self.open[who].append(mine[-1][1])
-        return mine[-1][1]
-
-    def history(self, who, skip, count):
-        mine = [each for each in reversed(self.log) if each[3] == who][skip : skip + count]
-        return [Past(name, kind, value if kind == "labelled" else None) for kind, name, value, _ in mine]
-
-    def counts(self):
-        labels = [each for each in self.log if each[0] == "labelled"]
-        people, classes = Counter(each[3] for each in labels), Counter(each[2] for each in labels)
-        return Counts(len(labels), len(labels), people, classes)
-
-    def give_back(self, who):
-        self.open[who].clear()
+    def log(self):
+        """What people did and did not undo: kind, item, value, person."""
+        done = [each for each in self.store.snapshot().history() if each.kind in UNDOABLE]
+        names = self.ids([each.item for each in done])
+        return [
+            (each.kind, name, self.classes[each.value] if isinstance(each.value, int) else each.value, each.who)
+            for name, each in zip(names, done, strict=True)
+        ]
 
 
 class FakeChooser:
     """Knows the same about every item, and remembers what was wanted."""
 
     def __init__(self, insight=INSIGHT):
-        self.found, self.wanted, self.trouble, self.now = insight, [], "", Choosing()
+        self.found, self.wanted, self.trouble, self.now = insight, [], "", ChoiceProgress()
 
     def want(self, who, _revision):
         self.wanted.append(who)
@@ -114,7 +73,7 @@ class FakeChooser:
         pass
 
     def choosing(self, _who):
-        return Choosing(trouble=self.trouble) if self.trouble else self.now
+        return ChoiceProgress(trouble=self.trouble) if self.trouble else self.now
 
     def is_explained(self, _name):
         return True

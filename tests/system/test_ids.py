@@ -11,6 +11,7 @@ from batchbalance.encoders import open_items
 from batchbalance.learner import labels
 from batchbalance.posteriors import posterior_options
 from batchbalance.project import Project
+from batchbalance.project.answers import record_answers
 from batchbalance.project.bridge import write_export
 from batchbalance.project.page.app import Body
 from batchbalance.system.ids import check_unicode, line_of, mended, read_ids
@@ -34,7 +35,7 @@ def test_halves_are_found_and_replaced():
         lambda p: p.comment("0", HALF),
         lambda p: p.tell({HALF: "ant"}),
         lambda p: p.skip(HALF),
-        lambda p: p.record([], note={"where": [HALF]}),
+        lambda p: record_answers(p.store, [], note={"where": [HALF]}),
         lambda p: p.tell({"0": "ant"}, HALF),
         lambda p: p.tell({"0": HALF}),
         lambda p: p.add_class(HALF),
@@ -108,7 +109,7 @@ def test_stored_halves_are_mended_and_said_once(tmp_path, monkeypatch):
     assert "so\ufffd so" in (tmp_path / "out.csv").read_text(encoding="utf-8")
     assert write_export(project, tmp_path / "out.jsonl", "jsonl") == 2
     assert "so\ufffd so" in (tmp_path / "out.jsonl").read_text(encoding="utf-8")
-    assert project.history(anyone=True)[0].value == "so\ufffd so"
+    assert next(project.store.snapshot().undoable(None, anyone=True)).value == "so\ufffd so"
 
 
 def test_requests_refuse_halves():

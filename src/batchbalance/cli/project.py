@@ -36,7 +36,7 @@ def opened(folder: Path, *, allow_imports: bool = False) -> "Project":
 
 def check_not_its_own(folder: Path, output: Path) -> None:
     """Refuse to write over what a project is made of."""
-    from batchbalance.project.making import OWN_FILES
+    from batchbalance.project.opening import OWN_FILES
 
     if output.resolve().parent == folder.resolve() and output.name in OWN_FILES:
         raise ValueError(f"`output` must not be a file that the project is made of, got {output}; choose another name")

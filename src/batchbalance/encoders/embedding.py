@@ -18,10 +18,11 @@ from batchbalance.encoders.named import DEFAULTS
 from batchbalance.encoders.named import encoder as encoder_named
 from batchbalance.encoders.store import EmbeddingFiles, EmbeddingPaths, EmbeddingSettings, has_ids, has_vectors
 from batchbalance.errors import FileFormatError
-from batchbalance.system.files import mapped_array, read_sealed
+from batchbalance.system.files import mapped_array
 from batchbalance.system.ids import ids_path, read_ids
 from batchbalance.system.journal import Journal
 from batchbalance.system.progress import progress as shown_progress
+from batchbalance.system.sealed import read_sealed
 
 BATCH_SIZES: dict[Kind, int] = {"images": 64, "texts": 1024, "rows": 1024}
 

@@ -17,10 +17,11 @@ import numpy as np
 
 from batchbalance.encoders.contract import Vectors
 from batchbalance.errors import FileFormatError
-from batchbalance.system.files import array_digest, mapped_array, read_sealed, write_sealed
+from batchbalance.system.files import mapped_array
 from batchbalance.system.ids import ids_path, line_of
 from batchbalance.system.journal import Journal, sync_folder
 from batchbalance.system.memory import as_text
+from batchbalance.system.sealed import array_digest, read_sealed, write_sealed
 
 HEADER_BYTES = 128
 NUMBER = np.dtype("<f4")

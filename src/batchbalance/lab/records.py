@@ -26,8 +26,8 @@ import torch
 from batchbalance import __version__
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.lab.strategies import LAB_STRATEGIES
-from batchbalance.system.files import read_checked, write_sealed
 from batchbalance.system.journal import Journal, read_journal, sync_folder
+from batchbalance.system.sealed import read_checked, write_sealed
 
 CONFIG = "config.json"
 HASH_DIGITS = 10

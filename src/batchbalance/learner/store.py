@@ -7,17 +7,16 @@ come. They are events of an `EventLog`: an item is a row of the inputs, a label 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.learner.labels import EventLog, Id, Label, NewEvent, other, plain
-from batchbalance.system.journal import Entry, read_journal, sync_folder
+from batchbalance.system.journal import Entry, sync_folder
 
 FILE = "labels.sqlite"
-JOURNAL = "journal.jsonl"  # where labels were kept before 0.2.0
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ class Store:
     Args:
         ids: names of the points.
         classes: the labels that can be told.
-        directory: where the database is kept, made if it is not there; None keeps events in memory. The journal of an
-            earlier version is taken in once.
-        events: what the memory starts with.
+        directory: where the database is kept, made if it is not there; None keeps events in memory.
+        events: what a log in memory starts with: {"event": "asked", "ids": …} and {"event": "told", "ids": …,
+            "labels": …}.
     """
 
     def __init__(
@@ -61,17 +60,16 @@ class Store:
         self._row_of = {name: row for row, name in enumerate(self.ids)}
         if directory is None:
             self._log = EventLog(None)
-            self._begin(list(events), "`events`")
+            self._begin(list(events))
         else:
             folder = Path(directory)
             folder.mkdir(parents=True, exist_ok=True)
             sync_folder(folder)
             self._log = EventLog(folder / FILE)
-            earlier = folder / JOURNAL
-            self._begin(read_journal(earlier) if earlier.is_file() else [], str(earlier))
+            self._begin([])
 
     def known(self) -> Known:
-        """What is known by now."""
+        """Return what is known so far."""
         labels: dict[int, int] = {}
         asked: dict[int, None] = {}
         rounds = label_round = num_events = 0
@@ -114,53 +112,43 @@ class Store:
                 events.append(NewEvent("labelled" if before == label else "corrected", row, label))
             self._log.append(events)
 
-    def _begin(self, earlier: Sequence[Entry], where: str) -> None:
-        """Write what a new log is about, and what is there from earlier; refuse a log about other data."""
+    def _begin(self, events: Sequence[Entry]) -> None:
+        """Write the first events of a new log; refuse a log about other data."""
         digest = hashlib.sha256(json.dumps(self.ids).encode()).hexdigest()[:16]
         header = {"num_points": len(self.ids), "ids": digest, "classes": self.classes}
         if not self._log.events():
             with self._log.writing():
                 if not self._log.events():
-                    if earlier and earlier[0].get("event") == "begun":
-                        self._check_header(earlier[0], header, where)
-                    self._log.append([NewEvent("begun", value=header), *self._taken_in(earlier, where)])
-        self._check_header(self._log.events()[0].value, header, str(self._log.path))
-
-    def _check_header(self, found: Any, header: Entry, where: str) -> None:
+                    self._log.append([NewEvent("begun", value=header), *self._first_events(events)])
+        found = self._log.events()[0].value
         wrong = next((key for key in header if not isinstance(found, dict) or found.get(key) != header[key]), None)
         if wrong is not None:
             got = found.get(wrong) if isinstance(found, dict) else found
             raise FileFormatError(
-                f"{where} must be about this data, got other {wrong}: {got!r} and not {header[wrong]!r}; use another "
-                "directory"
+                f"{self._log.path} must be about this data, got other {wrong}: {got!r} and not {header[wrong]!r}; use "
+                "another directory"
             )
 
-    def _taken_in(self, earlier: Sequence[Entry], where: str) -> list[NewEvent]:
-        """The events of the journal of an earlier version, or of a list of such events."""
-        found: list[NewEvent] = []
+    def _first_events(self, events: Sequence[Entry]) -> Iterator[NewEvent]:
+        """Yield the events that a log in memory starts with."""
         rounds = 0
-        for number, entry in enumerate(earlier, start=1):
-            try:
-                if entry["event"] == "asked":
-                    found += [NewEvent("asked", self._row(name), batch=rounds) for name in entry["ids"]]
-                    rounds += 1
-                elif entry["event"] == "told":
-                    for name, label in zip(entry["ids"], entry["labels"], strict=True):
-                        found.append(NewEvent("labelled", self._row(name), self._class(label)))
-            except (KeyError, TypeError, ValueError) as error:
-                wrong = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-                raise FileFormatError(f"line {number} of {where} must be an event of this learner: {wrong}") from error
-        return found
+        for event in events:
+            if event["event"] == "asked":
+                yield from (NewEvent("asked", self._row(name), batch=rounds) for name in event["ids"])
+                rounds += 1
+            else:
+                for name, label in zip(event["ids"], event["labels"], strict=True):
+                    yield NewEvent("labelled", self._row(name), self._class(label))
 
     def _row(self, name: Id) -> int:
-        """The row of a point. Text stands for a whole number too, and the other way round: CSV files give text."""
+        """Return the row of a point. "3" and 3 are the same id, since CSV files give text."""
         row = self._row_of.get(name, self._row_of.get(other(name)))
         if row is None:
             raise ValueError(f"`ids` must be ids of this learner's points, got {name!r}")
         return row
 
     def _class(self, label: Label) -> int:
-        """The class of a label, which may be text for a whole number, as an id."""
+        """Return the class of a label, which may be text for a whole number, as an id."""
         for known in (label, other(label)):
             if known in self.classes:
                 return self.classes.index(known)

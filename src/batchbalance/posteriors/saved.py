@@ -1,6 +1,5 @@
 """Posteriors in folders: a listing in JSON, and tensors in safetensors; nothing is unpickled."""
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from batchbalance.errors import FileFormatError
 from batchbalance.system.files import replacing
+from batchbalance.system.sealed import tensors_digest
 
 FORMAT = "batchbalance posterior"
 VERSION = 1
@@ -88,11 +88,7 @@ def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, 
 
 def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
     """Return ten hexadecimal digits that change with any word, name, shape or number."""
-    digest = hashlib.sha256(repr(words).encode())
-    for name, value in sorted(tensors.items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:10]
+    return tensors_digest(tensors, *words)[:10]
 
 
 def as_network(network: Any, directory: str | os.PathLike[str]) -> nn.Module:

@@ -1,6 +1,5 @@
 """Reading and writing predictions: ``.npy``, ``.npz`` and ``.safetensors``; nothing is ever unpickled."""
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from batchbalance.errors import FileFormatError, is_out_of_files
 from batchbalance.predictions.arrays import Label, Values
 from batchbalance.predictions.notes import note_path, read_note, write_note
 from batchbalance.system.files import archived_arrays, archived_names, check_is_file, mapped_array, replacing
+from batchbalance.system.sealed import tensors_digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,14 +136,8 @@ def write_predictions(
 
 
 def _seal(arrays: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """A hash of all that a file of ours holds: .safetensors has none, and .npz none of the names of its members."""
-    digest = hashlib.sha256(metadata.get("draw_ids", "").encode())
-    if "classes" in metadata:
-        digest.update(f"classes {metadata['classes']}".encode())
-    for name, tensor in sorted(arrays.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    """Return a hash of all that a file of ours holds: neither .safetensors nor .npz has one of its own."""
+    return tensors_digest(arrays, metadata.get("draw_ids"), metadata.get("classes"))
 
 
 def _check_sealed(path: Path, arrays: dict[str, Tensor], metadata: dict[str, str]) -> None:

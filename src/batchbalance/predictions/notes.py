@@ -13,7 +13,7 @@ from torch import Tensor
 
 from batchbalance.errors import FileFormatError
 from batchbalance.predictions.arrays import Label, Values
-from batchbalance.system.files import read_checked, write_sealed
+from batchbalance.system.sealed import read_checked, write_sealed
 
 FORMAT, VERSION = "batchbalance predictions", 1
 LOOKED_AT = 2**20  # bytes at each end of the file; a pool may be larger than memory

@@ -72,7 +72,7 @@ def looks_of(rounds: Sequence[Round], has_test: bool) -> list[Look]:
 
 
 def told_accuracy(found: Accuracy | None) -> str:
-    """An accuracy with its interval, in words."""
+    """Return an accuracy with its interval, in words."""
     if found is None:
         return "not known"
     low, high = found.interval.low, found.interval.high

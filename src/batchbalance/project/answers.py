@@ -3,7 +3,8 @@
 import os
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from batchbalance.arguments.checks import check_real
 from batchbalance.errors import UnknownNameError
 from batchbalance.learner.labels import NewEvent, plain
 from batchbalance.project.sheets import Answer, read_answers
-from batchbalance.project.state import AUDIT, ItemView, State, Who
+from batchbalance.project.state import AUDIT, State, Who
+from batchbalance.project.store import ProjectStore
 from batchbalance.system.spreadsheets import meanings
 
 SAMPLES = ("random", "chosen")  # how labels that people bring may have been chosen
@@ -42,7 +44,7 @@ class Told:
     measured: int = 0
 
     def sentence(self) -> str:
-        """What became of audit items among the labels; "" if there is nothing to say."""
+        """Return a sentence on the audit items among the labels; "" if there are none."""
         if self.set_aside:
             return (
                 f"{self.set_aside:,} of these labels are of audit items, which the model never trains on. They measure "
@@ -69,7 +71,7 @@ class Undone:
 
 
 def check_name(annotator: Any) -> Who:
-    """The name of a person, or None."""
+    """Return the name of a person, or None."""
     if annotator is None:
         return None
     name = unicodedata.normalize("NFC", annotator).strip() if isinstance(annotator, str) else ""
@@ -80,7 +82,7 @@ def check_name(annotator: Any) -> Who:
 
 
 def named_class(label: Any) -> str:
-    """The name of a class, of text or of a whole number."""
+    """Return the name of a class, of text or of a whole number."""
     name = unicodedata.normalize("NFC", str(plain(label))).strip()
     if not name or not name.isprintable():
         raise ValueError(f"a class must be a text that prints or a whole number, got {label!r}")
@@ -94,7 +96,7 @@ def as_answers(
     id_column: str | None,
     label_column: str | None,
 ) -> list[Answer]:
-    """Answers from a mapping or a CSV file."""
+    """Return answers from a mapping or a CSV file."""
     if isinstance(answers, str | os.PathLike):
         read = read_answers(answers, id_column, label_column)
         if not read:
@@ -115,10 +117,91 @@ def as_answers(
     return found
 
 
+def as_ids(ids: Any) -> list[Any]:
+    """Return a list of one id, or of several."""
+    return [ids] if isinstance(ids, str | int) else list(ids)
+
+
+def record_answers(
+    store: ProjectStore,
+    answers: Sequence[Answer],
+    skips: Sequence[tuple[Any, str | None]] = (),
+    note: Any = None,
+    sample: str | None = None,
+) -> Told:
+    """Write answers, skips and a note in one transaction. All of it or, if something is not valid, nothing is written.
+
+    Args:
+        store: items and events.
+        answers: each with its id, label and annotator.
+        skips: ids, and who skipped each; one that this person already skipped or answered changes nothing.
+        note: an event of the kind "recorded" remembers it.
+        sample: as in ``Project.tell``.
+    """
+    rows = [store.row_of(each.id, each.where) for each in answers]
+    passed = [(store.row_of(name), check_name(who)) for name, who in dict.fromkeys(skips)]
+    named = [replace(each, annotator=check_name(each.annotator)) for each in answers]
+    with store.writing() as state:
+        events, told = answer_events(state, rows, named, store.is_audit, sample)
+        new = [(row, who) for row, who in passed if who not in {*state.view(row).skipped, *state.view(row).answers}]
+        events += [NewEvent("skipped", row, who=who) for row, who in new]
+        if note is not None:
+            events.append(NewEvent("recorded", value=note))
+        store.append(events)
+    return replace(told, skipped=len(new))
+
+
+def correct_answer(store: ProjectStore, name: Any, label: Any, who: Who) -> Told:
+    """Change the label that a person gave an item; ValueError if they gave none."""
+    with store.reading() as state:
+        class_number(state.classes, str(label))
+        answers = state.view(store.row_of(name)).answers
+    if who not in answers:
+        by = ", ".join(other or "somebody without a name" for other in answers)
+        whose = f"{str(name)!r} must have an answer{f' of {who}' if who else ''} to correct"
+        raise ValueError(f"{whose}, got {f'one of {by}; say whose with `annotator`' if by else 'none; tell one'}")
+    return record_answers(store, as_answers({name: label}, who, None, None, None))
+
+
+def is_answer(store: ProjectStore, name: Any, label: str, who: Who) -> bool:
+    """Return whether a label is a person's latest answer."""
+    with store.reading() as state:
+        try:
+            number = class_number(state.classes, label)
+        except UnknownNameError:
+            return False
+        return state.view(store.row_of(name)).answers.get(who) == number
+
+
+def record_test(store: ProjectStore, answers: Sequence[Answer]) -> int:
+    """Write the labels of a test set; return their number."""
+    rows = [store.row_of(each.id, each.where) for each in answers]
+    with store.writing() as state:
+        labels = [class_number(state.classes, each.label, each.where) for each in answers]
+        store.append([NewEvent("tested", row, label) for row, label in zip(rows, labels, strict=True)])
+    return len(rows)
+
+
+def undo_last(store: ProjectStore, who: Who, count: int, *, anyone: bool) -> list[Undone]:
+    """Undo the last `count` things that a person did, the latest first. Arguments as in ``Project.undo``."""
+    with store.writing() as state:
+        last = list(islice(state.undoable(who, anyone=anyone), count))
+        if not last:
+            raise ValueError(f"there is nothing to undo{f' of {who}' if who else ''}")
+        if len(last) < count:
+            raise ValueError(f"`n` must be at most {len(last)}, what can be undone, got {count}")
+        store.append([NewEvent("undone", each.item, each.number, who) for each in last])
+        names = store.ids([each.item for each in last if each.item is not None])
+        return [
+            Undone(name, each.kind, state.classes[each.value] if isinstance(each.value, int) else each.value)
+            for name, each in zip(names, last, strict=True)
+        ]
+
+
 def answer_events(
     state: State, rows: Sequence[int], given: Sequence[Answer], is_audit: NDArray[np.bool_], sample: str | None = None
 ) -> tuple[list[NewEvent], Told]:
-    """The events that answers become, given all that came before.
+    """Return the events that answers become, given all that came before.
 
     Args:
         state: all that came before.
@@ -127,7 +210,7 @@ def answer_events(
         is_audit: (N,) which items are set aside.
         sample: "random" if the items are a random sample of all items: those of the audit set measure at once.
             "chosen" if they were chosen in another way: all of them train, and the audit is about the other items. None
-            if nobody says: those of the audit set measure once their turn comes.
+            if unknown: those of the audit set measure once their turn comes.
     """
     events, counts = [], {"labelled": 0, "corrected": 0, "unchanged": 0}
     latest: dict[tuple[int, Who], int] = {}
@@ -151,24 +234,24 @@ def answer_events(
 def _sample_events(
     state: State, rows: Sequence[int], is_audit: NDArray[np.bool_], sample: str | None
 ) -> tuple[list[NewEvent], int, int]:
-    """What answers are for by how their items were chosen; how many of them are set aside, and how many measure."""
+    """Return events on how items were chosen, and how many answers are set aside and how many measure."""
     if sample not in (None, *SAMPLES):
         raise UnknownNameError("sample", str(sample), SAMPLES)
-    views = {row: state.items.get(row, ItemView()) for row in dict.fromkeys(rows)}
+    views = {row: state.view(row) for row in dict.fromkeys(rows)}
     aside = [row for row in views if is_audit[row] and not views[row].is_chosen]
     if sample is None:
         return [], sum(not (AUDIT in views[row].reasons or views[row].sampled_of) for row in aside), 0
     if all(view.reasons for view in views.values()):
-        raise ValueError(f"`sample` must not be given for items that the project asked, got {sample!r}; leave it out")
+        raise ValueError(f"`sample` must not be given for items that the project asked, got {sample!r}; omit it")
     if sample == "chosen":
         return [NewEvent("chosen", row) for row in views], 0, 0
     if any(view.is_chosen for view in views.values()):
-        raise ValueError("`sample` must stay 'chosen' for items that were told as chosen, got 'random'; leave them out")
+        raise ValueError("`sample` must stay 'chosen' for items that were told as chosen, got 'random'; omit them")
     return [NewEvent("sampled", row, {"of": state.sizes[-1]}) for row in aside], 0, len(aside)
 
 
 def class_number(classes: Sequence[str], label: str, where: str = "") -> int:
-    """The number of the class that a cell names."""
+    """Return the number of the class that a cell names."""
     for meaning in meanings(label.strip()):
         name = unicodedata.normalize("NFC", meaning)
         if name in classes:

@@ -53,7 +53,7 @@ class ArmComparison:
         return (1 + self.num_as_far) / (1 + self.num_splits)
 
     def sentence(self) -> str:
-        """The comparison in one sentence."""
+        """Return the comparison in one sentence."""
         found = (
             f"{100 * self.difference:+.1f} points of accuracy against random, two heads of {self.num_labels} labels "
             f"each on {self.total} audit items"
@@ -98,7 +98,7 @@ def compare_arms(
     truth = np.asarray(labels)[audit]
 
     def answers(rows: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
-        """Which items a head gets right; and how many, where the mean probability of the truth breaks ties."""
+        """Return which items a head gets right; and how many, where the mean probability of the truth breaks ties."""
         known = np.unique(labels[rows])
         if len(known) == 1:  # of one class no model is made, and none is needed
             right, sure = np.asarray(truth == known[0]), float((truth == known[0]).mean())

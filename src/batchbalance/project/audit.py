@@ -1,4 +1,4 @@
-"""The audit set: items set aside before anything is asked, so that "how good is it by now" has an honest answer.
+"""The audit set: items set aside before anything is asked, so that the accuracy can be measured without bias.
 
 An item belongs to it by a hash of the seed and its id, so on every system, and for items that are added later, it is
 decided before any model has seen them. They are asked in the order of the same hash, so those that have labels are
@@ -78,14 +78,14 @@ class Calibration:
 
 
 def audit_order(ids: Sequence[str], seed: int) -> NDArray[np.float64]:
-    """(N,) numbers in [0, 1), uniform by a hash of seed and id: an item is for audit below the share."""
+    """Return (N,) numbers in [0, 1), uniform by a hash of seed and id: an item is for audit below the share."""
     prefix = f"{check_whole('seed', seed, 0)}/audit/".encode()
     hashed = (hashlib.sha256(prefix + each.encode("utf-8", "surrogatepass")).digest()[:8] for each in ids)
     return np.array([(int.from_bytes(each, "big") >> 11) * 2.0**-53 for each in hashed], dtype=np.float64)
 
 
 def is_audit(ids: Sequence[str], seed: int, share: float) -> NDArray[np.bool_]:
-    """(N,) whether each item is set aside."""
+    """Return (N,) whether each item is set aside."""
     return audit_order(ids, seed) < check_unit("share", share)
 
 
@@ -141,7 +141,7 @@ def audit_sample(
 
 
 def audit_due(share: float, asked_so_far: int, audit_asked: int) -> int:
-    """How many audit items are to be asked now, so that floor(share × asked) of all questions are.
+    """Return how many audit items are to be asked now, so that floor(share × asked) of all questions are.
 
     Args:
         share: as a person wrote it: 0.29 of 100 is 29.
@@ -153,7 +153,7 @@ def audit_due(share: float, asked_so_far: int, audit_asked: int) -> int:
 
 
 def clopper_pearson(correct: int, total: int, alpha: float = ALPHA) -> Interval:
-    """The exact 1 − α interval of a share, from `correct` of `total`; 0 to 1 for none."""
+    """Return the exact 1 − α interval of a share, from `correct` of `total`; 0 to 1 for none."""
     from scipy.special import betainccinv, betaincinv  # scipy.stats takes seconds to import
 
     check_whole("correct", correct, 0, total)
@@ -163,16 +163,11 @@ def clopper_pearson(correct: int, total: int, alpha: float = ALPHA) -> Interval:
 
 
 def look_number(size: int) -> int:
-    """How many of the sizes 10, 15, 22, 33, 50, … have been reached."""
+    """Return how many of the sizes 10, 15, 22, 33, 50, … have been reached."""
     number = 0
     while size >= math.floor(FIRST_LOOK * LOOK_GROWTH**number):
         number += 1
     return number
-
-
-def look_size(number: int) -> int:
-    """The size at which the t-th look is due."""
-    return math.floor(FIRST_LOOK * LOOK_GROWTH ** (check_whole("number", number) - 1))
 
 
 def looks(
@@ -183,7 +178,7 @@ def looks(
     about: Sequence[int],
     alpha: float = ALPHA,
 ) -> list[Look]:
-    """The looks among the rounds of a project: the first round at or above each size that is due.
+    """Return the looks among the rounds of a project: the first round at or above each size that is due.
 
     What a round between two looks shows is never used: each has another model, and the luckiest would decide. A round
     that passes several sizes at once is one look, at the level of the last. Looks at other items, before some were
@@ -212,7 +207,7 @@ def looks(
 
 
 def validation_error(correct: int, total: int, cross_validated: float | None) -> tuple[float | None, str]:
-    """The ε that anneals the threshold, and where it is from.
+    """Return the ε that anneals the threshold, and where it is from.
 
     From 20 audit labels on it is their error; before that, that of cross-validation, if there is one.
     """
@@ -224,7 +219,7 @@ def validation_error(correct: int, total: int, cross_validated: float | None) ->
 
 
 def calibration(confidence: NDArray[Any], is_right: NDArray[Any], seed: int = 0) -> Calibration | None:
-    """How well the probability of the predicted class is what it says; None without labels.
+    """Return how well the probabilities of predicted classes are calibrated; None without labels.
 
     Bins have about equally many items, at least 10 each: few labels allow few bins. The error of a perfect model is
     not 0 in a small sample; `by_chance` is its 95th percentile, from 1,000 sets of answers drawn from `confidence`.
@@ -248,7 +243,7 @@ def calibration(confidence: NDArray[Any], is_right: NDArray[Any], seed: int = 0)
 
 
 def _binned_gap(confidence: NDArray[Any], is_right: NDArray[Any]) -> NDArray[Any]:
-    """(K,) mean over items of the gap in their bin, for K sets of answers (K, n); confidence rises."""
+    """Return (K,) mean over items of the gap in their bin, for K sets of answers (K, n); confidence rises."""
     num_bins = max(1, min(MAX_BINS, len(confidence) // LEAST_IN_BIN))
     starts = np.arange(num_bins) * len(confidence) // num_bins
     gaps: NDArray[Any] = np.abs(np.add.reduceat(confidence - is_right, starts, axis=1)).sum(axis=1)

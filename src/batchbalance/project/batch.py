@@ -10,25 +10,15 @@ from pathlib import Path
 from batchbalance.project.pages import batch_fragment, batch_page
 from batchbalance.project.settings import NAMES, SourceKind
 from batchbalance.project.sheets import ID, LABEL, beside_ours, write_sheet
-from batchbalance.project.status import Shown
+from batchbalance.project.shown import ShownItem, shown_item
 from batchbalance.selection import Selection
 from batchbalance.system.files import replacing
 
 COLUMNS: dict[SourceKind, str] = {"images": "file", "texts": "text"}
 
 
-def shown(kind: SourceKind, name: str, content: str | None, root: Path | None) -> Shown:
-    """An item as a person sees it."""
-    if kind == "images" and root is not None and content is not None:
-        return Shown(name, image=root / content)
-    if kind == "table" and content is not None:
-        row = json.loads(content)
-        return Shown(name, fields=tuple((key, "" if value is None else str(value)) for key, value in row.items()))
-    return Shown(name, content or "")
-
-
 def shown_path(path: Path) -> str:
-    """A path as people write it: from the current folder if it is below that, else whole."""
+    """Return a path relative to the current folder if it is below that, else absolute."""
     here = Path.cwd()
     return (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
 
@@ -42,7 +32,7 @@ class Batch:
         contents: the text of each, the path of its file, its row as JSON, or None for a bare embedding.
         kind: what the items are.
         classes: the labels to choose from.
-        annotator: whom they are asked; None if nobody gave a name.
+        annotator: whom they are asked; None if unknown.
         root: the folder that files are in.
         notes: what is worth knowing about how they were chosen.
         selection: what is known about the part that a strategy chose just now, or None.
@@ -67,9 +57,11 @@ class Batch:
         shown = ", ".join(map(repr, self.ids[:3])) + (", …" if len(self.ids) > 3 else "")
         return f"Batch({len(self.ids)} {NAMES[self.kind]}: {shown})"
 
-    def shown(self) -> list[Shown]:
-        """The items as a person sees them."""
-        return [shown(self.kind, name, each, self.root) for name, each in zip(self.ids, self.contents, strict=True)]
+    def shown(self) -> list[ShownItem]:
+        """Return the items as a person sees them."""
+        return [
+            shown_item(self.kind, name, each, self.root) for name, each in zip(self.ids, self.contents, strict=True)
+        ]
 
     def _repr_html_(self) -> str:
         return batch_fragment(self.shown())
@@ -106,7 +98,7 @@ class Batch:
         return beside_ours(name for content in self.contents for name in json.loads(content or "{}"))
 
     def cells(self, i: int) -> list[str]:
-        """The i-th item in these columns."""
+        """Return the i-th item in these columns."""
         content = self.contents[i] or ""
         if self.kind == "images" and self.root is not None:
             return [shown_path(self.root / content)]

@@ -23,14 +23,14 @@ class Frame:
     y: tuple[float, float]
 
     def at(self, x: float, y: float) -> str:
-        """A point as "x,y" in pixels."""
+        """Return a point as "x,y" in pixels."""
         across = (x - self.x[0]) / (self.x[1] - self.x[0])
         up = (y - self.y[0]) / (self.y[1] - self.y[0])
         return f"{LEFT + across * (WIDTH - LEFT - RIGHT):.1f},{HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM):.1f}"
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers from `low` to `high`: multiples of 1, 2 or 5 times a power of ten, at most `most` of them."""
+    """Return at most `most` round numbers from `low` to `high`: multiples of 1, 2 or 5 times a power of ten."""
     for exponent in range(math.floor(math.log10(high - low)) - 1, math.ceil(math.log10(high - low)) + 2):
         for digit in (1, 2, 5):
             step = digit * 10.0**exponent
@@ -49,7 +49,7 @@ def curve_chart(
     y: tuple[float, float] | None = None,
     y_unit: str = "",
 ) -> str:
-    """A line through points, with a band of (low, high) at the same x if given."""
+    """Return a line through points, with a band of (low, high) at the same x if given."""
     xs = [each[0] for each in points]
     lows, highs = zip(*(band or [(each[1], each[1]) for each in points]), strict=True)
     frame = Frame(_range(min(xs), max(xs)), y or _range(min(0.0, *lows), max(highs)))
@@ -67,7 +67,7 @@ def curve_chart(
 
 
 def steps_chart(title: str, x_name: str, times: Sequence[float]) -> str:
-    """How a count grows: one more at each of the times, which rise."""
+    """Return how a count grows: one more at each of the times, which rise."""
     corners: list[tuple[float, float]] = [(times[0], 0)]
     for number, when in enumerate(times, 1):
         corners += [(when, number - 1), (when, number)]
@@ -79,7 +79,7 @@ def _range(low: float, high: float) -> tuple[float, float]:
 
 
 def _grid(frame: Frame, x_name: str, y_unit: str) -> list[str]:
-    """Lines, numbers and the name of the horizontal axis."""
+    """Return the grid lines, numbers and the name of the horizontal axis."""
     parts = []
     for value in ticks(*frame.y):
         (x0, y0), (x1, _) = frame.at(frame.x[0], value).split(","), frame.at(frame.x[1], value).split(",")

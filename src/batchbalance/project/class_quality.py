@@ -50,7 +50,7 @@ class ClassQuality:
     f1: Estimate | None = None
 
     def sentence(self) -> str:
-        """Labels and figures in one line."""
+        """Return labels and figures in one line."""
         figures = {"share of the pool": self.share, "precision": self.precision, "recall": self.recall, "F1": self.f1}
         told = [f"{name} {value}" for name, value in figures.items() if value is not None]
         return "; ".join([f"{self.labels:,} labels", *told])
@@ -77,7 +77,7 @@ class Quality:
     about: str = ""
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """What stands beside the accuracy in a table: that of the majority class, and macro F1."""
+        """Yield what stands beside the accuracy in a table: that of the majority class, and macro F1."""
         if self.majority is not None and self.macro_f1 is not None:
             yield "majority class", f"always {self.majority!r} would reach {self.majority_accuracy}"
         if self.macro_f1 is not None:
@@ -91,7 +91,7 @@ class Quality:
         return f" over {self.num_measured} of {len(self.classes)} classes; no label to measure by yet of {told}"
 
     def class_rows(self) -> Iterator[tuple[str, str]]:
-        """A row for each class; of many, a summary of their labels and the classes with the lowest F1."""
+        """Yield a row for each class; of many, a summary of their labels and the classes with the lowest F1."""
         classes = self.classes
         if len(classes) > MOST_SHOWN:
             counted = sorted(classes, key=lambda each: each.labels)
@@ -153,12 +153,12 @@ def class_quality(
 
 
 def share_of(count: int, total: int) -> Estimate | None:
-    """A share with Clopper and Pearson's interval; None of nothing."""
+    """Return a share with Clopper and Pearson's interval; None if `total` is 0."""
     return Estimate(count / total, clopper_pearson(count, total)) if total else None
 
 
 def _f1(both: int, either: int) -> Estimate | None:
-    """F1 of a class from the items that are of it and predicted as it, and those that are one of these."""
+    """Return the F1 of a class from the items that are both of it and predicted as it, and those that are either."""
     jaccard = share_of(both, either)
     if jaccard is None:
         return None
@@ -167,7 +167,7 @@ def _f1(both: int, either: int) -> Estimate | None:
 
 
 def _macro(scores: Sequence[Estimate], counts: NDArray[Any]) -> Estimate | None:
-    """The mean of F1 scores, by the confusion matrix (c, c) of their classes.
+    """Return the mean of F1 scores, by the confusion matrix (c, c) of their classes.
 
     An error counts against two classes, the true one and the predicted one. Two classes with e and e' errors that share
     s of them have the correlation (s + 1/(c − 1)) / √((e + 1)(e' + 1)): 1 for two classes, which share all errors. The

@@ -48,7 +48,7 @@ def insights(
     model: Trained, vectors: np.ndarray, rows: Sequence[int], names: Sequence[str], classes: Sequence[str],
     labelled_names: Sequence[str], seed: int,
 ) -> list[Insight]:  # fmt: skip
-    """What a model knows about some items.
+    """Return why some items are worth a label.
 
     Args:
         model: trained on some of them.
@@ -87,14 +87,14 @@ def insights(
 
 
 def _votes(model: Trained, vectors: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(n, S, C) one vote of each draw; (S,) the weights of draws; (n, C) mean probabilities."""
+    """Return (n, S, C) one vote of each draw; (S,) the weights of draws; (n, C) mean probabilities."""
     predictions = model.posterior.predict(as_inputs(vectors))
     votes = torch.nn.functional.one_hot(predictions.hard_labels(), num_classes).numpy()
     return votes, predictions.draw_weights.numpy(), predictions.mean_probs().numpy()
 
 
 def _nearest(vectors: np.ndarray, rows: Sequence[int], labelled: np.ndarray, centre: np.ndarray) -> list[list[int]]:
-    """For each row the places in `labelled` of the items nearest by cosine around a centre; never the row itself."""
+    """Return, for each row, the places in `labelled` of the items nearest by cosine; never the row itself."""
     found = []
     others = _unit(vectors[labelled] - centre)
     for row in rows:

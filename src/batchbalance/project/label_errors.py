@@ -6,7 +6,6 @@ far the model can be trusted, is estimated from all labels together, so that a w
 one says how many of its suspicions are expected to be right.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +63,7 @@ class Duplicates:
 
 
 def folds(labels: NDArray[Any], num_folds: int = NUM_FOLDS, seed: int = 0) -> NDArray[np.int64]:
-    """(L,) a fold for each label; every class is spread over them as evenly as it can be."""
+    """Return (L,) a fold for each label; every class is spread over them as evenly as it can be."""
     check_whole("num_folds", num_folds, 2)
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     order = shuffled[np.argsort(np.asarray(labels)[shuffled], kind="stable")]
@@ -76,7 +75,7 @@ def folds(labels: NDArray[Any], num_folds: int = NUM_FOLDS, seed: int = 0) -> ND
 def cross_validated(
     labels: NDArray[Any], train_and_predict: TrainAndPredict, num_folds: int = NUM_FOLDS, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Class probabilities of every label by a model that has not seen it, and which of them can be judged.
+    """Return class probabilities of every label by a model that has not seen it, and which of them can be judged.
 
     A label cannot be judged if no other of its class is outside its fold: no model could have given it. Its row is 0.
 
@@ -106,7 +105,7 @@ def cross_validated(
 
 
 def cross_validated_error(probs: NDArray[Any], labels: NDArray[Any], judged: NDArray[Any]) -> float | None:
-    """The share of judged labels that the cross-validated model gets wrong; None if none is judged."""
+    """Return the share of judged labels that the cross-validated model gets wrong; None if none is judged."""
     wrong = probs[judged].argmax(axis=1) != np.asarray(labels)[judged] if judged.any() else np.empty(0)
     return float(wrong.mean()) if len(wrong) else None
 
@@ -158,11 +157,6 @@ def wrong_probabilities(probs: NDArray[Any], labels: NDArray[Any]) -> NDArray[np
     posterior = np.exp(np.array(logs_posterior) - np.max(logs_posterior))  # (T, R)
     averaged: NDArray[np.float64] = np.einsum("tr,tnr->n", posterior / posterior.sum(), np.array(parts))
     return averaged
-
-
-def row_digests(embeddings: NDArray[Any]) -> list[bytes]:
-    """A digest for each row; equal rows have equal ones, and 0 and −0 are equal."""
-    return [hashlib.blake2b((row + 0.0).tobytes(), digest_size=16).digest() for row in embeddings]
 
 
 def duplicates(

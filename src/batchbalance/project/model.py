@@ -49,7 +49,7 @@ class Trained:
 
 
 def named_model(name: str) -> dict[str, Any]:
-    """The settings of a model by one name: a posterior, a network, or the path of either or of an estimator."""
+    """Return the settings of a model by one name: a posterior, a network, or the path of either or of an estimator."""
     if name in POSTERIORS:
         return {"kind": name}
     if name in NETWORKS:
@@ -63,7 +63,7 @@ def named_model(name: str) -> dict[str, Any]:
 
 
 def model_fit(table: dict[str, Any], num_classes: int) -> PosteriorFit | EstimatorFit:
-    """What trains the model that a table of settings names."""
+    """Return the fit of the model that a table of settings names."""
     given = dict(table)
     kind, network, estimator = (given.pop(key, None) for key in ("kind", "network", "estimator"))
     if estimator is None:
@@ -71,7 +71,7 @@ def model_fit(table: dict[str, Any], num_classes: int) -> PosteriorFit | Estimat
         options = parsed(lambda: posterior_options(kind or default, **given))
         return PosteriorFit(options, num_classes, network)
     if kind is not None or network is not None:
-        raise ValueError("`model` must name an estimator or a kind of posterior, got both; leave one out")
+        raise ValueError("`model` must name an estimator or a kind of posterior, got both; omit one of them")
     check_keys("[model] with an estimator", given, ("size", "options"))
     found = imported("estimator", estimator)
     made = found(**given.get("options", {})) if isinstance(found, type) else found
@@ -99,12 +99,12 @@ def trained(
 
 
 def reported(posterior: Posterior) -> Posterior:
-    """What predictions that people see are made with: the most probable weights of a head, else all draws."""
+    """Return the posterior of reported predictions: the most probable weights of a head, else all draws."""
     return posterior.most_probable if isinstance(posterior, BayesianHead) else posterior
 
 
 def can_refit(posterior: Posterior) -> bool:
-    """Whether `BayesianHead.refitted` gives a model of other labels at once."""
+    """Return whether `BayesianHead.refitted` gives a model of other labels at once."""
     return isinstance(posterior, BayesianHead) and posterior.tuned is not None
 
 
@@ -115,12 +115,12 @@ def model_warning(posterior: Posterior) -> str | None:
 
 
 def as_inputs(vectors: np.ndarray) -> Tensor:
-    """Embeddings as a tensor of their own."""
+    """Return a copy of embeddings as a tensor."""
     return torch.from_numpy(np.array(vectors, dtype=np.float32))
 
 
 def pool_predictions(posterior: Posterior, vectors: np.ndarray) -> Predictions:
-    """Predictions of all items, made where they are read."""
+    """Return predictions of all items, made where they are read."""
     shown = posterior.predict(as_inputs(vectors[:1]))
 
     def make(rows: Rows) -> Tensor:
@@ -132,7 +132,7 @@ def pool_predictions(posterior: Posterior, vectors: np.ndarray) -> Predictions:
 
 
 def class_probs(posterior: Posterior, vectors: np.ndarray) -> np.ndarray:
-    """(n, C) class probabilities as they are reported, block by block."""
+    """Return (n, C) class probabilities as they are reported, block by block."""
     single = reported(posterior)
     parts = [
         single.predict(as_inputs(vectors[start : start + BLOCK])).mean_probs().numpy()
@@ -142,7 +142,7 @@ def class_probs(posterior: Posterior, vectors: np.ndarray) -> np.ndarray:
 
 
 def class_votes(posterior: Posterior, vectors: np.ndarray) -> np.ndarray:
-    """(n, C) the share of draws that vote for each class."""
+    """Return (n, C) the share of draws that vote for each class."""
     predictions = posterior.predict(as_inputs(vectors))
     votes = torch.nn.functional.one_hot(predictions.hard_labels(), predictions.num_classes)
     return torch.einsum("s,nsc->nc", predictions.draw_weights, votes.double()).numpy()

@@ -5,7 +5,7 @@ Every text that a person typed, and every id, is escaped.
 
 import base64
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -14,7 +14,9 @@ from batchbalance.errors import FileFormatError, MissingExtraError
 from batchbalance.project.accuracy import ONE_LOOK, Accuracy
 from batchbalance.project.charts import curve_chart, steps_chart
 from batchbalance.project.class_quality import Estimate
-from batchbalance.project.status import NUM_SUSPECTS, Shown, Status, told_suspects
+from batchbalance.project.settings import NAMES, ProjectSettings
+from batchbalance.project.shown import ShownItem
+from batchbalance.project.status import NUM_SUSPECTS, Status, told_suspects
 from batchbalance.system.markup import page, table
 
 THUMBNAIL, QUALITY = 240, 80  # pixels of the longer side; of a JPEG
@@ -38,7 +40,7 @@ WRAPPED = "overflow-wrap:anywhere;white-space:pre-wrap"
 
 
 def status_page(status: Status) -> str:
-    """`status.html`: one file, nothing from elsewhere."""
+    """Return `status.html`: one file that needs no other."""
     facts, counts = status.facts, status.facts.counts
     title = f"{facts.name}: {counts.labelled:,} labels"
     above = {
@@ -62,17 +64,25 @@ def status_page(status: Status) -> str:
 
 
 def status_fragment(status: Status) -> str:
-    """A status in a notebook: the curve above the table."""
+    """Return a status in a notebook: the curve above the table."""
     return f"<div>{_accuracy_chart(status.curve)}{_in_notebook(status.rows())}</div>"
 
 
-def project_fragment(name: str, rows: Sequence[tuple[str, str]]) -> str:
-    """A project in a notebook: its name and what it is made of."""
+def project_fragment(name: str, settings: ProjectSettings, num_items: int, labels: Sized, open_questions: Sized) -> str:
+    """Return a project for a notebook: its name and what it consists of."""
+    rows = [
+        ("items", f"{num_items:,} {NAMES[settings.data.kind]} from {settings.data.path}"),
+        ("classes", ", ".join(settings.classes)),
+        ("labels", f"{len(labels):,}"),
+        ("open questions", f"{len(open_questions):,}"),
+        ("model", str(settings.model.get("kind", ""))),
+        ("strategy", str(settings.strategy.get("name", ""))),
+    ]
     return f"<div><strong>{escape(name)}</strong>{_in_notebook(rows)}</div>"
 
 
-def batch_page(project: str, items: Sequence[Shown], classes: Sequence[str], answers: str = "batch.csv") -> str:
-    """`batch.html`: the items to label, with their images inside."""
+def batch_page(project: str, items: Sequence[ShownItem], classes: Sequence[str], answers: str = "batch.csv") -> str:
+    """Return `batch.html`: the items to label, with their images inside."""
     title = f"{project}: {len(items):,} items to label"
     told = (
         f"Fill in the column <code>label</code> of <code>{escape(answers)}</code> with one of: "
@@ -82,13 +92,13 @@ def batch_page(project: str, items: Sequence[Shown], classes: Sequence[str], ans
     return page(title, [f"<h1>{escape(title)}</h1>", f"<p>{told}</p>", batch_fragment(items)], STYLE)
 
 
-def batch_fragment(items: Sequence[Shown]) -> str:
-    """A batch in a notebook: thumbnails or texts."""
+def batch_fragment(items: Sequence[ShownItem]) -> str:
+    """Return a batch in a notebook: thumbnails or texts."""
     return _sheet(items, (f"{number}." for number in range(1, len(items) + 1)))
 
 
 def thumbnail(path: Path) -> str | None:
-    """An image as a small JPEG in a data address; None if it cannot be read, or Pillow is not installed."""
+    """Return an image as a small JPEG in a data address; None if it cannot be read, or Pillow is not installed."""
     from batchbalance.encoders.images import read_image
 
     try:
@@ -102,19 +112,19 @@ def thumbnail(path: Path) -> str | None:
 
 
 def _in_notebook(rows: Sequence[tuple[str, str]]) -> str:
-    """A table with its styles in it: a notebook has styles of its own, which put texts to the right."""
+    """Return a table with its styles in it: a notebook has styles of its own, which put texts to the right."""
     left = 'style="text-align:left;vertical-align:top"'
     told = (f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>" for name, text in rows)
     return f"<table><tbody>{''.join(told)}</tbody></table>"
 
 
-def _sheet(items: Sequence[Shown], told: Iterable[str]) -> str:
-    """Cards side by side, each with something told about it."""
+def _sheet(items: Sequence[ShownItem], told: Iterable[str]) -> str:
+    """Return cards side by side, each with a caption."""
     cards = "".join(_card(each, text) for each, text in zip(items, told, strict=True))
     return f'<ol style="{SHEET};list-style:none">{cards}</ol>'
 
 
-def _card(item: Shown, told: str) -> str:
+def _card(item: ShownItem, told: str) -> str:
     parts = []
     if item.image is not None:
         small = thumbnail(item.image)

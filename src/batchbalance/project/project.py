@@ -1,43 +1,72 @@
-"""A project: items, people who label them, and a model that says which to label next; all in one folder."""
+"""A project: items, people who label them, and a model that chooses which to label next; all in one folder."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from batchbalance.arguments.checks import check_bytes, check_whole
-from batchbalance.errors import NothingLeftError, UnknownNameError
-from batchbalance.learner.labels import NewEvent
-from batchbalance.project import sheets
-from batchbalance.project.answers import Told, Undone, answer_events, as_answers, check_name, class_number, named_class
+from batchbalance.arguments.checks import check_whole
+from batchbalance.arguments.registry import check_paths
+from batchbalance.learner.labels import Event, NewEvent
+from batchbalance.project import answers as given
+from batchbalance.project import classes as class_names
+from batchbalance.project import exporting, opening
+from batchbalance.project.agreement import Agreement, agreements
+from batchbalance.project.answers import Told, Undone, as_ids, check_name
 from batchbalance.project.batch import Batch
-from batchbalance.project.items import VECTORS
-from batchbalance.project.making import free_folder
-from batchbalance.project.model import named_model
-from batchbalance.project.opened import check_parts
-from batchbalance.project.planning import Plan, Question, is_free, strategy_table, waiting
-from batchbalance.project.reading import ReadableProject, seen_from
-from batchbalance.project.settings import (
-    SourceKind,
-    as_settings,
-    write_settings,
-)
-from batchbalance.project.state import FOUND, ItemView, State, Who
+from batchbalance.project.embeddings import Embeddings, read_vectors
+from batchbalance.project.facts import FactCollector, SuspectLabel, write_suspects
+from batchbalance.project.finding import Found
+from batchbalance.project.insight import Insight
+from batchbalance.project.learning import Guess, ProjectModel, guesses_of
+from batchbalance.project.pages import project_fragment
+from batchbalance.project.planning import strategy_table
+from batchbalance.project.questions import Questions
+from batchbalance.project.settings import FILE, NAMES, ProjectSettings, read_settings
+from batchbalance.project.shown import ShownItem, shown_items
+from batchbalance.project.state import ItemView
+from batchbalance.project.status import Status, status_of
+from batchbalance.project.store import ProjectStore
 
-SOURCES: tuple[SourceKind, ...] = ("images", "texts", "table", "embeddings")
 
-
-class Project(ReadableProject):
-    """A project in a folder. Make one with ``Project.create``, go on with ``Project.open``.
+class Project:
+    """A project in a folder. Make one with ``Project.create``, continue with ``Project.open``.
 
     Everything told is on disk when a call returns. Several processes and threads may use one project at a time.
 
     Attributes:
         folder: where it is.
         settings: those of `project.toml`.
-        notes: what is worth knowing about how it was opened.
+        notes: what is worth knowing about how it was opened and its items were embedded.
+        root: the folder that files are in; None if items are not files.
+        store: its items and events, and the state that follows from them.
+        embeddings: of its items.
+        model: trained on its labels when it is needed.
+        questions: chooses what to ask.
     """
+
+    def __init__(self, folder: Path, *, allow_imports: bool, progress: bool) -> None:
+        self.folder = folder
+        self.settings: ProjectSettings = read_settings(folder)
+        if not allow_imports:
+            check_paths(self.settings.paths_named(), str(folder / FILE))
+        opening.check_parts(self.settings)
+        self.notes: list[str] = []
+        self.store = ProjectStore(folder)
+        try:
+            opening.check_log(folder, self.store, self.settings)
+            self.settings, note = class_names.check_classes(folder, self.store, self.settings)
+            self.notes += [note] if note else []
+            self.embeddings = Embeddings(folder, self.store, self.settings, self.notes, progress=progress)
+            if not self.store.num_items:  # a new project, or one whose creation was interrupted
+                self.embeddings.add(self.settings.data)
+        except BaseException:
+            self.close()
+            raise
+        self.root: Path | None = self.embeddings.root
+        self.model = ProjectModel(folder, self.store, self.settings, show=progress)
+        self.questions = Questions(self.settings, self.store, self.embeddings, self.model, progress=progress)
+        self.notes += self.store.log.notes
 
     @classmethod
     def create(
@@ -61,75 +90,45 @@ class Project(ReadableProject):
         progress: bool = False,
         **settings: Any,
     ) -> "Project":
-        """Make a project.
+        """Create a project.
 
         Args:
-            folder: where it is to be; made if it is not there.
+            folder: where to create it; made if it does not exist.
             classes: the labels, at least two.
             images: a folder of images. Give one of these four.
             texts: a CSV, TSV, JSONL, Parquet or text file, or a folder of ``.txt`` files.
             table: a CSV, TSV, JSONL or Parquet file; each row is an item.
             embeddings: a ``.npy`` file (N, D); ids are taken from ``e.ids.txt`` beside it.
-            column: of the texts, or those of a table to take.
+            column: the column of the texts, or those of a table to use.
             id: the column of the ids; `id` if there is one, else rows are numbered from 0. Files go by their paths.
-            drop: columns of a table not to take, such as a label.
+            drop: columns of a table to omit, such as a label.
             cost: the column of what a label costs, or a CSV file of ids and costs.
             ids: a file of ids, one a line, for embeddings.
-            test: a CSV file of ids and labels to measure by. Its items are never asked nor trained on.
-            seek: rare classes to look for: a name or several. The strategy is `seek` then.
-            seek_share: of the strategy's questions that look for them; 0.5 if omitted.
-            skip_bad: leave out damaged files and empty texts.
-            progress: show how far it is.
+            test: a CSV file of ids and labels to measure by. Its items are never asked and never trained on.
+            seek: rare classes to look for: a name or several. The strategy is then `seek`.
+            seek_share: the share of the strategy's questions that look for them; 0.5 if omitted.
+            skip_bad: omit damaged files and empty texts.
+            progress: show progress.
             settings: others, by their names in `project.toml`: `encoder`, `model`, `strategy`, `batch_size`,
                 `audit` (0.1), `random_arm` (0.0), `annotators_per_item`, `target_accuracy`, `budget`, `seed`,
                 `instructions`, `image_size`. `model` and `strategy` may be names.
 
         Raises:
-            FileExistsError: if there is a project in the folder already.
+            FileExistsError: if the folder already holds a project.
         """
-        given = {"images": images, "texts": texts, "table": table, "embeddings": embeddings}
-        named = [(kind, path) for kind, path in given.items() if path is not None]
-        if len(named) != 1:
-            raise ValueError(
-                f"one of `images`, `texts`, `table` and `embeddings` must be given, got "
-                f"{', '.join(kind for kind, _ in named) or 'none'}"
-            )
-        kind, path = named[0]
-        if not Path(path).exists():
-            raise FileNotFoundError(f"no such data: {path} is neither a file nor a folder")
         target = Path(folder)
-        data = {
-            "kind": kind, "path": seen_from(target, path), "column": _as_list(column), "id": id, "drop": list(drop),
-            "cost": seen_from(target, cost) if cost is not None and Path(cost).is_file() else cost,
-            "ids": None if ids is None else seen_from(target, ids), "skip_bad": skip_bad,
-        }  # fmt: skip
-        if isinstance(settings.get("model"), str):
-            settings["model"] = named_model(settings["model"])
+        sources = {"images": images, "texts": texts, "table": table, "embeddings": embeddings}
+        columns = [] if column is None else [column] if isinstance(column, str) else list(column)
+        data = {"column": columns, "id": id, "drop": list(drop), "cost": cost, "ids": ids, "skip_bad": skip_bad}
         settings["strategy"] = strategy_table(settings.get("strategy"), seek, seek_share)
-        known = {key: value for key, value in settings.items() if value is not None}
-        made = as_settings({"classes": [named_class(each) for each in classes], "data": data, **known})
-        if len(set(made.classes)) < len(made.classes):
-            raise ValueError(f"`classes` must be distinct, got {', '.join(made.classes)}")
-        check_parts(made)
-        if (target / "project.toml").exists():
-            raise FileExistsError(f"{target} already holds a project; continue with it, or name another folder")
-        if (target / VECTORS).exists():
-            raise FileExistsError(f"{target / VECTORS} exists, and a project keeps a file of that name; move it away")
+        checked = opening.new_settings(target, sources, classes, data, settings)
         if test is not None:
-            sheets.read_answers(test)  # a mistake is found before the work begins
-        is_new = not target.exists()
-        target.mkdir(parents=True, exist_ok=True)
-        project = None
-        try:
-            write_settings(target, made)
+            given.as_answers(test, None, None, None, None)  # a mistake is found before the work begins
+        with opening.new_folder(target, checked) as on_failure:
             project = cls(target, allow_imports=True, progress=progress)
+            on_failure.callback(project.close)
             if test is not None:
                 project.set_test(test)
-        except Exception:  # a mistake, not an interruption: the folder is free for another try
-            if project is not None:
-                project.close()
-            free_folder(target, is_new)
-            raise
         return project
 
     @classmethod
@@ -139,13 +138,28 @@ class Project(ReadableProject):
         Args:
             folder: where it is.
             allow_imports: import code that `project.toml` names by path ("package.module:Name").
-            progress: show how far slow things are.
+            progress: show the progress of slow steps.
 
         Raises:
             FileNotFoundError: if there is no project.
             FileFormatError: if something in it is damaged.
         """
         return cls(Path(folder), allow_imports=allow_imports, progress=progress)
+
+    def close(self) -> None:
+        """Close the database; this also happens when the object is deleted."""
+        self.store.log.close()
+
+    def __len__(self) -> int:
+        return self.store.num_items
+
+    def __repr__(self) -> str:
+        kind = NAMES[self.settings.data.kind]
+        return f"Project({str(self.folder)!r}: {len(self):,} {kind}, {len(self.labels):,} labels)"
+
+    def _repr_html_(self) -> str:
+        name, questions = self.folder.resolve().name, self.open_questions()
+        return project_fragment(name, self.settings, len(self), self.labels, questions)
 
     # Questions.
 
@@ -157,64 +171,68 @@ class Project(ReadableProject):
         *,
         memory_budget: int | str | None = None,
     ) -> Batch:
-        """The items to label next: open questions of this person first, then new ones.
+        """Return the items to label next: this person's open questions first, then new ones.
 
-        Choosing takes no lock. What others were asked or told meanwhile is found out when the questions are written,
-        and others are chosen instead. Without any label the choice covers the data; no untrained model is asked.
+        Choosing takes no lock. Before the questions are written, those that others were asked or answered meanwhile
+        are replaced. Without any label the choice covers the data; an untrained model is never used.
 
         Args:
-            n: how many; the project's batch size if omitted. Fewer come if no more are left.
+            n: how many; the project's batch size if omitted. Fewer are returned if no more are left.
             annotator: who is asked.
-            again: bring back what this person skipped.
+            again: ask again what this person skipped.
             memory_budget: bytes, or a text such as "2GiB", that choosing may use besides the embeddings.
 
         Raises:
             NothingLeftError: if nothing is left to ask.
         """
-        wanted = check_whole("n", self.settings.batch_size if n is None else n)
-        who = check_name(annotator)
-        if memory_budget is not None:
-            check_bytes("memory_budget", memory_budget)
-        selection, notes = None, list[str]()
-        while True:
-            state = self._snapshot()
-            rows = state.open_questions(who, self._rules.wanted)[:wanted]
-            if len(rows) == wanted:
-                break
-            plan = self._plan(state, who, wanted - len(rows), again, memory_budget)
-            if not plan.questions:
-                break
-            selection, notes = plan.selection or selection, notes + [x for x in plan.notes if x not in notes]
-            self._write(plan, who, state.num_batches)
-        if not rows:
-            hint = "; --again (`again=True`) brings skipped ones back" if state.skipped(who, self._rules.wanted) else ""
-            raise NothingLeftError(f"nothing is left to ask: every item is labelled, asked of others, or skipped{hint}")
-        if len(rows) < wanted:
-            notes.append(f"{wanted} were asked for and {len(rows)} are left")
-        return self._batch(rows, state.classes, who, tuple(notes), selection)
+        count, who = check_whole("n", self.settings.batch_size if n is None else n), check_name(annotator)
+        return self.questions.ask(who, count, again=again, memory_budget=memory_budget)
+
+    def batch(self, annotator: str | None = None) -> Batch:
+        """Return the open questions of a person as a batch."""
+        return self.questions.open(check_name(annotator))
+
+    def open_questions(self, annotator: str | None = None) -> list[str]:
+        """Return the ids that a person was asked and has not answered, oldest first."""
+        with self.store.reading() as state:
+            return self.store.ids(state.open_questions(check_name(annotator), self.settings.annotators_per_item))
 
     def queue(self, ids: Any, annotator: str | None = None) -> list[str]:
-        """Make questions of items that somebody found; those that became questions, or got answers, meanwhile are not.
+        """Ask items that somebody found; return the ids asked. Those that were asked or answered meanwhile are omitted.
 
-        They are marked "found", are trained on like any other, and never measure the model.
+        Their reason is "found". They are trained on like any other, and never measure the model.
 
         Raises:
-            ValueError: if an item is of the audit set or of the test set.
+            ValueError: if an item is in the audit set or in the test set.
         """
-        who, rows = check_name(annotator), [self.row_of(each) for each in dict.fromkeys(_as_ids(ids))]
-        with self._writing() as state:
-            for row in rows:
-                if self._store.is_audit[row] or row in state.tests:
-                    name = self._store.ids([row])[0]
-                    raise ValueError(f"items to ask must not be set aside to measure by, got {name!r}; leave it out")
-            asked = [row for row in rows if is_free(state, row, who)]
-            batch = state.num_batches
-            self._store.log.append([NewEvent("asked", row, FOUND, who, batch=batch) for row in asked])
-        return self._store.ids(asked)
+        rows = self.store.rows_of(dict.fromkeys(as_ids(ids)))
+        return self.store.ids(self.questions.queue(rows, check_name(annotator)))
 
     def give_back(self, ids: Iterable[Any], annotator: str | None = None) -> None:
         """Take open questions back from a person, so that others can be asked."""
-        self._append_each("returned", ids, annotator, None)
+        self._append_each("returned", ids, annotator)
+
+    def find(
+        self,
+        like: str | Iterable[Any] = (),
+        *,
+        text: str | None = None,
+        n: SupportsIndex = 20,
+        annotator: str | None = None,
+    ) -> list[Found]:
+        """Find items like others, or like a text, by distance between embeddings; the nearest first.
+
+        Only items that this person can be asked are searched: not labelled, not asked, not in the audit set and not in
+        the test set. ``queue`` asks them.
+
+        Args:
+            like: one id, or several; being near to any of them counts.
+            text: in a project of texts, what to look for.
+            n: how many.
+            annotator: who is to be asked.
+        """
+        rows = self.store.rows_of(as_ids(like))
+        return self.questions.find(rows, text, check_whole("n", n), check_name(annotator))
 
     # Answers.
 
@@ -228,14 +246,14 @@ class Project(ReadableProject):
         label_column: str | None = None,
         sample: str | None = None,
     ) -> Told:
-        """Take in labels, all of them or, if one is not valid, none.
+        """Add labels: all of them or, if one is not valid, none.
 
-        Another label than the same person gave before corrects it. The same label again changes nothing.
+        A different label by the same person corrects the earlier one. The same label again changes nothing.
 
         Args:
-            answers: labels by id, or a CSV file with columns id and label, and maybe annotator and seconds; rows
-                without a label are passed over. Items need not have been asked.
-            annotator: who answers; where it is omitted, what the file says.
+            answers: labels by id, or a CSV file with columns id and label, and optionally annotator and seconds; rows
+                without a label are ignored. Items need not have been asked.
+            annotator: who answers; what the file says if omitted.
             seconds: how long an answer took, or that of each id.
             id_column: of the file; `id` if omitted.
             label_column: of the file; `label` if omitted.
@@ -245,195 +263,187 @@ class Project(ReadableProject):
                 for their turn; `Told.set_aside` counts them.
 
         Raises:
-            ValueError: if an id is not there, or `sample` is given for items that the project asked.
-            UnknownNameError: if a label is none of the classes.
+            ValueError: if an id is unknown, or `sample` is given for items that the project asked.
+            UnknownNameError: if a label is not one of the classes.
         """
-        given = as_answers(answers, check_name(annotator), seconds, id_column, label_column)
-        rows = [self._row_at(each.where, each.id) for each in given]
-        with self._writing() as state:
-            events, told = answer_events(state, rows, given, self._store.is_audit, sample)
-            self._store.log.append(events)
-        return told
+        found = given.as_answers(answers, check_name(annotator), seconds, id_column, label_column)
+        return given.record_answers(self.store, found, sample=sample)
 
     def correct(self, name: Any, label: Any, annotator: str | None = None) -> Told:
-        """Change the label that a person gave an item.
-
-        Raises:
-            ValueError: if they gave none; `tell` takes new ones.
-        """
-        who = check_name(annotator)
-        class_number(self.classes, str(label))
-        answers = self.view(name).answers
-        if who not in answers:
-            by = ", ".join(other or "somebody without a name" for other in answers)
-            whose = f"{str(name)!r} must have an answer{f' of {who}' if who else ''} to correct"
-            raise ValueError(f"{whose}, got {f'one of {by}; say whose with `annotator`' if by else 'none; tell one'}")
-        return self.tell({name: label}, who)
-
-    def record(
-        self,
-        answers: Sequence[sheets.Answer],
-        skips: Sequence[tuple[Any, str | None]] = (),
-        note: Any = None,
-        sample: str | None = None,
-    ) -> Told:
-        """Take in what another tool collected, all of it or, if something is not valid, nothing.
-
-        Args:
-            answers: as `tell` takes them.
-            skips: ids, and who passed each over; one that was passed over or answered by that person already counts
-                as known.
-            note: what to remember with it, in the same transaction: an event of the kind "recorded".
-            sample: as `tell` takes it.
-        """
-        rows = [self._row_at(each.where, each.id) for each in answers]
-        passed = [(self.row_of(name), check_name(who)) for name, who in dict.fromkeys(skips)]
-        with self._writing() as state:
-            named = [replace(x, annotator=check_name(x.annotator)) for x in answers]
-            events, told = answer_events(state, rows, named, self._store.is_audit, sample)
-            views = {row: state.items.get(row, ItemView()) for row, _ in passed}
-            new = [(row, who) for row, who in passed if who not in {*views[row].skipped, *views[row].answers}]
-            events += [NewEvent("skipped", row, who=who) for row, who in new]
-            if note is not None:
-                events.append(NewEvent("recorded", value=note))
-            self._store.log.append(events)
-        return replace(told, skipped=len(new))
+        """Change the label that a person gave an item; ValueError if they gave none."""
+        return given.correct_answer(self.store, name, label, check_name(annotator))
 
     def skip(self, ids: Any, annotator: str | None = None) -> None:
-        """Pass items over: they are not asked of this person again, until `ask(again=True)`."""
-        self._append_each("skipped", _as_ids(ids), annotator, None)
+        """Skip items: they are not asked of this person again, until `ask(again=True)`."""
+        self._append_each("skipped", as_ids(ids), annotator)
 
     def flag(self, ids: Any, note: str = "", annotator: str | None = None) -> None:
         """Mark items that something is wrong with."""
-        self._append_each("flagged", _as_ids(ids), annotator, note)
+        self._append_each("flagged", as_ids(ids), annotator, note)
 
     def comment(self, ids: Any, text: str, annotator: str | None = None) -> None:
-        """Write something about items."""
+        """Write a comment about items."""
         if not text.strip():
             raise ValueError("`text` must say something, got an empty comment")
-        self._append_each("commented", _as_ids(ids), annotator, text)
+        self._append_each("commented", as_ids(ids), annotator, text)
+
+    def _append_each(self, kind: str, ids: Iterable[Any], annotator: str | None, value: Any = None) -> None:
+        who, rows = check_name(annotator), self.store.rows_of(ids)
+        with self.store.writing():
+            self.store.append([NewEvent(kind, row, value, who) for row in rows])
 
     def undo(self, annotator: str | None = None, n: SupportsIndex = 1, *, anyone: bool = False) -> list[Undone]:
-        """Undo the last answers, skips, flags and comments of a person, the latest first, across restarts too.
+        """Undo the last answers, skips, flags and comments of a person, the latest first, also those of earlier runs.
 
         Args:
             annotator: whose; None for those without a name.
             n: how many.
-            anyone: whosever came last.
+            anyone: the latest ones, by whomever.
         """
-        who, count = check_name(annotator), check_whole("n", n)
-        with self._writing() as state:
-            last = [event for event, _ in zip(state.undoable(who, anyone=anyone), range(count), strict=False)]
-            if not last:
-                raise ValueError(f"there is nothing to undo{f' of {who}' if who else ''}")
-            if len(last) < count:
-                raise ValueError(f"`n` must be at most {len(last)}, what can be undone, got {count}")
-            self._store.log.append([NewEvent("undone", each.item, each.number, who) for each in last])
-            names = self._store.ids([each.item for each in last if each.item is not None])
-            return [
-                Undone(name, each.kind, state.classes[each.value] if isinstance(each.value, int) else each.value)
-                for name, each in zip(names, last, strict=True)
-            ]
+        return given.undo_last(self.store, check_name(annotator), check_whole("n", n), anyone=anyone)
+
+    # What is known.
+
+    @property
+    def classes(self) -> list[str]:
+        """The classes that items can be labelled with."""
+        with self.store.reading() as state:
+            return list(state.classes)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The label of each id that has one: the majority of the latest answers. Items with a tie have none."""
+        with self.store.reading() as state:
+            found = state.labels()
+            names = self.store.ids(list(found))
+            return {name: state.classes[label] for name, label in zip(names, found.values(), strict=True)}
+
+    def view(self, name: Any) -> ItemView:
+        """Return all that is known about one item."""
+        with self.store.reading() as state:
+            return state.view(self.store.row_of(name))
+
+    def views(self) -> dict[str, ItemView]:
+        """Return all that is known about each item that has an event, by id, in the order of rows."""
+        state = self.store.snapshot()
+        rows = sorted(state.items)
+        return {name: state.items[row] for name, row in zip(self.store.ids(rows), rows, strict=True)}
+
+    def events(self) -> list[Event]:
+        """Return all events, oldest first; `item` is a row, see `ids`."""
+        with self.store.lock:
+            return list(self.store.events())
+
+    def agreements(self) -> list[Agreement]:
+        """Return Cohen's κ of every two people who answered the same items."""
+        with self.store.reading() as state:
+            return agreements(state)
+
+    def ids(self, rows: Sequence[int] | None = None) -> list[str]:
+        """Return the ids of some rows, or of all items."""
+        return self.store.ids(rows)
+
+    def contents(self, ids: Iterable[Any]) -> list[str | None]:
+        """Return the text of each item, its file's path within `root`, its row as JSON; None for a bare embedding."""
+        return self.store.contents(self.store.rows_of(ids))
+
+    def shown(self, ids: Iterable[Any]) -> list[ShownItem]:
+        """Return items as a person sees them."""
+        return shown_items(self.store, self.settings.data.kind, self.root, self.store.rows_of(ids))
+
+    def is_audit(self, ids: Iterable[Any]) -> list[bool]:
+        """Return which items belong to the audit set and must be asked without a guess."""
+        with self.store.reading() as state:
+            views = ((row, state.view(row)) for row in self.store.rows_of(ids))
+            return [bool(self.store.is_audit[row]) and not (view.is_chosen and view.answers) for row, view in views]
+
+    def is_told(self, name: Any, label: Any, annotator: str | None = None) -> bool:
+        """Return whether this is a person's latest answer."""
+        return given.is_answer(self.store, name, str(label), check_name(annotator))
+
+    # The model.
+
+    def train(self) -> bool:
+        """Train the model on the labels so far, if that was not done yet; return False if they are too few."""
+        return self.model.trained(self.store.snapshot(), self.embeddings.array()) is not None
+
+    def guess(self, ids: Iterable[Any]) -> list[Guess] | None:
+        """Return the model's predictions for items, and how its draws vote; None before there is a model."""
+        return self.model.guesses(self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids))
+
+    def explain(self, ids: Iterable[Any]) -> list[Insight] | None:
+        """Return why items are worth a label, by the model of all labels so far; None before there is one."""
+        return self.model.insights(self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids))
+
+    def predict(
+        self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, skip_bad: bool = False
+    ) -> list[Guess]:
+        """Return the model's predictions for new data like those of the project: a file or a folder.
+
+        Raises:
+            ValueError: if there is no model yet.
+        """
+        data = opening.like_ours(self.folder, self.settings, source, ids).model_copy(update={"skip_bad": skip_bad})
+        state, vectors = self.store.snapshot(), self.embeddings.array()
+        trained = self.model.required(state, vectors)
+        names, new = self.embeddings.encoded(data, vectors.shape[1])
+        return guesses_of(trained, new, names, state.classes)
+
+    def status(self) -> Status:
+        """Return how good the model is, what is open, and whether to stop."""
+        return status_of(self._collector().facts(tuple(self.notes)))
+
+    def suspects(self) -> list[SuspectLabel]:
+        """Return labels that are probably wrong, by a model that has not seen them; the most probable errors first."""
+        return list(self._collector().suspects())
+
+    def _collector(self) -> FactCollector:
+        return FactCollector(self.model, self.root, self.store.snapshot(), self.embeddings.array())
+
+    def exported(self, *, predictions: bool = False) -> list[exporting.Exported]:
+        """Return what is known about items: those with an event, or all with the model's predictions."""
+        vectors = self.embeddings.array() if predictions else None
+        return exporting.exported_items(self.store, self.model, vectors)
+
+    def export(self, path: str | os.PathLike[str], *, predictions: bool = False) -> int:
+        """Write labels to a CSV file, with `predictions` those of all items too; return the number of rows."""
+        return exporting.write_items(path, self.exported(predictions=predictions), predictions=predictions)
+
+    def export_suspects(self, path: str | os.PathLike[str]) -> int:
+        """Write labels that are probably wrong to a CSV file, with the model's suggestions; return the number of rows.
+
+        Labels that are corrected in the file can be told with it.
+        """
+        return write_suspects(path, self.suspects())
 
     # Changes.
 
     def add_items(
         self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, cost: str | None = None
     ) -> int:
-        """Add items of the same kind, with the same columns; how many there were. Labels stay as they are."""
-        data = self._like_ours(source, ids, cost)
-        maker = self._maker()
-        with self._lock:
-            self._embeddings()
-            count = maker.add(data)
-        self.notes += tuple(maker.notes)
-        return count
+        """Add items of the same kind, with the same columns; return their number. Labels stay as they are."""
+        data = opening.like_ours(self.folder, self.settings, source, ids, cost)
+        with self.store.lock:
+            self.embeddings.array()
+            return self.embeddings.add(data)
 
     def set_test(self, path: str | os.PathLike[str]) -> int:
-        """Set items aside as a test set: a CSV file of ids and labels; how many there are.
-
-        They are never asked nor trained on from now on.
-        """
-        given = as_answers(path, None, None, None, None)
-        rows = [self._row_at(each.where, each.id) for each in given]
-        with self._writing() as state:
-            labels = [class_number(state.classes, each.label, each.where) for each in given]
-            self._store.log.append([NewEvent("tested", row, label) for row, label in zip(rows, labels, strict=True)])
-        return len(rows)
+        """Set items aside as a test set, which is never asked or trained on: a CSV file; return their number."""
+        return given.record_test(self.store, given.as_answers(path, None, None, None, None))
 
     def add_class(self, name: Any) -> None:
         """Add a class at the end; earlier labels stay."""
-        new = named_class(name)
-        with self._writing() as state:
-            if new in state.classes:
-                raise ValueError(f"the class {new!r} exists already")
-            self._store.log.append([NewEvent("class added", value=new)])
-        self._rewrite_classes()
+        self.settings = class_names.add_class(self.folder, self.store, name)
 
     def rename_class(self, old: Any, new: Any) -> None:
         """Give a class another name; its labels stay with it."""
-        before, after = named_class(old), named_class(new)
-        with self._writing() as state:
-            if before not in state.classes:
-                raise UnknownNameError("class", before, state.classes)
-            if after in state.classes:
-                raise ValueError(f"the class {after!r} exists already")
-            index = state.classes.index(before)
-            self._store.log.append([NewEvent("class renamed", value={"class": index, "name": after})])
-        self._rewrite_classes()
+        self.settings = class_names.rename_class(self.folder, self.store, old, new)
 
-    def close(self) -> None:
-        """Let go of the database; it is also done when the object goes."""
-        self._store.log.close()
+    def check(self) -> list[str]:
+        """Return what SQLite's integrity check finds; empty if all is well. Hashes are checked on opening.
 
-    def _plan(self, state: State, who: Who, count: int, again: bool, memory_budget: int | str | None) -> Plan:
-        under_way = waiting(state, self._rules, who, count, again)
-        if under_way:
-            return Plan(tuple(under_way))
-        learning, vectors = self._learning, self._embeddings().array
-        return self._planner.new(
-            state,
-            who,
-            count,
-            vectors,
-            lambda: learning.trained(state, vectors),
-            lambda trained: learning.validation_error(state, vectors, trained),
-            memory_budget=memory_budget,
-            progress=self._progress,
-        )
-
-    def _write(self, plan: Plan, who: Who, batch: int) -> None:
-        """Write questions that are still to be asked, now that nobody else writes."""
-        with self._writing() as state:
-            under_way = {question.row for question in waiting(state, self._rules, who, len(state.items), True)}
-            asked = [each for each in plan.questions if each.row in under_way or is_free(state, each.row, who)]
-            drawn = [each for each in plan.drawn if not self._is_drawn(state, each)]
-            batch = max(batch, state.num_batches)
-            events = [NewEvent("asked", each.row, each.reason, who, batch=batch) for each in asked]
-            events += [NewEvent("drawn", each.row, each.reason, batch=batch) for each in drawn]
-            self._store.log.append(events)
-
-    def _is_drawn(self, state: State, question: Question) -> bool:
-        view = state.items.get(question.row)
-        return view is not None and question.reason in view.reasons
-
-    def _row_at(self, where: str, name: str) -> int:
-        try:
-            return self.row_of(name)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}" if where else str(error)) from None
-
-    def _append_each(self, kind: str, ids: Iterable[Any], annotator: str | None, value: Any) -> None:
-        who = check_name(annotator)
-        rows = [self.row_of(name) for name in ids]
-        with self._writing():
-            self._store.log.append([NewEvent(kind, row, value, who) for row in rows])
-
-
-def _as_list(column: str | Sequence[str] | None) -> list[str]:
-    return [] if column is None else [column] if isinstance(column, str) else list(column)
-
-
-def _as_ids(ids: Any) -> list[Any]:
-    """One id, or some."""
-    return [ids] if isinstance(ids, str | int) else list(ids)
+        Raises:
+            FileFormatError: if the embeddings, however many, do not match their hash.
+        """
+        read_vectors(self.folder, self.store.num_items, whole=True)
+        return self.store.log.check()

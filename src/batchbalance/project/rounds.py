@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from batchbalance.project.stopping import UNKNOWN, Round
-from batchbalance.system.files import read_sealed, write_sealed
+from batchbalance.system.sealed import read_sealed, write_sealed
 
 FOLDER = "rounds"
 
 
 def save_round(folder: Path, key: int, found: Round, rows: np.ndarray) -> None:
-    """Keep what the model trained after event `key` said about some rows."""
+    """Store what the model trained after event `key` predicts for some rows."""
     (folder / FOLDER).mkdir(exist_ok=True)
     content = {
         "num_labels": found.num_labels, "when": found.when, "rows": rows.tolist(),
@@ -27,12 +27,12 @@ def save_round(folder: Path, key: int, found: Round, rows: np.ndarray) -> None:
 
 
 def has_round(folder: Path, key: int) -> bool:
-    """Whether there is one of the model trained after event `key`."""
+    """Return whether the round of the model trained after event `key` is stored."""
     return (folder / FOLDER / f"{key:09d}.json").is_file()
 
 
 def read_rounds(folder: Path, rows: np.ndarray) -> list[Round]:
-    """All rounds, oldest first, with what each said about these rows; −1 where it said nothing."""
+    """Return all rounds, oldest first, with its predictions for these rows; −1 where it has none."""
     place = {int(row): i for i, row in enumerate(rows)}
     return [_round(path, place) for path in sorted((folder / FOLDER).glob("*.json"))]
 
@@ -48,5 +48,5 @@ def _round(path: Path, place: dict[int, int]) -> Round:
 
 
 def now() -> float:
-    """Seconds since 1970."""
+    """Return the time in seconds since 1970."""
     return round(time.time(), 3)

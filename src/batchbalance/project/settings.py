@@ -39,7 +39,7 @@ class Data(Section):
         drop: columns of a table not to take.
         cost: the column of costs, or a CSV file of ids and costs.
         ids: a file of ids, one a line, for embeddings.
-        skip_bad: leave out damaged files and empty texts.
+        skip_bad: omit damaged files and empty texts.
     """
 
     table = "[data]"
@@ -57,11 +57,11 @@ class Data(Section):
     def _only_what_is_used(self) -> "Data":
         for name, kinds in KINDS.items():
             if getattr(self, name) and self.kind not in kinds:
-                raise ValueError(f"`{name}` is for {' and '.join(kinds)}, got it with {self.kind}; leave it out")
+                raise ValueError(f"`{name}` is for {' and '.join(kinds)}, got it with {self.kind}; omit it")
         return self
 
 
-class Settings(Section):
+class ProjectSettings(Section):
     """A project's settings.
 
     Attributes:
@@ -99,14 +99,14 @@ class Settings(Section):
     strategy: dict[str, Any] = Field(default_factory=lambda: {"name": "auto"})
 
     def paths_named(self) -> dict[str, str]:
-        """Names that are paths of code ("package.module:Name"), and what each is."""
+        """Return the names that are paths of code ("package.module:Name"), and what each is."""
         named = [(text, f"model's {key}") for key, value in self.model.items() for text in texts_in(value)]
         named += [(text, "strategy") for text in texts_in(self.strategy)] + [(self.encoder or "", "encoder")]
         return {text: kind for text, kind in named if is_path(text) and not _is_installed(text, kind)}
 
 
 def _is_installed(name: str, kind: str) -> bool:
-    """Whether a path names what is installed with us, or a model that is nothing but weights."""
+    """Return whether a path names an installed dependency, or a model that is only weights."""
     if kind == "encoder":
         family, _, model = name.partition(":")
         # A folder of sentence-transformers lists the classes to import.
@@ -114,16 +114,16 @@ def _is_installed(name: str, kind: str) -> bool:
     return kind == "model's estimator" and name.startswith("sklearn.")
 
 
-def as_settings(given: dict[str, Any]) -> Settings:
-    """Settings from plain values; a mistake is one sentence."""
-    return parsed(lambda: Settings(**check_keys(FILE, given, Settings.model_fields)))
+def as_settings(given: dict[str, Any]) -> ProjectSettings:
+    """Return settings from plain values; a mistake is one sentence."""
+    return parsed(lambda: ProjectSettings(**check_keys(FILE, given, ProjectSettings.model_fields)))
 
 
-def read_settings(folder: Path) -> Settings:
-    """The settings of the project in a folder.
+def read_settings(folder: Path) -> ProjectSettings:
+    """Return the settings of the project in a folder.
 
     Raises:
-        FileFormatError: if the file is damaged, or says something that cannot be.
+        FileFormatError: if the file is damaged, or has a value that is not valid.
     """
     path = folder / FILE
     if not path.is_file():
@@ -136,15 +136,15 @@ def read_settings(folder: Path) -> Settings:
         raise FileFormatError(f"{path}: {error}") from error
 
 
-def write_settings(folder: Path, settings: Settings) -> None:
-    """Write the settings, whole or not at all."""
+def write_settings(folder: Path, settings: ProjectSettings) -> None:
+    """Write the settings atomically."""
     text = check_unicode(FILE, HEADING + "\n".join(_lines(settings)) + "\n")
     with replacing(folder / FILE) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def replace_classes(folder: Path, classes: list[str]) -> None:
-    """Put other classes into the file, also where the strategy seeks some; its comments go, its settings stay."""
+    """Replace the classes in the file, also those that the strategy seeks. Comments are lost, settings stay."""
     settings = read_settings(folder)
     renamed = dict(zip(settings.classes, classes, strict=False))
     strategy = dict(settings.strategy)
@@ -153,7 +153,7 @@ def replace_classes(folder: Path, classes: list[str]) -> None:
     write_settings(folder, settings.model_copy(update={"classes": tuple(classes), "strategy": strategy}))
 
 
-def _lines(settings: Settings) -> Iterator[str]:
+def _lines(settings: ProjectSettings) -> Iterator[str]:
     values = settings.model_dump(exclude_none=True)
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     for key, value in values.items():
@@ -168,7 +168,7 @@ def _lines(settings: Settings) -> Iterator[str]:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML, which has JSON's texts, numbers and lists."""
+    """Return a value as TOML, which has JSON's texts, numbers and lists."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list | tuple):

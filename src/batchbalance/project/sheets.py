@@ -50,7 +50,7 @@ def beside_ours(names: Iterable[str]) -> dict[str, str]:
 def write_sheet(
     path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[str]], *, mark: bool = False
 ) -> None:
-    """Write a CSV file whole or not at all.
+    """Write a CSV file atomically.
 
     With `mark`, one that is not plain ASCII begins with a byte order mark, by which spreadsheets know UTF-8.
     """
@@ -62,7 +62,7 @@ def write_sheet(
 def read_answers(
     path: str | os.PathLike[str], id_column: str | None = None, label_column: str | None = None
 ) -> list[Answer]:
-    """The rows of a CSV file whose label is filled in.
+    """Return the rows of a CSV file whose label is filled in.
 
     Args:
         path: the file, separated by commas, semicolons or tabs.
@@ -70,7 +70,7 @@ def read_answers(
         label_column: the column of the labels; `label` if omitted.
 
     Raises:
-        FileFormatError: if it is no such file.
+        FileFormatError: if it is not such a file.
     """
     path = Path(path)
     id_column, label_column = (meanings(name)[0] for name in (id_column or ID, label_column or LABEL))
@@ -97,7 +97,7 @@ def read_answers(
 
 
 def _places(path: Path, header: Sequence[str], wanted: dict[str, str]) -> dict[str, int]:
-    """Where the columns are; names match in any case."""
+    """Return where the columns are; names match in any case."""
     lower = [name.lower() for name in header]
     found = {}
     for role, name in wanted.items():
@@ -114,7 +114,7 @@ def _places(path: Path, header: Sequence[str], wanted: dict[str, str]) -> dict[s
 
 
 def _rows(path: Path, id_column: str) -> Iterable[tuple[int, list[str]]]:
-    """The rows that are not blank, each with the number of its line."""
+    """Return the rows that are not blank, each with the number of its line."""
     text = _decoded(path)
     limit = csv.field_size_limit(2**31 - 1)  # texts may be longer than its default
     try:
@@ -128,7 +128,7 @@ def _rows(path: Path, id_column: str) -> Iterable[tuple[int, list[str]]]:
 
 
 def _delimiter(text: str, id_column: str) -> str:
-    """What separates the cells: what gives a column of ids, and the most columns."""
+    """Return the separator that gives a column of ids, and the most columns."""
     best, most = DELIMITERS[0], (False, 0)
     for delimiter in DELIMITERS:
         header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])

@@ -1,12 +1,16 @@
-"""What a project knows: the view of its events."""
+"""The state of a project: the view of its events.
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+The page shows counts after every answer, so they are updated with each event and do not depend on the log's length.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from batchbalance.learner.labels import Event
-from batchbalance.project.tallies import Tallies
-from batchbalance.project.tallies import Who as Who
+
+Who = str | None
 
 ANSWERS = ("labelled", "corrected")
 UNDOABLE = (*ANSWERS, "skipped", "flagged", "commented")
@@ -15,7 +19,7 @@ AUDIT, RANDOM, FOUND = "audit", "random", "found"  # why an item was asked, if i
 
 @dataclass(frozen=True)
 class Note:
-    """What somebody wrote about an item."""
+    """A note about an item."""
 
     who: Who
     time: float
@@ -32,15 +36,15 @@ class ItemView:
         last: who answered last.
         open: whom it was asked and who has neither answered, skipped nor given it back; with the number of the event.
         skipped: who skipped it, and was not asked again.
-        is_returned: whether somebody gave it back, and nobody was asked since.
+        is_returned: whether it was given back, and nobody was asked since.
         reasons: why it was asked: "audit", "random", "found", or the name of a strategy; empty if it never was. An item
             whose turn in the audit or the random arm came while its label was known, or asked for, is only drawn.
         first_asked: the number of the event that asked or drew it first.
         flags: notes of those who flagged it.
         comments: other notes.
         seconds: how long answers took, all together.
-        sampled_of: of how many items it came in a random sample that somebody brought; 0 if it did not.
-        is_chosen: whether somebody brought its label as one of items that they chose.
+        sampled_of: the number of items that it was told as a random sample of; 0 if it was not.
+        is_chosen: whether its label was told as one of chosen items.
     """
 
     answers: dict[Who, int] = field(default_factory=dict)
@@ -73,11 +77,11 @@ class ItemView:
         return bool(self.answers) and self.label is None
 
     def is_complete(self, wanted: int) -> bool:
-        """Whether it has the answers that are wanted, and no tie."""
+        """Return whether it has all wanted answers and no tie."""
         return len(self.answers) >= wanted and not self.is_disputed
 
     def take(self, event: Event) -> None:
-        """Count an event in."""
+        """Apply an event."""
         who = event.who
         if event.kind in ("asked", "drawn"):
             self.reasons.append(str(event.value))
@@ -111,17 +115,77 @@ class ItemView:
             self.is_chosen = True
 
 
+class Tallies:
+    """What is known of all items and people together.
+
+    Attributes:
+        open: the rows that each person was asked and has not answered.
+        skipped: the rows that each person skipped.
+        labels: how many items each class has.
+        answers: how many labels each person gave.
+    """
+
+    def __init__(self) -> None:
+        self.open: defaultdict[Who, set[int]] = defaultdict(set)
+        self.skipped: defaultdict[Who, set[int]] = defaultdict(set)
+        self.labels: Counter[int] = Counter()
+        self.answers: Counter[Who] = Counter()
+        self._days: Counter[tuple[int, ...]] = Counter()
+        self._done: defaultdict[Who, dict[int, Event]] = defaultdict(dict)
+
+    def add(self, row: int, view: ItemView) -> None:
+        """Add an item to the counts."""
+        for who in view.open:
+            self.open[who].add(row)
+        for who in view.skipped:
+            self.skipped[who].add(row)
+        if view.label is not None:
+            self.labels[view.label] += 1
+
+    def remove(self, row: int, view: ItemView) -> None:
+        """Remove an item from the counts, before an event changes it."""
+        for who in view.open:
+            self.open[who].discard(row)
+        for who in view.skipped:
+            self.skipped[who].discard(row)
+        if view.label is not None:
+            self.labels[view.label] -= 1
+
+    def do(self, event: Event) -> None:
+        """Add an event that its person can undo."""
+        self._done[event.who][event.number] = event
+        self._count(event, 1)
+
+    def undo(self, event: Event) -> None:
+        """Remove an event that was undone."""
+        self._done[event.who].pop(event.number, None)
+        self._count(event, -1)
+
+    def done(self, who: Who) -> Iterable[Event]:
+        """Return what a person did and did not undo, the latest first."""
+        done: dict[int, Event] = self._done.get(who, {})
+        return reversed(done.values())
+
+    def num_today(self) -> int:
+        """Return how many labels were given since midnight."""
+        return self._days[_day(time.time())]
+
+    def _count(self, event: Event, by: int) -> None:
+        if event.kind == "labelled":
+            self.answers[event.who] += by
+            self._days[_day(event.time)] += by
+
+
 class State:
-    """The view of all events so far. Call `update` with the whole log to take in what is new.
+    """The view of all events so far. Call `update` with the whole log to apply new events.
 
     Attributes:
         classes: the names of the classes; the number of a class is its place here, and stays.
         sources: where items came from, as the events tell.
         tests: the class of each row of the test set.
         items: what is known of each row that anything happened to.
-        num_events: how many events were taken in.
+        num_events: how many events were applied.
         num_batches: how often new questions were chosen.
-        label_batches: how often they had been when the last answer came.
         last_change: the number of the last event that changed an answer, the items, or what an answer is for.
         sizes: how many items there were after each addition.
         tests_of: how many there were when the test set was last changed.
@@ -134,14 +198,14 @@ class State:
         self.tests: dict[int, int] = {}
         self.items: dict[int, ItemView] = {}
         self.sizes: list[int] = []
-        self.num_events = self.num_batches = self.label_batches = self.last_change = self.tests_of = 0
+        self.num_events = self.num_batches = self.last_change = self.tests_of = 0
         self.tallies = Tallies()
         self._events: list[Event] = []
         self._by_item: dict[int, list[Event]] = {}
         self._undone: set[int] = set()
 
     def update(self, events: Sequence[Event]) -> None:
-        """Take in the events after those that were taken in before."""
+        """Apply the events that are new."""
         for event in events[self.num_events :]:
             self._events.append(event)
             self.num_events = event.number
@@ -162,8 +226,6 @@ class State:
                 self._take(event.item, event)
             if event.batch is not None:
                 self.num_batches = max(self.num_batches, event.batch + 1)
-            if event.kind in (*ANSWERS, "undone"):
-                self.label_batches = self.num_batches
             if event.kind in (*ANSWERS, "undone", "items added", "sampled", "chosen"):
                 self.last_change = event.number
 
@@ -189,41 +251,45 @@ class State:
         self._by_item[event.item], self.items[event.item] = kept, view
         self.tallies.add(event.item, view)
 
+    def view(self, row: int) -> ItemView:
+        """Return what is known about an item."""
+        return self.items.get(row, ItemView())
+
     def labels(self) -> dict[int, int]:
-        """The class of each labelled row, in the order of rows."""
+        """Return the class of each labelled row, in the order of rows."""
         found = {row: view.label for row, view in self.items.items()}
         return {row: found[row] for row in sorted(found) if found[row] is not None}  # type: ignore[misc]
 
     def chosen(self) -> list[int]:
-        """Rows whose labels somebody brought as those of items that they chose: they train and never measure."""
+        """Return rows whose labels were told as chosen: they train and never measure."""
         return [row for row, view in self.items.items() if view.is_chosen and view.answers]
 
     def open_questions(self, who: Who, wanted: int) -> list[int]:
-        """Rows that a person was asked and that still want an answer, oldest question first."""
+        """Return rows that a person was asked and that still need an answer, oldest question first."""
         mine = [(self.items[row].open[who], row) for row in self.tallies.open.get(who, ())]
         return [row for _, row in sorted(mine) if not self.items[row].is_complete(wanted)]
 
     def num_open(self, wanted: int) -> int:
-        """How many answers people still owe, all together."""
+        """Return how many questions are open, of all people together."""
         rows = self.tallies.open.values()
         return sum(not self.items[row].is_complete(wanted) for each in rows for row in each)
 
     def num_skipped(self, who: Who, wanted: int) -> int:
-        """How many items a person skipped that still want an answer."""
+        """Return how many items a person skipped that still need an answer."""
         return sum(not self.items[row].is_complete(wanted) for row in self.tallies.skipped.get(who, ()))
 
     def skipped(self, who: Who, wanted: int) -> list[int]:
-        """Rows that a person skipped and that still want an answer, in the order they were skipped."""
+        """Return rows that a person skipped and that still need an answer, in the order they were skipped."""
         mine = [(self.items[row].skipped[who], row) for row in self.tallies.skipped.get(who, ())]
         return [row for _, row in sorted(mine) if not self.items[row].is_complete(wanted)]
 
     def asked_for(self, reason: str) -> list[int]:
-        """Rows that were asked for a reason, in the order they were first asked."""
+        """Return rows that were asked for a reason, in the order they were first asked."""
         found = [(view.first_asked or 0, row) for row, view in self.items.items() if reason in view.reasons]
         return [row for _, row in sorted(found)]
 
     def undoable(self, who: Who, *, anyone: bool = False) -> Iterator[Event]:
-        """Events that can be undone, the latest first."""
+        """Yield events that can be undone, the latest first."""
         if not anyone:
             yield from self.tallies.done(who)
             return
@@ -232,7 +298,7 @@ class State:
                 yield event
 
     def latest(self, who: Who) -> Iterator[Event]:
-        """The last answer, skip or flag of a person on each item, the latest first."""
+        """Yield the last answer, skip or flag of a person on each item, the latest first."""
         seen = set()
         for event in self.tallies.done(who):
             if event.kind != "commented" and event.item not in seen:
@@ -240,13 +306,17 @@ class State:
                 yield event
 
     def history(self) -> list[Event]:
-        """Events that were not undone, and are not undoings."""
+        """Return all events that were not undone, without those that undo."""
         return [each for each in self._events if each.number not in self._undone and each.kind != "undone"]
 
     def num_asked(self) -> int:
-        """Items that were ever asked."""
+        """Return items that were ever asked."""
         return sum(view.first_asked is not None for view in self.items.values())
 
     def annotators(self) -> list[Who]:
-        """Everybody who answered, in the order of their first answers."""
+        """Return everybody who answered, in the order of their first answers."""
         return list(dict.fromkeys(each.who for each in self.history() if each.kind in ANSWERS))
+
+
+def _day(moment: float) -> tuple[int, ...]:
+    return time.localtime(moment)[:3]

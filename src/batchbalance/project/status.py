@@ -1,4 +1,4 @@
-"""`status`: how good the model is by now, what is open, and whether to stop, from plain facts about a project.
+"""`status`: how good the model is, what is open, and whether to stop, from plain facts about a project.
 
 A project gathers `Facts`; ``status_of`` adds what follows from them. The result prints as a table, is ready for JSON,
 and shows as HTML.
@@ -7,7 +7,7 @@ and shows as HTML.
 import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from batchbalance.project import stopping
 from batchbalance.project.accuracy import ONE_LOOK, Accuracy, curve_on_audit, curve_on_test, looks_of, told_accuracy
-from batchbalance.project.arm import ArmComparison
 from batchbalance.project.audit import Calibration, Look, calibration
 from batchbalance.project.class_quality import Quality, class_quality
-from batchbalance.project.label_errors import Duplicates
-from batchbalance.project.stopping import UNKNOWN, Advice, Forecast, Round
+from batchbalance.project.facts import Facts
+from batchbalance.project.stopping import UNKNOWN, Advice, Forecast
 
 NUM_ON_CURVE = 6  # models of the curve that the table shows
 NUM_SUSPECTS = 10  # labels that may be wrong that the table shows
@@ -35,155 +34,6 @@ NO_ARM = (
     "Whether the strategy is better than random cannot be known without a random arm: `init --random-arm 0.2` chooses "
     "a fifth of the labels at random and compares."
 )
-
-
-@dataclass(frozen=True)
-class Shown:
-    """An item as a person sees it.
-
-    Attributes:
-        id: of the item.
-        text: a text, or what else there is to read; "" for none.
-        image: the file of an image, or None.
-        fields: columns of a table row, name and value.
-    """
-
-    id: str
-    text: str = ""
-    image: Path | None = None
-    fields: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class Hard:
-    """An item that the model is unsure about.
-
-    Attributes:
-        item: the item.
-        guesses: the most probable classes with their probabilities, the first first.
-    """
-
-    item: Shown
-    guesses: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class SuspectLabel:
-    """A label that is probably wrong.
-
-    Attributes:
-        item: the item.
-        label: what was told.
-        suggested: what the model would have told.
-        probability: of the label, by a model that has not seen it.
-        wrong: the probability that the label is wrong, given all labels.
-        is_audit: whether it is one of the audit set.
-    """
-
-    item: Shown
-    label: str
-    suggested: str
-    probability: float
-    wrong: float
-    is_audit: bool = False
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How many items there are of each kind.
-
-    Attributes:
-        items: in the project.
-        asked: items asked so far, answered or not.
-        labelled: with a label to train on.
-        open: asked and not answered.
-        skipped: that somebody skipped, and nobody answered.
-        flagged: with a flag.
-        disputed: whose annotators tie; not trained on.
-        audit_items: set aside for audit.
-        audit_asked: audit items asked.
-        audit_labelled: audit items with a label.
-        audit_skipped: audit items skipped: if they are the hard ones, the accuracy looks better than it is.
-        audit_disputed: audit items whose annotators tie; likewise.
-        chosen: with labels that somebody brought as chosen; they train and never measure.
-    """
-
-    items: int = 0
-    asked: int = 0
-    labelled: int = 0
-    open: int = 0
-    skipped: int = 0
-    flagged: int = 0
-    disputed: int = 0
-    audit_items: int = 0
-    audit_asked: int = 0
-    audit_labelled: int = 0
-    audit_skipped: int = 0
-    audit_disputed: int = 0
-    chosen: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Facts:
-    """What a project knows.
-
-    Attributes:
-        name: of the project.
-        classes: their names.
-        counts: of items.
-        audit_share: 0 for no audit set.
-        rounds: every trained model, oldest first.
-        audit_labels: (F,) the class of each item of the fixed set, −1 for those without a label and for items that are
-            not of the audit set.
-        confidence: (F,) the newest model's probability of the class it predicts, for the same items.
-        class_counts: (C,) labels of each class, audit labels included.
-        test_labels: (T,) the class of each item of the user's own test set.
-        test_predicted: (T,) what the newest model says about them; empty before there is a model.
-        label_times: when each label came, in seconds since 1970, rising.
-        cross_validated_error: of the training labels; None if there are too few.
-        target: the accuracy that is wanted, or None.
-        budget: the labels, or the cost, that may be spent, or None.
-        cost: of the labels so far; None without a column of cost.
-        num_first: how many items, in the order they were added, the audit labels or the test set are a sample of; all
-            if None.
-        num_missing: audit items of added ones that must be answered before all audit labels count.
-        model_warning: why predictions should not be trusted yet, or None.
-        random_arm: share of uniform labels; 0 for none.
-        arm: the comparison of the two heads, or None if there are too few labels.
-        hardest: items that the model is least sure about.
-        suspects: labels that are probably wrong, the most probable errors first.
-        num_judged: labels that a model which has not seen them judged.
-        duplicates: exact copies.
-        annotators: Cohen's κ of each two people who labelled the same items.
-        notes: anything else worth a sentence.
-    """
-
-    name: str
-    classes: tuple[str, ...]
-    counts: Counts
-    audit_share: float = 0.1
-    rounds: tuple[Round, ...] = ()
-    audit_labels: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    confidence: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
-    class_counts: tuple[int, ...] = ()
-    test_labels: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    test_predicted: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    label_times: tuple[float, ...] = ()
-    cross_validated_error: float | None = None
-    target: float | None = None
-    budget: float | None = None
-    cost: float | None = None
-    num_first: int | None = None
-    num_missing: int = 0
-    model_warning: str | None = None
-    random_arm: float = 0.0
-    arm: ArmComparison | None = None
-    hardest: tuple[Hard, ...] = ()
-    suspects: tuple[SuspectLabel, ...] = ()
-    num_judged: int = 0
-    duplicates: Duplicates = field(default_factory=Duplicates)
-    annotators: dict[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,11 +66,11 @@ class Status:
         return self.curve[-1] if self.curve else None
 
     def rows(self) -> list[tuple[str, str]]:
-        """The table that the command prints: a name and a text each."""
+        """Return the table that the command prints: a name and a text each."""
         return list(_rows(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers, lists and strings, ready for JSON."""
+        """Return plain numbers, lists and strings, ready for JSON."""
         facts = {
             each.name: _plain(getattr(self.facts, each.name))
             for each in dataclasses.fields(self.facts)
@@ -250,7 +100,7 @@ class Status:
 
 
 def status_of(facts: Facts) -> Status:
-    """What follows from the facts of a project."""
+    """Return what follows from the facts of a project."""
     rounds = facts.rounds
     truth = np.asarray(facts.audit_labels) if facts.audit_share else np.zeros(0, dtype=np.int64)
     audited = np.flatnonzero(truth != UNKNOWN)
@@ -287,7 +137,7 @@ def status_of(facts: Facts) -> Status:
 
 
 def _about(facts: Facts, has_test: bool) -> str:
-    """What the audit labels, or the test set, are a sample of; "" for all items."""
+    """Return what the audit labels, or the test set, are a sample of; "" for all items."""
     counts = facts.counts
     if facts.num_first is not None and facts.num_first < counts.items:
         return f"of the first {facts.num_first:,} items only, not of the {counts.items - facts.num_first:,} added since"
@@ -296,7 +146,7 @@ def _about(facts: Facts, has_test: bool) -> str:
 
 
 def _class_quality(facts: Facts, audit: NDArray[Any], predicted: NDArray[Any], has_test: bool, about: str) -> Quality:
-    """Every class on the labels that the accuracy is measured on, its share of the pool on the audit labels."""
+    """Measure every class on the labels of the accuracy, and its share of the pool on the audit labels."""
     truth, said = (facts.test_labels, facts.test_predicted) if has_test else (audit, predicted[-1:].reshape(-1))
     known = said != UNKNOWN
     counts = facts.class_counts or (0,) * len(facts.classes)
@@ -305,7 +155,7 @@ def _class_quality(facts: Facts, audit: NDArray[Any], predicted: NDArray[Any], h
 
 
 def _not_about_all(facts: Facts, has_test: bool) -> str:
-    """Why the accuracy on all items is not known yet, and what to do."""
+    """Return why the accuracy on all items is not known yet, and what to do."""
     added = facts.counts.items - (facts.num_first or 0)
     what = f"The accuracy on all {facts.counts.items:,} items is not known since {added:,} were added"
     if has_test:
@@ -332,7 +182,7 @@ def _unknown(facts: Facts, has_test: bool) -> Iterator[str]:
 
 
 def told_share(share: float) -> str:
-    """A probability to two digits; one that would round to 0 is below 0.01."""
+    """Return a probability to two digits; one that would round to 0 is below 0.01."""
     return "below 0.01" if share < 0.005 else f"{share:.2f}"
 
 
@@ -355,7 +205,7 @@ def _rows(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _quality(status: Status) -> Iterator[tuple[str, str]]:
-    """How good the model is."""
+    """Yield how good the model is."""
     facts = status.facts
     yield "accuracy", told_accuracy(status.accuracy)
     yield from status.quality.rows()
@@ -391,7 +241,7 @@ def _told_kappa(kappa: float) -> str:
 
 
 def _doubts(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Copies, and labels that may be wrong."""
+    """Yield rows on exact copies and on labels that may be wrong."""
     copies = facts.duplicates
     differ = f", {len(copies.conflicts):,} groups with labels that differ" if copies.conflicts else ""
     yield "exact copies", f"{copies.num_copies:,}{differ}"
@@ -403,7 +253,7 @@ def _doubts(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def told_suspects(facts: Facts) -> str:
-    """How many labels are probably wrong, and how many of these are expected to be."""
+    """Return a sentence on how many labels are probably wrong."""
     judged = f"of {facts.num_judged:,} labels judged by a model that has not seen them"
     if not facts.suspects:
         return f"none {judged}: what it finds unlikely is explained by its own errors, or there are too few labels"

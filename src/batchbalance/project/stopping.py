@@ -4,6 +4,7 @@ Agreement of successive models is Bloodgood and Vijay-Shanker's (2009). The labe
 spans of labels, not at batches, so that small batches do not look like a model that has settled.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from batchbalance.project.agreement import cohen_kappa
 from batchbalance.project.audit import ALPHA, FIRST_LOOK, LEAST_FOR_ERROR, Interval, Look, clopper_pearson
 
 UNKNOWN = -1  # the class predicted for an item that was not there yet, and the label of one that has none
@@ -80,24 +82,15 @@ class Forecast:
     interval: Interval
 
 
-def cohen_kappa(first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Agreement beyond chance of two lists of classes; 1 if both are one and the same class throughout."""
-    first, second = np.asarray(first), np.asarray(second)
-    classes, codes = np.unique(np.concatenate([first, second]), return_inverse=True)
-    left, right = codes[: len(first)], codes[len(first) :]
-    shares = [np.bincount(each, minlength=len(classes)) / len(each) for each in (left, right)]
-    by_chance = float(shares[0] @ shares[1])
-    agreed = float((left == right).mean())
-    return 1.0 if by_chance == 1 else (agreed - by_chance) / (1 - by_chance)
-
-
 def agreement(rounds: Sequence[Round], least: float = LEAST_KAPPA) -> Advice:
-    """Whether successive models, at least 20 labels apart, agree on the fixed set by a mean κ of `least` or more."""
+    """Return whether successive models, 20 labels apart, agree on the fixed set by a mean κ of `least` or more."""
     models = _apart(rounds, SPAN)[-NUM_STEPS - 1 :]
     if len(models) <= NUM_STEPS:
         return Advice("agreement", "cannot tell", f"There are not yet {NUM_STEPS + 1} models {SPAN} labels apart.")
     pairs = [_both_known(a, b) for a, b in pairwise(models)]
-    kappa = sum(cohen_kappa(a, b) for a, b in pairs) / len(pairs)
+    # Two models that always predict one and the same class agree, though their κ is undefined.
+    kappas = [1.0 if math.isnan(each) else each for each in (cohen_kappa(a, b) for a, b in pairs)]
+    kappa = sum(kappas) / len(kappas)
     return Advice(
         "agreement",
         "stop" if kappa >= least else "go on",
@@ -107,7 +100,7 @@ def agreement(rounds: Sequence[Round], least: float = LEAST_KAPPA) -> Advice:
 
 
 def label_change(rounds: Sequence[Round], most: float = MOST_CHANGED) -> Advice:
-    """Whether at most a share of predicted labels differs from the model with half as many labels, or fewer.
+    """Return whether at most a share of predicted labels differs from the model with half as many labels, or fewer.
 
     The fixed set is a sample of all items, so the upper end of the one-sided 95 % interval of the share decides.
     """
@@ -129,7 +122,7 @@ def label_change(rounds: Sequence[Round], most: float = MOST_CHANGED) -> Advice:
 
 
 def target_reached(target: float | None, looks: Sequence[Look], counted: str = "audit labels") -> Advice:
-    """Whether the accuracy asked for is reached, by the lower end of the last look's interval.
+    """Return whether the accuracy asked for is reached, by the lower end of the last look's interval.
 
     Looks go by the number of what is `counted`.
     """
@@ -151,14 +144,14 @@ def target_reached(target: float | None, looks: Sequence[Look], counted: str = "
 
 
 def budget_spent(budget: float | None, spent: float, unit: str = "labels") -> Advice:
-    """Whether as much was asked as was planned."""
+    """Return whether the budget is spent."""
     if budget is None:
         return Advice("budget", "cannot tell", "No budget is set.")
     return Advice("budget", "stop" if spent >= budget else "go on", f"{spent:,g} of {budget:,g} {unit} are used.")
 
 
 def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE, *, seed: int = 0) -> Forecast | None:
-    """What `more` labels would bring, if the error goes on to fall as a power of the number of labels.
+    """Return what `more` labels would bring, if the error goes on to fall as a power of the number of labels.
 
     The power is fitted to the models of the last three quarters of the labels, on the same audit items and two made-up
     ones: one that is learned half way and one that is forgotten, since a small sample without a change does not prove
@@ -199,7 +192,7 @@ def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE
 
 
 def worth_it(found: Forecast | None) -> Advice:
-    """Whether more labels would bring at least a point of accuracy."""
+    """Return whether more labels would bring at least a point of accuracy."""
     if found is None:
         needed = f"A forecast needs {LEAST_FOR_ERROR} audit labels and {LEAST_ROUNDS} models of different sizes."
         return Advice("forecast", "cannot tell", needed)
@@ -217,7 +210,7 @@ def worth_it(found: Forecast | None) -> Advice:
 
 
 def _apart(rounds: Sequence[Round], span: int) -> list[Round]:
-    """Rounds at least `span` labels apart, counted back from the last; oldest first."""
+    """Return rounds at least `span` labels apart, counted back from the last; oldest first."""
     found: list[Round] = []
     for each in reversed(rounds):
         if not found or found[-1].num_labels - each.num_labels >= span:
@@ -226,7 +219,7 @@ def _apart(rounds: Sequence[Round], span: int) -> list[Round]:
 
 
 def _both_known(first: Round, second: Round) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What two models predict for the items that both knew."""
+    """Return the predictions of two models for the items that both know."""
     both = (first.predicted != UNKNOWN) & (second.predicted != UNKNOWN)
     if not both.any():
         raise ValueError("`rounds` must share items of the fixed set, got two that share none")

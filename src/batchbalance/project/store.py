@@ -1,11 +1,14 @@
-"""What a project keeps in its database: its items, and the log of all that happened to them.
+"""The database of a project: its items, the log of all events, and the state that follows from them.
 
 A row of `items` is a row of the embeddings. Each "items added" event holds a hash of the rows that came with it, so
-that items are as safe from silent damage as events are.
+items are as safe from silent damage as events are.
 """
 
 import hashlib
+import threading
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,6 +18,9 @@ import numpy as np
 
 from batchbalance.errors import FileFormatError
 from batchbalance.learner.labels import Event, EventLog, NewEvent
+from batchbalance.project.state import State
+from batchbalance.system.ids import check_unicode
+from batchbalance.system.spreadsheets import meanings
 
 FILE = "labels.sqlite"
 BLOCK = 10_000  # items written or looked up at a time
@@ -28,9 +34,9 @@ class NewItem:
     Attributes:
         id: its name.
         content: the text, the row as JSON, or the file's path within the folder; None for a bare embedding.
-        digest: a hash of what it is; equal for exact duplicates.
-        cost: of a label.
-        is_audit: whether it is set aside to measure by.
+        digest: a hash of the content; equal for exact duplicates.
+        cost: the cost of a label.
+        is_audit: whether it belongs to the audit set.
     """
 
     id: str
@@ -41,26 +47,59 @@ class NewItem:
 
 
 class ProjectStore:
-    """Items and events.
+    """Items, events, and the state that follows from them. Threads may share it.
 
     Args:
-        folder: where the database is; it is made if it is not there.
+        folder: where the database is; it is created if it does not exist.
+
+    Attributes:
+        log: the events.
+        lock: held while the state is read or events are written.
+        num_items: the number of items.
+        costs: (N,) the cost of a label of each item.
+        is_audit: (N,) which items belong to the audit set.
     """
 
     def __init__(self, folder: Path) -> None:
         self.log = EventLog(folder / FILE)
-        self._num_items = 0
-        self._costs = np.ones(0)
-        self._is_audit = np.zeros(0, dtype=bool)
+        self.lock = threading.RLock()
+        self._state = State()
+        self.num_items = 0
+        self.costs = np.ones(0)
+        self.is_audit = np.zeros(0, dtype=bool)
         self._added = 0  # number of the last event that was looked at for new items
         self.events()
         # A transaction that was cut short and could not be undone may leave items without their event.
         ((num_rows, number),) = self.log.query("SELECT coalesce((SELECT max(row) FROM items) + 1, 0), number FROM head")
-        if number == self._added and num_rows != self._num_items:
+        if number == self._added and num_rows != self.num_items:
             raise self._damage("it has items that were never added")
 
+    @contextmanager
+    def reading(self) -> Iterator[State]:
+        """Hold the lock and give the current state."""
+        with self.lock:
+            self._state.update(self.events())
+            yield self._state
+
+    def snapshot(self) -> State:
+        """Return a copy of the current state, which later events do not change."""
+        state = State()
+        with self.lock:
+            state.update(list(self.events()))
+        return state
+
+    @contextmanager
+    def writing(self) -> Iterator[State]:
+        """Begin a transaction and give the state in it; `append` adds events."""
+        with self.lock, self.log.writing(), self.reading() as state:
+            yield state
+
+    def append(self, events: Sequence[NewEvent]) -> None:
+        """Add events, within `writing`."""
+        self.log.append(events)
+
     def events(self) -> list[Event]:
-        """All events by now; items that came with new ones are checked."""
+        """Return all events so far; items that came with new ones are checked."""
         events = self.log.events()
         for event in events[self._added :]:
             if event.kind == "items added":
@@ -68,27 +107,12 @@ class ProjectStore:
         self._added = len(events)
         return events
 
-    @property
-    def num_items(self) -> int:
-        """How many items there are."""
-        return self._num_items
-
-    @property
-    def costs(self) -> np.ndarray:
-        """(N,) the cost of a label of each item."""
-        return self._costs
-
-    @property
-    def is_audit(self) -> np.ndarray:
-        """(N,) which items are set aside."""
-        return self._is_audit
-
     def add_items(self, items: Iterable[NewItem], note: str) -> int:
-        """Add items, whose ids must be new, and the event that they came, in a transaction; how many there were."""
-        digest, expected = hashlib.sha256(), self._num_items
+        """Add items, whose ids must be new, and their event in one transaction; return their number."""
+        digest, expected = hashlib.sha256(), self.num_items
         with self.log.writing() as connection:
             self.events()
-            first = row = self._num_items
+            first = row = self.num_items
             if first != expected:
                 raise BlockingIOError(f"another process has added items to {self.log.path} in the meantime; try again")
             iterator = iter(items)
@@ -104,11 +128,32 @@ class ProjectStore:
         return row - first
 
     def has(self, name: str) -> bool:
-        """Whether there is an item of that id, by the index alone."""
+        """Return whether the index has an item of that id."""
         return bool(self.log.query("SELECT 1 FROM items WHERE id = ?", (name,)))
 
-    def row_of(self, name: str) -> int | None:
-        """The row of an id; None if there is none."""
+    def row_of(self, name: Any, where: str = "") -> int:
+        """Return the row of an id. Whole numbers stand for their text.
+
+        Args:
+            name: the id.
+            where: the line of a file that names it, for the message.
+
+        Raises:
+            ValueError: if no item has that id.
+        """
+        for meaning in meanings(str(name)):
+            row = self._row(normal_id(meaning))
+            if row is not None:
+                return row
+        at = f"{where}: " if where else ""
+        raise ValueError(f"{at}ids must be those of items in this project, got {str(name)!r}")
+
+    def rows_of(self, names: Iterable[Any]) -> list[int]:
+        """Return the rows of ids."""
+        return [self.row_of(name) for name in names]
+
+    def _row(self, name: str) -> int | None:
+        """Return the row of an id as it is stored; None if there is none."""
         found = self.log.query("SELECT row FROM items WHERE id = ?", (name,))
         if not found:
             if self.log.query("SELECT 1 FROM items NOT INDEXED WHERE id = ?", (name,)):
@@ -120,22 +165,22 @@ class ProjectStore:
         return int(found[0][0])
 
     def ids(self, rows: Sequence[int] | None = None) -> list[str]:
-        """The ids of some rows, or of all."""
+        """Return the ids of some rows, or of all."""
         if rows is None:
             return [name for (name,) in self.log.query("SELECT id FROM items NOT INDEXED ORDER BY row")]
         return [str(name) for name, *_ in self._of(rows, "id")]
 
     def contents(self, rows: Sequence[int]) -> list[str | None]:
-        """What some items hold; texts and rows of tables, which the database holds all of, are checked."""
+        """Return the contents of some items; texts and rows of tables, which are stored whole, are checked."""
         is_whole = self.events()[0].value["kind"] in ("texts", "table")
         found = self._of(rows, "content, digest, id")
         for content, digest, name in found:
             if is_whole and digest_of(str(content).encode()) != digest:
-                raise self._damage(f"what {name!r} holds does not match its hash")
+                raise self._damage(f"the content of {name!r} does not match its hash")
         return [content for content, *_ in found]
 
     def digests(self) -> list[str]:
-        """The digests of all items."""
+        """Return the digests of all items."""
         return [digest for (digest,) in self.log.query("SELECT digest FROM items NOT INDEXED ORDER BY row")]
 
     def _of(self, rows: Sequence[int], column: str) -> list[tuple[Any, ...]]:
@@ -165,9 +210,9 @@ class ProjectStore:
             raise self._damage("its items do not match their hash") from error
         if done != count or digest.hexdigest() != wanted:
             raise self._damage("its items do not match their hash")
-        self._costs = np.concatenate([self._costs, costs])
-        self._is_audit = np.concatenate([self._is_audit, is_audit])
-        self._num_items += count
+        self.costs = np.concatenate([self.costs, costs])
+        self.is_audit = np.concatenate([self.is_audit, is_audit])
+        self.num_items += count
 
     def _damage(self, what: str) -> FileFormatError:
         return FileFormatError(f"{self.log.path} is damaged: {what}; restore it from a copy")
@@ -180,8 +225,13 @@ class ProjectStore:
             )
 
 
+def normal_id(name: str) -> str:
+    """Return an id as it is stored: in Unicode's normal form C."""
+    return name if name.isascii() else unicodedata.normalize("NFC", check_unicode("an id", name))
+
+
 def digest_of(content: bytes) -> str:
-    """The hash of what an item is."""
+    """Return the hash of an item's content."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 

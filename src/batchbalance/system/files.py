@@ -1,13 +1,11 @@
-"""Atomic writes, JSON files sealed by a checksum, and reading of files that may shrink meanwhile."""
+"""Writing a file whole or not at all, and reading one that may be cut short meanwhile."""
 
-import hashlib
-import json
 import math
 import mmap
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,50 +50,6 @@ def replacing(path: str | os.PathLike[str], *, first: Path | None = None) -> Ite
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def write_sealed(path: Path, content: Mapping[str, Any], *, indent: int | None = None) -> None:
-    """Write a JSON object with a checksum of itself, whole or not at all."""
-    with replacing(path) as temporary:
-        text = json.dumps({**content, "checksum": checksum(content)}, indent=indent)
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def read_sealed(path: Path, remedy: str) -> dict[str, Any]:
-    """Return what `write_sealed` wrote; FileFormatError, which ends in `remedy`, if it is anything else."""
-    try:
-        content, is_sealed = read_checked(path)
-    except FileFormatError:
-        is_sealed = False
-    if not is_sealed:
-        raise FileFormatError(f"{path} is damaged: it does not match its checksum; {remedy}")
-    return content
-
-
-def read_checked(path: Path) -> tuple[dict[str, Any], bool]:
-    """Return the JSON object of a file without its checksum, and whether that is right.
-
-    Raises:
-        FileFormatError: if the file does not hold a JSON object.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} must be JSON, got damage: {error}") from error
-    if not isinstance(content, dict):
-        raise FileFormatError(f"{path} must hold a JSON object, got {type(content).__name__}")
-    seal = content.pop("checksum", None)
-    return content, seal == checksum(content)
-
-
-def checksum(content: Mapping[str, Any]) -> str:
-    """Return a hash of all that a JSON object says, in whichever order."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def array_digest(array: np.ndarray) -> str:
-    """Return a hash of the numbers of an array, about a second for a GB."""
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:32]
 
 
 @dataclass(frozen=True)

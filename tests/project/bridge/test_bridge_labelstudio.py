@@ -167,7 +167,7 @@ def test_a_class_that_is_unknown_here_is_pulled_once_it_is_known(linked, fake):
     pushed = push(project, found, server)
     annotated(fake, project, found, server, lambda name: "bird" if name == pushed.ids[0] else truth(name))
     pulled = pull(project, found, server)
-    said = "1 answer is 'bird', which is no class here; add it with batchbalance add-class, and pull again"
+    said = "1 answer is 'bird', which is not a class here; add it with batchbalance add-class, and pull again"
     assert (pulled.notes, pulled.told.labelled, pulled.left) == ((said,), BATCH - 1, 1)
     project.add_class("bird")
     with pytest.raises(ValueError, match="must have every class, got none for bird"):
@@ -245,7 +245,7 @@ def test_an_existing_config_is_checked(project, fake):
     choices = "".join(f'<Choice value="{name}"/>' for name in ("cat", "dog", "bird"))
     found, notes = link(project, server, made(CONFIG.format(choices)))
     assert (found.control, found.object, found.key) == ("c", "t", "body")
-    assert notes == ("choices there that are no classes here: bird; add them with batchbalance add-class",)
+    assert notes == ("choices there that are not classes here: bird; add them with batchbalance add-class",)
     push(project, found, server)
     assert {tuple(task["data"]) for task in fake.tasks.values()} == {("item_id", "body")}
     with pytest.raises(ValueError, match="must have every class, got none for dog"):

@@ -1,4 +1,4 @@
-"""Labelling in a real browser: on real projects, and on a desk in memory."""
+"""Labelling in a real browser: on real projects, and on small ones."""
 
 import threading
 
@@ -8,10 +8,11 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from batchbalance.project import Project
-from batchbalance.project.page.desk import Choosing, Shown
+from batchbalance.project.page.chooser import ChoiceProgress
+from batchbalance.project.shown import ShownItem
 from made_projects import FOREST
 from page_browser import PATIENCE, Person, Server, chromium, served
-from page_fakes import INSIGHT, FakeChooser, FakeDesk
+from page_fakes import INSIGHT, FakeChooser, PageProject
 
 pytestmark = pytest.mark.slow
 
@@ -206,9 +207,9 @@ def test_the_grid_on_a_real_project(mail_server, mails, new_context):
     assert {who for item in tiles for who in store.view(item).answers} == {"first"}
 
 
-def test_two_people_in_one_browser_keep_their_own_tabs(new_context):
-    desk = FakeDesk({"Ann": ["a", "b", "c", "d"], "Bob": ["x", "y", "z"]})
-    with served(desk, FakeChooser(), ["Ann", "Bob"]) as link:
+def test_two_people_in_one_browser_keep_their_own_tabs(tmp_path, new_context):
+    project = PageProject.make(tmp_path, {"Ann": ["a", "b", "c", "d"], "Bob": ["x", "y", "z"]})
+    with served(project, FakeChooser(), ["Ann", "Bob"]) as link:
         shared = new_context()
         ann = Person(shared, link)
         ann.press("1")
@@ -219,7 +220,13 @@ def test_two_people_in_one_browser_keep_their_own_tabs(new_context):
         ann.see("Ann · 3 today")
         ann.press("2")
         bob.press("1")
-    assert [each[1::2] for each in desk.log] == [("a", "Ann"), ("x", "Bob"), ("b", "Ann"), ("c", "Ann"), ("y", "Bob")]
+    assert [each[1::2] for each in project.log] == [
+        ("a", "Ann"),
+        ("x", "Bob"),
+        ("b", "Ann"),
+        ("c", "Ann"),
+        ("y", "Bob"),
+    ]
 
 
 def test_nobody_gets_in_without_a_token(mail_server, new_context):
@@ -261,21 +268,24 @@ def test_every_view_is_accessible_and_fits(mail_server, new_context, scheme, wid
 
 
 @pytest.fixture
-def desk(tmp_path):
+def project(tmp_path):
     """Images, a text from right to left, a row, a bare item; twelve classes."""
     Image.new("RGB", (60, 30), "teal").save(tmp_path / "a.png")
     (tmp_path / "broken.png").write_bytes(b"no image")
-    made = FakeDesk({None: []}, root=tmp_path, files=["a.png", "broken.png"])
-    made.items["rtl"] = Shown("rtl", "text", "שלום עולם 😀 hello")
-    made.items["row"] = Shown("row", "row", fields=(("size", "3"), ("<b>", None)))
-    made.items["bare"] = Shown("bare", "bare")
-    made.open[None] = ["a.png", "broken.png", "rtl", "row", "bare"]
-    made.classes = [f"class {i}" for i in range(1, 12)] + ["twelfth"]
+    made = PageProject.make(
+        tmp_path, {None: []}, tmp_path, ["a.png", "broken.png"], others=["rtl", "row", "bare", "long"],
+        classes=[f"class {i}" for i in range(1, 12)] + ["twelfth"],
+    )  # fmt: skip
+    made.items["rtl"] = ShownItem("rtl", "שלום עולם 😀 hello")
+    made.items["row"] = ShownItem("row", fields=(("size", "3"), ("<b>", "")))
+    made.items["bare"] = ShownItem("bare")
+    made.items["long"] = ShownItem("long", "A long text. " * 500)
     return made
 
 
-def test_all_kinds_of_items_and_many_classes(desk, new_context):
-    with served(desk, FakeChooser()) as link:
+def test_all_kinds_of_items_and_many_classes(project, new_context):
+    project.give(None, ["a.png", "broken.png", "rtl", "row", "bare"])
+    with served(project, FakeChooser()) as link:
         person = Person(new_context(), link)
         page = person.page
         person.item()
@@ -309,7 +319,7 @@ def test_all_kinds_of_items_and_many_classes(desk, new_context):
         page.click("#classes button:nth-child(3)")
         person.wait("document.activeElement.id === 'stage'")  # so that Space skips, and does not press it again
         person.see("All done")
-        assert [each[:3] for each in desk.log] == [
+        assert [each[:3] for each in project.log] == [
             ("labelled", "a.png", "twelfth"), ("labelled", "broken.png", "class 10"), ("labelled", "rtl", "class 2"),
             ("skipped", "row", None), ("labelled", "bare", "class 3"),
         ]  # fmt: skip
@@ -327,8 +337,8 @@ def test_all_kinds_of_items_and_many_classes(desk, new_context):
         page.keyboard.press("Enter")
         person.wait("!document.querySelector('dialog[open]')")
         person.wait("document.querySelector('#said').textContent === 'Flagged.'")
-        assert desk.log[-1] == ("flagged", "bare", "odd", None)
-        assert "bare" not in desk.open[None]
+        assert project.log[-1] == ("flagged", "bare", "odd", None)
+        assert "bare" not in project.open_questions(None)
         page.click("[data-view=progress]")
         page.focus("[data-view=label]")
         page.keyboard.press("Enter")
@@ -337,11 +347,10 @@ def test_all_kinds_of_items_and_many_classes(desk, new_context):
         person.see("All done")
 
 
-def test_everything_can_be_seen_by_keyboard_alone(desk, new_context):
-    Image.new("RGB", (400, 300), "teal").save(desk.roots[0] / "a.png")
-    desk.items["long"] = Shown("long", "text", "A long text. " * 500)
-    desk.open[None] = ["a.png", "long"]
-    with served(desk, FakeChooser()) as link:
+def test_everything_can_be_seen_by_keyboard_alone(project, new_context):
+    Image.new("RGB", (400, 300), "teal").save(project.embeddings.roots[0] / "a.png")
+    project.give(None, ["a.png", "long"])
+    with served(project, FakeChooser()) as link:
         person = Person(new_context(1200, 600), link)
         page = person.page
         person.item()
@@ -368,10 +377,10 @@ def test_everything_can_be_seen_by_keyboard_alone(desk, new_context):
         assert person.item() == "long"
 
 
-def test_the_grid_tells_of_trouble_and_waits_for_the_next_batch(desk, new_context):
-    desk.open[None] = ["rtl", "row"]
+def test_the_grid_tells_of_trouble_and_waits_for_the_next_batch(project, new_context):
+    project.give(None, ["rtl", "row"])
     chooser = FakeChooser(INSIGHT | {"guess": "class 1"})
-    with served(desk, chooser) as link:
+    with served(project, chooser) as link:
         person = Person(new_context(), link)
         page = person.page
         person.item()
@@ -382,49 +391,51 @@ def test_the_grid_tells_of_trouble_and_waits_for_the_next_batch(desk, new_contex
         page.keyboard.press("3")  # changed by hand, and kept while the server is away
         page.keyboard.press("Enter")
         person.see("The server does not answer.")
-        assert desk.log == []
+        assert project.log == []
         assert page.locator(".tile.changed").count() == 1
         page.unroute("**/api/confirm*")
         person.wait("document.querySelector('#trouble').hidden")
 
-        desk.open[None].remove("row")  # taken back meanwhile
+        project.give_back(["row"])  # meanwhile
         page.keyboard.press("Enter")
-        person.see("This item is not yours to answer")
+        person.see("You cannot answer this item")
         person.wait("document.querySelectorAll('.tile').length === 1")
-        chooser.now = Choosing("Choosing what to ask next")
+        chooser.now = ChoiceProgress("Choosing what to ask next")
         page.keyboard.press("Enter")
         person.see("The model is still thinking about the next items.")
-        assert [each[:2] for each in desk.log] == [("labelled", "rtl")]
-        chooser.now, desk.open[None] = Choosing(), ["bare"]
+        assert [each[:2] for each in project.log] == [("labelled", "rtl")]
+        chooser.now = ChoiceProgress()
+        project.give(None, ["bare"])
         page.wait_for_selector(".tile[data-item=bare]")
 
 
 class SlowChooser(FakeChooser):
     """Chooses when it is told to."""
 
-    def __init__(self, desk):
+    def __init__(self, project):
         super().__init__()
-        self.now, self._desk = Choosing("Looking at the items for the first time", 3, 12), desk
+        self.now, self._project = ChoiceProgress("Looking at the items for the first time", 3, 12), project
         self.go = threading.Event()
 
     def choosing(self, _who):
-        if self.go.is_set() and not self._desk.log:
-            self._desk.open[None], self.now = ["rtl"], Choosing()
+        if self.go.is_set() and not self._project.log:
+            if not self._project.open_questions():
+                self._project.give(None, ["rtl"])
+            self.now = ChoiceProgress()
         return self.now
 
     def try_again(self):
-        self.now = Choosing("Choosing what to ask next")
+        self.now = ChoiceProgress("Choosing what to ask next")
 
 
-def test_waiting_says_what_is_done_and_trouble_can_be_tried_again(desk, new_context):
-    desk.open[None] = []
-    chooser = SlowChooser(desk)
-    with served(desk, chooser) as link:
+def test_waiting_says_what_is_done_and_trouble_can_be_tried_again(project, new_context):
+    chooser = SlowChooser(project)
+    with served(project, chooser) as link:
         person = Person(new_context(), link)
         person.see("Looking at the items for the first time")
         assert person.page.get_attribute("progress", "max") == "12"
         assert person.page.evaluate("document.querySelector('progress').value") == 3
-        chooser.now = Choosing(trouble="There is not enough memory.")
+        chooser.now = ChoiceProgress(trouble="There is not enough memory.")
         person.see("There is not enough memory.")
         person.page.click("text=Try again")
         person.see("Choosing what to ask next")

@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from batchbalance.project.page.chooser import DOING, ENDED, ProcessChooser
-from batchbalance.project.page.desk import Choosing
+from batchbalance.project.page.chooser import DOING, ENDED, ChoiceProgress, ProcessChooser
 
 SCRIPT = """
 import json, os, sys
@@ -61,10 +60,10 @@ def test_a_batch_is_chosen_and_explained_while_others_go_on(chooser):
     assert chooser.insight("a") is None
     assert not chooser.is_explained("a")
     chooser.want(None, 1)
-    assert chooser.choosing(None) == Choosing(DOING)
+    assert chooser.choosing(None) == ChoiceProgress(DOING)
     wait(lambda: chooser.is_explained("a"))
     assert chooser.insight("a") == {"guess": "cat"}
-    assert chooser.choosing(None) == Choosing()
+    assert chooser.choosing(None) == ChoiceProgress()
 
 
 def test_what_is_under_way_is_not_asked_twice_and_is_told(chooser, tmp_path):
@@ -72,8 +71,8 @@ def test_what_is_under_way_is_not_asked_twice_and_is_told(chooser, tmp_path):
     chooser.want("slow", 1)
     chooser.want("slow", 2)
     wait(lambda: chooser.choosing("slow").total)
-    assert chooser.choosing("slow") == Choosing("Looking at the items for the first time", 3, 9)
-    assert chooser.choosing("other") == Choosing()
+    assert chooser.choosing("slow") == ChoiceProgress("Looking at the items for the first time", 3, 9)
+    assert chooser.choosing("other") == ChoiceProgress()
     (tmp_path / "log.go").touch()
     wait(lambda: not chooser.choosing("slow").doing)
     assert len(requests(tmp_path)) == 1
@@ -93,7 +92,7 @@ def test_where_nothing_is_left_it_is_asked_again_only_after_something_happened(c
 def test_an_error_is_told_and_can_be_tried_again(chooser, tmp_path):
     chooser.want("wrong", 1)
     wait(lambda: chooser.choosing("wrong").trouble)
-    assert chooser.choosing("wrong") == Choosing(trouble="it cannot be")
+    assert chooser.choosing("wrong") == ChoiceProgress(trouble="it cannot be")
     chooser.want("x", 1)  # not before somebody looked
     assert len(requests(tmp_path)) == 1
     chooser.try_again()

@@ -2,18 +2,21 @@
 
 import asyncio
 import socket
+import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 import uvicorn
 
-from batchbalance.project.page.app import Page, make_app
+from batchbalance.project.page.app import make_app
 from batchbalance.project.page.connections import BoundedProtocol, Limits, run_server
 from batchbalance.project.page.guard import MOST_BYTES, Guard, Sessions
+from batchbalance.project.page.page import Page
 from batchbalance.project.page.serving import Serving, bound_socket
-from page_fakes import FakeChooser, FakeDesk
+from page_fakes import FakeChooser, PageProject
 
 HEAD = "{} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: c-t=t\r\n{}\r\n"
 FACTS = HEAD.format("GET /api/facts?as=t", "").encode()
@@ -29,7 +32,8 @@ def served(limits, app=None):
         pass
 
     Protocol.limits = limits
-    page = make_app(Page(FakeDesk({None: ["a"]}), FakeChooser(), [None]))
+    with tempfile.TemporaryDirectory() as folder:
+        page = make_app(Page(PageProject.make(Path(folder), {None: ["a"]}), FakeChooser(), [None]))
     guard = Guard(app or page, Sessions({"t": None}, "c"), ["127.0.0.1"])
     config = uvicorn.Config(guard, port=0, log_level="error", lifespan="off", ws="none", loop="asyncio", http=Protocol)
     server = uvicorn.Server(config)

@@ -5,7 +5,7 @@ import stat
 import pytest
 from starlette.responses import PlainTextResponse
 
-from batchbalance.project.page.app import Page, make_app
+from batchbalance.project.page.app import make_app
 from batchbalance.project.page.guard import (
     MOST_BYTES,
     SECRET_FILE,
@@ -19,7 +19,8 @@ from batchbalance.project.page.guard import (
     mark_of,
     token_of,
 )
-from page_fakes import Client, FakeChooser, FakeDesk
+from batchbalance.project.page.page import Page
+from page_fakes import Client, FakeChooser, PageProject
 
 SECRET = bytes(range(32))
 FIRST, SECOND = token_of(SECRET, "first"), token_of(SECRET, "second")
@@ -28,13 +29,13 @@ POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-acti
 
 
 @pytest.fixture
-def desk():
-    return FakeDesk({"first": ["a", "b"], "second": ["c"]})
+def project(tmp_path):
+    return PageProject.make(tmp_path, {"first": ["a", "b"], "second": ["c"]})
 
 
 @pytest.fixture
-def client(desk):
-    page = Page(desk, FakeChooser(), ["first", "second"])
+def client(project):
+    page = Page(project, FakeChooser(), ["first", "second"])
     hosts = ["127.0.0.1", "localhost", "::1", "labels.example"]
     return Client(Guard(make_app(page), Sessions({FIRST: "first", SECOND: "second"}, COOKIE), hosts))
 
@@ -56,9 +57,9 @@ def test_the_address_with_a_token_serves_the_page_itself_and_sets_a_strict_cooki
     assert COOKIE.endswith("-8420")
 
 
-def test_the_cookie_is_for_tls_only_where_there_is_tls(desk):
+def test_the_cookie_is_for_tls_only_where_there_is_tls(project):
     sessions = Sessions({FIRST: "first"}, COOKIE, is_secure=True)
-    app = Guard(make_app(Page(desk, FakeChooser(), ["first"])), sessions, ["127.0.0.1"])
+    app = Guard(make_app(Page(project, FakeChooser(), ["first"])), sessions, ["127.0.0.1"])
     assert "Secure" in Client(app).get("/", token=FIRST).header("set-cookie").split("; ")
 
 
@@ -116,26 +117,26 @@ def test_the_host_of_a_header():
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1"])
-def test_a_foreign_origin_is_refused(first, desk, origin):
+def test_a_foreign_origin_is_refused(first, project, origin):
     answer = first.with_headers(origin=origin).post("/api/label", {"item": "a", "label": "cat"})
     assert answer.status == 403
-    assert desk.log == []
+    assert project.log == []
 
 
-def test_our_own_origin_is_taken(first, desk):
+def test_our_own_origin_is_taken(first, project):
     own = first.with_headers(origin="http://127.0.0.1:8420", sec_fetch_site="same-origin")
     assert own.post("/api/label", {"item": "a", "label": "cat"}).status == 200
-    assert desk.log == [("labelled", "a", "cat", "first")]
+    assert project.log == [("labelled", "a", "cat", "first")]
 
 
 @pytest.mark.parametrize("origin", ["http://[::1", "http://[::g]", "http://[", "http://a\xaa]"])
-def test_an_origin_that_is_no_address_is_a_bad_request(first, desk, origin):
+def test_an_origin_that_is_no_address_is_a_bad_request(first, project, origin):
     answer = first.with_headers(origin=origin).post("/api/label", {"item": "a", "label": "cat"})
     assert answer.status == 400
-    assert desk.log == []
+    assert project.log == []
 
 
-def test_people_who_share_a_browser_keep_their_tabs(client, desk):
+def test_people_who_share_a_browser_keep_their_tabs(client, project):
     tab = client.in_tab_of(FIRST, COOKIE)
     both = f"{tab.headers['cookie']}; {client.in_tab_of(SECOND, COOKIE).headers['cookie']}"
     tab, other = tab.with_headers(cookie=both), client.in_tab_of(SECOND, COOKIE).with_headers(cookie=both)
@@ -143,13 +144,13 @@ def test_people_who_share_a_browser_keep_their_tabs(client, desk):
     assert other.get("/api/facts").json["annotator"] == "second"
     assert tab.post("/api/label", {"item": "a", "label": "cat"}).status == 200
     assert other.post("/api/label", {"item": "c", "label": "dog"}).status == 200
-    assert [each[3] for each in desk.log] == ["first", "second"]
+    assert [each[3] for each in project.log] == ["first", "second"]
     assert tab.get("/").status == other.get("/").status == 200  # as after a reload
     nobody = Client(client.app, tab.headers)
     for answer in (nobody.get("/"), nobody.get("/api/facts"), nobody.post("/api/undo", {})):
         assert (answer.status, "Several people use this browser" in answer.text) == (403, True)
     assert nobody.get("/static/main.js").status == 200
-    assert len(desk.log) == 2
+    assert len(project.log) == 2
 
 
 def test_a_link_that_is_none_is_not_taken_for_the_person_whose_cookie_is_there(client, first):
@@ -163,7 +164,7 @@ def test_the_bare_address_leads_to_the_one_person_of_a_browser(client, first):
     assert (answer.status, answer.header("location")) == (307, f"/?as={mark_of(FIRST)}")
 
 
-def test_a_request_that_is_too_large_is_refused_before_it_is_read(first, desk):
+def test_a_request_that_is_too_large_is_refused_before_it_is_read(first, project):
     for length in (MOST_BYTES + 1, 10**40):
         answer = first.with_headers(content_length=str(length)).post("/api/undo", {})
         assert (answer.status, answer.header("connection")) == (413, "close")
@@ -194,21 +195,21 @@ def test_credentials_are_a_password_or_a_bearer(header, status):
     assert client.with_headers(host="evil.example").get("/health").status == 403
 
 
-def test_a_request_from_another_site_is_refused_where_the_browser_says_so(first, desk):
+def test_a_request_from_another_site_is_refused_where_the_browser_says_so(first, project):
     assert first.with_headers(sec_fetch_site="cross-site").post("/api/undo", {}).status == 403
 
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data", None])
-def test_a_post_must_be_json(first, desk, kind):
+def test_a_post_must_be_json(first, project, kind):
     answer = first.with_headers(content_type=kind).post("/api/label", {"item": "a", "label": "cat"})
     assert answer.status == 403
-    assert desk.log == []
+    assert project.log == []
 
 
-def test_the_person_is_who_the_cookie_says_never_the_body(first, desk):
+def test_the_person_is_who_the_cookie_says_never_the_body(first, project):
     body = {"item": "a", "label": "dog", "who": "second", "annotator": "second"}
     assert first.post("/api/label", body).status == 200
-    assert desk.log == [("labelled", "a", "dog", "first")]
+    assert project.log == [("labelled", "a", "dog", "first")]
 
 
 def test_tokens_differ_by_person_and_by_secret():

@@ -11,10 +11,9 @@ from batchbalance.arguments.seeds import derived_seed
 from batchbalance.errors import NothingLeftError
 from batchbalance.project import Project
 from batchbalance.project.insight import NUM_LIKE, SAMPLE
-from batchbalance.project.page.app import Page
-from batchbalance.project.page.choosing import Choosing
+from batchbalance.project.page.choosing import RequestHandler
 from batchbalance.project.page.insight import why
-from batchbalance.project.page.project_desk import ProjectDesk
+from batchbalance.project.page.page import Page
 from batchbalance.system.progress import progress, told_to
 from made_projects import CLASSES, answered, make, points, truth, write_texts
 from page_fakes import FakeChooser
@@ -45,7 +44,7 @@ def majority(votes):
 def test_insights_by_plain_loops(trained):
     vectors = points()[0]
     names = [str(row) for row in range(80) if str(row) not in trained.labels][:24]
-    model = trained._learning.trained(trained._snapshot(), vectors)
+    model = trained.model.trained(trained.store.snapshot(), vectors)
     import torch
 
     probs = model.posterior.predict(torch.from_numpy(vectors)).probs().numpy()
@@ -115,47 +114,53 @@ def test_nothing_left_has_a_name_of_its_own(tmp_path):
         project.ask(1)
 
 
-def test_the_desk_hands_out_and_takes_in(tmp_path):
+def test_the_page_hands_out_and_takes_in(tmp_path):
     project = make(tmp_path, batch_size=4, audit=0.25)
-    desk = ProjectDesk(project)
+    page = Page(project, FakeChooser(), ["first", "second"])
     project.ask(4, "first")
     project.ask(4, "second")
-    a, b, c, d = desk.questions("first")
-    theirs = desk.questions("second")
+    a, b, c, d = project.open_questions("first")
+    theirs = project.open_questions("second")
     assert not {a, b, c, d} & set(theirs)
-    assert desk.num_taken("first") == 4
+    assert page.situation("first")["taken"] == 4
     project.ask(3)  # by somebody who works with a CSV file
-    assert desk.num_taken("first") == 7
-    assert not desk.may_answer(theirs[0], "first")
-    assert not desk.may_see(theirs[0], "first")
-    before = desk.revision
-    desk.label({a: "bee"}, "first", 2.0)
-    desk.label({a: "cow"}, "first", 1.0)
-    desk.skip(b, "first")
-    desk.flag(c, "blurred", "first")
-    assert desk.revision == before + 4
-    assert desk.questions("first") == [c, d]
-    past = desk.history("first", 0, 10)
-    assert [(each.id, each.kind, each.label, each.note) for each in past] == [
+    assert page.situation("first")["taken"] == 7
+    with pytest.raises(HTTPException, match="You cannot answer this item"):
+        page.label("first", {theirs[0]: "bee"}, None)
+    with pytest.raises(HTTPException, match="You cannot see this item"):
+        page.image("first", theirs[0], "full")
+    before = len(project.events())
+    page.label("first", {a: "bee"}, 2.0)
+    page.label("first", {a: "cow"}, 1.0)
+    page.skip("first", b)
+    page.flag("first", c, "blurred", False)
+    assert len(project.events()) == before + 4
+    assert project.open_questions("first") == [c, d]
+    past = page.history("first", 0)["answers"]
+    assert [(each["item"]["id"], each["kind"], each["label"], each["note"]) for each in past] == [
         (c, "flagged", None, "blurred"), (b, "skipped", None, ""), (a, "labelled", "cow", ""),
     ]  # fmt: skip
-    assert [each.id for each in desk.history("first", 1, 1)] == [b]
-    assert desk.may_see(a, "second")
-    assert not desk.may_answer(a, "second")
-    assert desk.may_answer(b, "first")
-    counts = desk.counts()
-    assert (counts.today, counts.total, dict(counts.people), counts.classes["cow"]) == (1, 1, {"first": 1}, 1)
-    assert desk.num_skipped("first") == 1
-    desk.ask_skipped("first")
-    desk.ask_skipped("second")  # who skipped nothing, and is asked nothing new
-    assert desk.questions("first") == [c, d, b]
-    assert desk.questions("second") == theirs
-    assert [desk.undo("first") for _ in range(4)] == [c, b, a, a]
-    assert desk.undo("first") is None
-    assert desk.undo("second") is None
-    assert desk.questions("first") == [a, c, d, b]
-    desk.give_back("first")
-    assert desk.questions("first") == []
+    assert [each["item"]["id"] for each in page.history("first", 1)["answers"]] == [b, a]
+    with pytest.raises(HTTPException, match="This item is not an image"):  # it has a label, and can be seen
+        page.image("second", a, "full")
+    with pytest.raises(HTTPException, match="You cannot answer this item"):
+        page.skip("second", a)
+    found = page.progress()
+    assert (found["today"], found["total"], found["people"]) == (1, 1, [{"name": "first", "count": 1}])
+    assert found["classes"][2] == {"name": "cow", "count": 1}
+    assert page.situation("first")["skipped"] == 1
+    page.ask_skipped("first")
+    page.ask_skipped("second")  # who skipped nothing, and is asked nothing new
+    assert project.open_questions("first") == [c, d, b]
+    assert project.open_questions("second") == theirs
+    for _ in range(4):
+        page.undo("first")
+    undone = [each for each in project.events() if each.kind == "undone"]
+    assert project.ids([each.item for each in undone]) == [c, b, a, a]
+    for who in ("first", "second"):
+        with pytest.raises(HTTPException, match="There is nothing to undo"):
+            page.undo(who)
+    assert project.open_questions("first") == [a, c, d, b]
 
 
 def test_images_that_were_added_from_another_folder_are_sent(tmp_path):
@@ -165,68 +170,69 @@ def test_images_that_were_added_from_another_folder_are_sent(tmp_path):
     project = Project.create(
         tmp_path / "p", images=tmp_path / "photos", classes="xy", encoder="made_projects:shades", audit=0.0
     )
-    page = Page(ProjectDesk(project), FakeChooser(), [None])
+    page = Page(project, FakeChooser(), [None])
     project.add_items(tmp_path / "more")
     project.ask(2)
     for name in ("photos.png", "more.png"):
         assert page.image(None, name, "full").media_type == "image/png"
     (tmp_path / "more" / "more.png").unlink()
     (tmp_path / "more" / "more.png").symlink_to(tmp_path / "elsewhere" / "elsewhere.png")
-    with pytest.raises(HTTPException, match="leads out of the folder"):
+    with pytest.raises(HTTPException, match="outside the folder"):
         page.image(None, "more.png", "full")
 
 
 def test_a_random_strategy_is_not_called_a_test_of_the_strategy(tmp_path):
     project = make(tmp_path, batch_size=10, audit=0.0, strategy="random")
-    reason = ProjectDesk(project).reason(next(iter(project.ask(10))))
+    reason = Page(project, FakeChooser(), [None]).reason(next(iter(project.ask(10))))
     assert why(reason, False, None) == {"sentence": "It was chosen at random."}
 
 
 def test_reasons_are_those_of_the_choice(tmp_path):
     project = make(tmp_path, batch_size=10, audit=0.3, random_arm=0.5)
-    desk = ProjectDesk(project)
+    page = Page(project, FakeChooser(), [None])
     names = list(project.ask(10))
-    reasons = {name: desk.reason(name) for name in names}
+    reasons = {name: page.reason(name) for name in names}
     assert {"audit", "random"} < set(reasons.values())
-    assert all((reason == "audit") == desk.is_audit(name) for name, reason in reasons.items())
+    assert all((reason == "audit") == project.is_audit([name])[0] for name, reason in reasons.items())
     project.give_back(names)
     project.ask(10)
-    assert {name: desk.reason(name) for name in names} == reasons
+    assert {name: page.reason(name) for name in names} == reasons
 
 
 def test_texts_and_rows_as_people_see_them(tmp_path):
     write_texts(tmp_path / "t.csv", 12)
     texts = Project.create(tmp_path / "p", texts=tmp_path / "t.csv", column="body", classes=["x", "y"], encoder="tfidf",
                            instructions="Read it.")  # fmt: skip
-    desk = ProjectDesk(texts)
-    item = desk.item("t1")
-    assert (item.kind, item.text, item.file) == ("text", "good fine nice number 1", None)
-    assert (desk.name, desk.instructions, list(desk.classes)) == ("p", "Read it.", ["x", "y"])
+    page = Page(texts, FakeChooser(), [None])
+    item = page.shown("t1")
+    assert (item["kind"], item["text"], item["version"]) == ("text", "good fine nice number 1", "")
+    facts = page.facts(None)
+    assert (facts["project"], facts["instructions"], facts["classes"]) == ("p", "Read it.", ["x", "y"])
     rows = Project.create(tmp_path / "q", table=tmp_path / "t.csv", classes=["x", "y"])
-    row = ProjectDesk(rows).item("t1")
-    assert (row.kind, row.fields) == ("row", (("body", "good fine nice number 1"), ("price", "2")))
+    row = Page(rows, FakeChooser(), [None]).shown("t1")
+    assert (row["kind"], row["fields"]) == ("row", [["body", "good fine nice number 1"], ["price", "2"]])
     with pytest.raises(ValueError, match="ids must be those of items"):
-        desk.item("../t1")
+        page.shown("../t1")
 
 
 @pytest.mark.slow
 def test_the_process_asks_explains_and_measures(tmp_path):
     project = make(tmp_path, batch_size=5)
     said = []
-    choosing = Choosing(project, said.append)
-    choosing.take({"do": "ask", "who": None, "revision": 1})
+    handler = RequestHandler(project, said.append)
+    handler.take({"do": "ask", "who": None, "revision": 1})
     assert said[-1] == {"done": "ask", "added": 5, "ids": project.open_questions(), "insights": {}}
     project.tell(truth(project.open_questions()[:4]))
-    choosing.take({"do": "ask", "who": None, "revision": 2})
+    handler.take({"do": "ask", "who": None, "revision": 2})
     assert said[-1]["added"] == 5
     assert set(said[-1]["insights"]) == set(project.open_questions())
-    choosing.take({"do": "status", "revision": 3})
+    handler.take({"do": "status", "revision": 3})
     assert said[-1]["status"]["counts"]["labelled"] + said[-1]["status"]["counts"]["audit_labelled"] == 4
-    choosing.take({"do": "explain", "ids": ["nothing"]})
+    handler.take({"do": "explain", "ids": ["nothing"]})
     assert "got 'nothing'" in said[-1]["trouble"]
     assert json.loads(json.dumps(said)) == said
     project.tell(truth([str(row) for row in range(80)]))
-    choosing.take({"do": "ask", "who": None, "revision": 4})
+    handler.take({"do": "ask", "who": None, "revision": 4})
     assert said[-1] == {"done": "ask", "added": 0}
 
 

@@ -86,7 +86,7 @@ class Event(NewEvent):
 
 
 class EventLog:
-    """An open log, kept for as long as this object lives; other processes may read and write it meanwhile.
+    """An open log, kept for as long as this object lives; other processes may read and write it too.
 
     Args:
         path: the file, made if it is not there; its folder must exist. None keeps the log in memory. A file that
@@ -119,7 +119,7 @@ class EventLog:
         self.events()
 
     def events(self) -> list[Event]:
-        """All events by now, those of other processes too."""
+        """Return all events so far, including those of other processes."""
         with self._lock, self._told_plainly():
             if self._is_writing:
                 return self._events
@@ -132,7 +132,7 @@ class EventLog:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: nobody else writes until it ends, and `events` are those of all others before it.
+        """Begin a transaction: no one else writes until it ends, and `events` includes all events before it.
 
         What is appended in it is there for good once it has ended; an error leaves everything as it was.
         """
@@ -179,18 +179,18 @@ class EventLog:
         return added
 
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a SELECT."""
+        """Return the rows of a SELECT."""
         with self._lock, self._told_plainly():
             return self._connection.execute(statement, values).fetchall()
 
     def check(self) -> list[str]:
-        """What SQLite's integrity check finds; empty if all is well."""
+        """Return what SQLite's integrity check finds; empty if all is well."""
         with self._lock, self._told_plainly():
             found = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check")]
         return [] if found == ["ok"] else found
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._finalizer()
 
     def _prepare(self) -> None:
@@ -218,7 +218,7 @@ class EventLog:
             raise self._damage(str(found).splitlines()[-1])
 
     def _read(self) -> None:
-        """Take in the events that are new, if each one follows the one before and the last one is the head's."""
+        """Read new events; each must follow the one before, and the last one must be the head's."""
         rows = self._connection.execute("SELECT * FROM events WHERE number > ? ORDER BY number", (self._number,))
         digest, number, found = self._hash, self._number, []
         for *columns, stored in rows:
@@ -235,7 +235,7 @@ class EventLog:
         self._events += found
 
     def _mended(self, value: Any) -> Any:
-        """A note that was stored with half a character, which no file or page can hold, with U+FFFD in its place."""
+        """Return a value with U+FFFD in place of half a character, which no file or page can hold."""
         if not isinstance(value, str) or value.isascii() or mended(value) == value:
             return value
         note = "a note has half a character (a lone surrogate); it is shown and exported with \ufffd in its place"
@@ -247,7 +247,7 @@ class EventLog:
 
     @contextmanager
     def _told_plainly(self) -> Iterator[None]:
-        """Errors of SQLite as ours, each a sentence."""
+        """Raise errors of SQLite as ours, each a sentence."""
         try:
             yield
         except sqlite3.ProgrammingError as error:  # closed
@@ -280,7 +280,7 @@ def _connected(where: str) -> sqlite3.Connection:
 
 
 def _create(path: Path) -> None:
-    """Make a log without events, whole or not at all: so an empty file is damage, and never a log that begins.
+    """Create a log without events atomically: so an empty file is always damage, never a new log.
 
     A log that another process makes at the same moment stays.
     """
@@ -313,6 +313,6 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 
 def _digest(before: bytes, columns: Sequence[Any]) -> bytes:
-    """The hash of an event: of the hash before it, and of all its columns."""
+    """Return the hash of an event: of the hash before it, and of all its columns."""
     content = json.dumps([value.hex() if isinstance(value, bytes) else value for value in columns])
     return hashlib.sha256(before + content.encode()).digest()

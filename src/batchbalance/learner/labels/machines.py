@@ -16,7 +16,7 @@ NETWORK_TYPES = (
 
 
 def is_on_network(folder: Path) -> bool:
-    """Whether a folder is on a network file system, as far as the system tells."""
+    """Return whether a folder is on a network file system, as far as the system reports it."""
     real = folder.resolve()
     with suppress(OSError):
         parts = psutil.disk_partitions(all=True)
@@ -39,7 +39,7 @@ def only_this_machine(owner: Any, path: Path) -> None:
         if host != here:
             raise BlockingIOError(
                 f"{path} is in use on the machine {host!r}, and on a network file system one machine at a time may "
-                f"work on it; end it there, or delete {mark} if nothing runs there any more"
+                f"work on it; end it there, or delete {mark} if nothing runs there"
             )
         if process.isdecimal() and not psutil.pid_exists(int(process)):
             mark.unlink(missing_ok=True)

@@ -13,12 +13,12 @@ BLANKS = ("", "nan", "na", "n/a", "#n/a", "<na>", "null")  # in any case: what s
 
 
 def is_blank(label: str) -> bool:
-    """Whether a text stands for no label."""
+    """Return whether a text means that there is no label."""
     return label.strip().lower() in BLANKS
 
 
 def plain(value: Any) -> Any:
-    """A Python int or str of what may be a NumPy or torch scalar."""
+    """Return a Python int or str of what may be a NumPy or torch scalar."""
     found = value.item() if isinstance(value, np.generic | Tensor) else value
     if isinstance(found, bool) or not isinstance(found, int | str):
         raise ValueError(f"ids and labels must be whole numbers or text, got {value!r}")
@@ -26,7 +26,7 @@ def plain(value: Any) -> Any:
 
 
 def other(name: Id | Label) -> Id | Label:
-    """The text of a whole number, or the whole number of a text that is one; else the name itself."""
+    """Return the text of a whole number, or the whole number of a text that is one; else the name itself."""
     if isinstance(name, str):
         return int(name) if name.isascii() and name.lstrip("-").isdecimal() and str(int(name)) == name else name
     return str(name)

@@ -51,11 +51,11 @@ class Backend:
         self._busy, self._is_due = threading.Lock(), threading.Event()
 
     def version(self) -> str:
-        """Another name as soon as there are other labels."""
-        return f"batchbalance after {self.project.num_events()} events"
+        """Return a version that changes with every event."""
+        return f"batchbalance after {len(self.project.events())} events"
 
     def predictions(self, tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """One prediction for each task: the place in the batch as its score, and the guess where one is wanted."""
+        """Return one prediction for each task: its place in the batch as the score, and a guess if wanted."""
         known = set(self.project.ids())
         items = [_item(task) for task in tasks]
         asked = {name: rank for rank, name in enumerate(self.project.open_questions(ASKER))}
@@ -82,16 +82,11 @@ class Backend:
     def _pull_and_push(self) -> None:
         try:
             pulled: Pulled = pull(self.project, self.link, self.server)
-            told = pulled.told
-            if told.labelled or told.corrected or told.skipped:
-                self.say(
-                    f"{told.labelled} labelled, {told.corrected} corrected, {told.skipped} skipped; {pulled.left} open"
-                )
-            for note in pulled.notes:
-                self.say(note)
+            for note in (pulled.sentence(), *pulled.notes):
+                if note:
+                    self.say(note)
             if not pulled.left and is_anything_left(self.project):
-                pushed = push(self.project, self.link, self.server, guesses=self.guesses)
-                self.say(f"{len(pushed.ids)} items are asked there, {pushed.created} of them new")
+                self.say(push(self.project, self.link, self.server, guesses=self.guesses).sentence())
         except (ValueError, OSError) as error:
             self.say(str(error))
 

@@ -57,11 +57,11 @@ class Server:
         return f"Server({self.url!r})"
 
     def get(self, path: str, **params: Any) -> Any:
-        """What is there; repeated while the server is away."""
+        """Return the content at a path; repeated while the server does not answer."""
         return self._patiently("GET", path, params=params)
 
     def patch(self, path: str, values: Mapping[str, Any]) -> Any:
-        """Change something; repeated while the server is away."""
+        """Change something; repeated while the server does not answer."""
         return self._patiently("PATCH", path, json=values)
 
     def post(self, path: str, values: Any, **params: Any) -> Any:
@@ -92,7 +92,7 @@ class Server:
             raise self._strange(path) from error
 
     def tasks(self, project: int) -> Iterator[dict[str, Any]]:
-        """All tasks of a project with their annotations and predictions.
+        """Yield all tasks of a project with their annotations and predictions.
 
         Not by an export, of which the server would keep a copy each time.
         """
@@ -123,7 +123,7 @@ class Server:
                 waited, pause = waited + pause, 2 * pause
 
     def _once(self, method: str, path: str, **request: Any) -> Any:
-        """One request; with a new access token if the last one, which is good for five minutes, is too old."""
+        """Send one request; with a new access token if the last one, valid for five minutes, has expired."""
         if not self._access:
             self._authorize()
         response = self._send(method, path, headers={"Authorization": self._access}, **request)
@@ -162,7 +162,7 @@ class Server:
         return response
 
     def _content(self, response: requests.Response, path: str) -> Any:
-        """What an answer holds, or what it means that there is none."""
+        """Return the content of a response, or raise the error it stands for."""
         status = response.status_code
         if status == 401:
             raise self._refused()
@@ -183,7 +183,7 @@ class Server:
 
 
 def _reason(content: Any) -> str:
-    """What Label Studio says about a request that it refused, in one line."""
+    """Return why Label Studio refused a request, in one line."""
     if not isinstance(content, dict):
         return "no reason given"
     errors = content.get("validation_errors")

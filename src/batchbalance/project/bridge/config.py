@@ -22,7 +22,7 @@ class Fitting:
     Attributes:
         names: of the choices and of what they are about.
         key: where a task's data hold what is shown.
-        unknown: choices that are none of the project's classes.
+        unknown: choices that are not classes of the project.
     """
 
     names: Names
@@ -31,7 +31,7 @@ class Fitting:
 
 
 def proposed_config(kind: SourceKind, classes: Sequence[str]) -> str:
-    """A labelling config with one choice for each class."""
+    """Return a labelling config with one choice for each class."""
     shown = "image" if kind == "images" else "text"
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
     return (
@@ -42,7 +42,7 @@ def proposed_config(kind: SourceKind, classes: Sequence[str]) -> str:
 
 
 def fitting(parsed: Mapping[str, Control], kind: SourceKind, classes: Sequence[str], where: str) -> Fitting:
-    """The part of an existing config that asks for the project's classes.
+    """Return the part of an existing config that asks for the project's classes.
 
     Args:
         parsed: a project's `parsed_label_config`.
@@ -75,7 +75,7 @@ def fitting(parsed: Mapping[str, Control], kind: SourceKind, classes: Sequence[s
 
 
 def _shown(control: Control, about: Sequence[str]) -> tuple[str, str] | None:
-    """The name of what a control is about, and the key of its data; None if it is about something else."""
+    """Return the name of what a control is about, and the key of its data; None if it is about something else."""
     for name, each in zip(control.get("to_name", ()), control.get("inputs", ()), strict=False):
         if each.get("type") in about and "value" in each:
             return name, each["value"].lstrip("$")

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.project import Project
-from batchbalance.project.answers import Told
+from batchbalance.project.answers import Told, record_answers
 from batchbalance.project.bridge.items import image_source, items_of, shown_data
 from batchbalance.project.bridge.records import (
     Skip,
@@ -38,7 +38,7 @@ def write_export(
     only_open: bool = False,
     image_url: str | None = None,
 ) -> int:
-    """Write items and labels for another tool; how many items there were.
+    """Write items and labels for another tool; return the number of items.
 
     Args:
         project: the project.
@@ -79,7 +79,7 @@ def write_export(
 
 
 def _address(project: Project, image_url: str | None) -> Callable[[Path], str]:
-    """Lines name files, which other tools find on the same machine."""
+    """Return how a line of JSON names an image: by its address below `image_url`, or by its path."""
     return image_source(project.root, image_url) if image_url is not None else lambda path: path.resolve().as_posix()
 
 
@@ -99,7 +99,7 @@ def tell_file(
     label_column: str | None = None,
     sample: str | None = None,
 ) -> Told:
-    """Take in the answers in a file, all of them or, if one is not valid, none.
+    """Add the answers in a file: all of them or, if one is not valid, none.
 
     Args:
         project: the project.
@@ -114,18 +114,18 @@ def tell_file(
     if path.suffix.lower() not in JSON_SUFFIXES:
         return project.tell(path, annotator, id_column=id_column, label_column=label_column, sample=sample)
     if id_column is not None:
-        raise ValueError(f"`id_column` is for CSV files, got {path}; leave it out")
+        raise ValueError(f"`id_column` is for CSV files, got {path}; omit it")
     found = list(_given(path, project, label_column))
     answers = [each for each in found if isinstance(each, Answer)]
     skips = [each for each in found if not isinstance(each, Answer)]
     if annotator is not None:
         answers = [replace(each, annotator=annotator) for each in answers]
         skips = [(item, annotator) for item, _ in skips]
-    return project.record(answers, with_askers(project, skips), sample=sample)
+    return record_answers(project.store, answers, with_askers(project, skips), sample=sample)
 
 
 def with_askers(project: Project, skips: Iterable[Skip]) -> list[Skip]:
-    """Skips, also of those who were asked without being the one who skipped: a file may name others."""
+    """Return skips, also for those who were asked without being the one who skipped: a file may name others."""
     views = project.views()
     found = list(skips)
     return found + [(item, None) for item, _ in found if item in views and None in views[item].open]
@@ -151,7 +151,7 @@ def _given(path: Path, project: Project, label: str | None) -> Iterator[Answer |
 
 
 def latest(annotations: Iterable[Annotation]) -> Iterator[Answer | Skip]:
-    """What holds if one person annotated a task more than once: the annotation that was changed last."""
+    """Yield what holds if one person annotated a task more than once: the annotation that was changed last."""
     last: dict[tuple[str, Who], Annotation] = {}
     for each in annotations:
         before = last.get((each.item, each.who))
@@ -162,7 +162,7 @@ def latest(annotations: Iterable[Annotation]) -> Iterator[Answer | Skip]:
 
 
 def as_answer(each: Annotation) -> Answer:
-    """An annotation as an answer."""
+    """Return an annotation as an answer."""
     return Answer(each.where, each.item, each.label, each.who, each.seconds)
 
 
@@ -175,7 +175,7 @@ def _text(path: Path) -> str:
 
 
 def _parsed(path: Path, text: str) -> Iterator[tuple[int, Any]]:
-    """The objects of a list in JSON, or of lines of JSON, each with its number."""
+    """Yield the objects of a list in JSON, or of lines of JSON, each with its number."""
     if path.suffix.lower() != ".json":
         yield from parsed_lines(text, str(path))
         return

@@ -17,7 +17,7 @@ ITEM = "item_id"  # the key of an item's id; these tools have ids of their own u
 
 
 @dataclass(frozen=True)
-class Item:
+class ExportItem:
     """An item, and all that is known of it.
 
     Attributes:
@@ -37,12 +37,12 @@ class Item:
     is_open: bool
 
     def answers(self, classes: list[str]) -> list[tuple[Who, str]]:
-        """Who answered, and what."""
+        """Return who answered, and what."""
         return [(who, classes[number]) for who, number in self.view.answers.items()]
 
 
-def items_of(project: Project, *, predictions: bool, only_open: bool) -> list[Item]:
-    """The items to export: open questions first, in the order they were asked, then the others."""
+def items_of(project: Project, *, predictions: bool, only_open: bool) -> list[ExportItem]:
+    """Return the items to export: open questions first, in the order they were asked, then the others."""
     views, wanted = project.views(), project.settings.annotators_per_item
     asked = {name: min(view.open.values()) for name, view in views.items() if view.open}
     turns = {name: turn for name, turn in asked.items() if not views[name].is_complete(wanted)}
@@ -50,13 +50,13 @@ def items_of(project: Project, *, predictions: bool, only_open: bool) -> list[It
     rows.sort(key=lambda row: (row.id not in turns, turns.get(row.id, 0)))
     names = [row.id for row in rows]
     return [
-        Item(row.id, row, views.get(row.id, ItemView()), content, is_audit, row.id in turns)
+        ExportItem(row.id, row, views.get(row.id, ItemView()), content, is_audit, row.id in turns)
         for row, content, is_audit in zip(rows, project.contents(names), project.is_audit(names), strict=True)
     ]
 
 
 def shown_data(project: Project, image: Callable[[Path], str]) -> Callable[[str | None], dict[str, str]]:
-    """What makes the data that a tool shows of an item's content: {"text": …} or {"image": …}.
+    """Return a function from an item's content to the data that a tool shows: {"text": …} or {"image": …}.
 
     Raises:
         ValueError: for bare embeddings, of which there is nothing to show.
@@ -72,25 +72,25 @@ def shown_data(project: Project, image: Callable[[Path], str]) -> Callable[[str 
 
 
 def as_lines(row: Mapping[str, Any]) -> str:
-    """A row of a table as text, one column a line."""
+    """Return a row of a table as text, one column a line."""
     return "\n".join(f"{name}: {'' if value is None else value}" for name, value in row.items())
 
 
 def image_source(root: Path | None, url: str | None) -> Callable[[Path], str]:
-    """What makes the address of an image: below `url`, or with the image itself in it."""
+    """Return a function from an image to its address: below `url`, or with the image itself in it."""
     if url is None or root is None:
         return data_address
     return lambda path: f"{url.rstrip('/')}/{quote(path.relative_to(root).as_posix())}"
 
 
 def data_address(path: Path) -> str:
-    """An address that holds the image itself."""
+    """Return an address that holds the image itself."""
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
 
 def one_choice(choices: Iterable[Any], where: str) -> str:
-    """The label of an answer that must be one choice."""
+    """Return the label of an answer that must be one choice."""
     found = list(choices)
     if len(found) != 1:
         raise ValueError(

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from batchbalance.errors import NothingLeftError
 from batchbalance.project import Project
-from batchbalance.project.answers import Told
+from batchbalance.project.answers import Told, record_answers
 from batchbalance.project.bridge.client import InterruptedRequestError, Server
 from batchbalance.project.bridge.files import as_answer
 from batchbalance.project.bridge.items import ITEM, shown_data
@@ -47,6 +47,10 @@ class Pushed:
     version: str
     notes: tuple[str, ...] = ()
 
+    def sentence(self) -> str:
+        """Return what was pushed, in words."""
+        return f"{len(self.ids)} items are asked there, {self.created} of them new"
+
 
 @dataclass(frozen=True)
 class Pulled:
@@ -61,6 +65,13 @@ class Pulled:
     told: Told
     left: int
     notes: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """Return what was pulled, in words; "" if nothing was."""
+        told = self.told
+        if not (told.labelled or told.corrected or told.skipped):
+            return ""
+        return f"{told.labelled} labelled, {told.corrected} corrected, {told.skipped} skipped; {self.left} are open"
 
 
 def push(
@@ -87,7 +98,7 @@ def push(
         before = _had_tasks(project, link)
         new = [name for name in wanted if name not in before]
         if new:
-            project.record([], note=link.note(tasks=new))
+            record_answers(project.store, [], note=link.note(tasks=new))
         guessed = guesses_of(project, batch.ids) if guesses else {}
         version = _version(batch.ids, guessed)
         _order(link, server, batch.ids, guessed, version, there)
@@ -99,7 +110,7 @@ def push(
 
 
 def pull(project: Project, link: Link, server: Server) -> Pulled:
-    """Take in labels, corrections and skips, who gave them and how long each took."""
+    """Add labels, corrections and skips from the server, with who gave them and how long each took."""
     with _alone(project):
         tasks = list(server.tasks(link.project))
         people = server.understood(server.get("/api/users/"), list[User], "/api/users/")
@@ -117,7 +128,7 @@ def pull(project: Project, link: Link, server: Server) -> Pulled:
         skipped = [each for each in latest.values() if each.is_skip]
         skips = [(each.item, who) for each in skipped for who in (each.who, ASKER)]
         note = link.note(annotations={str(each.key): each.moment for each in new})
-        told = project.record(answers, skips, note) if new else Told()
+        told = record_answers(project.store, answers, skips, note) if new else Told()
         notes += _reopen_disputed(project, server, ours) + _skip_deleted(project, link, {_item(task) for task in ours})
     num_skipped = sum(who != ASKER for _, who in skips)
     return Pulled(Told(told.labelled, told.corrected, told.unchanged, num_skipped), _num_open(project), tuple(notes))
@@ -157,10 +168,8 @@ def sync(
     while True:
         try:
             pulled = pull(project, link, server)
-            told = pulled.told
-            if told.labelled or told.corrected or told.skipped:
-                counts = f"{told.labelled} labelled, {told.corrected} corrected, {told.skipped} skipped"
-                say(f"{counts}; {pulled.left} are open")
+            if pulled.sentence():
+                say(pulled.sentence())
             once(pulled.notes)
             if is_pushed and not pulled.left:
                 done, is_pushed = done + 1, False
@@ -172,7 +181,7 @@ def sync(
                     say("nothing is left to ask")
                     return
                 pushed = push(project, link, server, guesses=guesses)
-                say(f"{len(pushed.ids)} items are asked there, {pushed.created} of them new")
+                say(pushed.sentence())
                 once(pushed.notes)
                 is_pushed = True
         except ConnectionError as error:
@@ -181,7 +190,7 @@ def sync(
 
 
 def is_anything_left(project: Project) -> bool:
-    """Whether something is open there, or can be asked."""
+    """Return whether something is open there, or can be asked."""
     if project.open_questions(ASKER):
         return True
     try:
@@ -196,7 +205,7 @@ def _num_open(project: Project) -> int:
 
 
 def _alone(project: Project) -> FileLock:
-    """One push or pull at a time, so that no two create the same task."""
+    """Return a lock for one push or pull at a time, so that no two create the same task."""
     return FileLock(project.folder / ".labelstudio.lock")
 
 
@@ -206,7 +215,7 @@ def _item(task: Mapping[str, Any]) -> str | None:
 
 
 def _tasks_by_item(server: Server, link: Link) -> dict[str, dict[str, Any]]:
-    """The tasks there are, by their items; the first, if an item has several."""
+    """Return the tasks on the server by item; the first, if an item has several."""
     found: dict[str, dict[str, Any]] = {}
     for task in server.tasks(link.project):
         item = _item(task)
@@ -216,12 +225,12 @@ def _tasks_by_item(server: Server, link: Link) -> dict[str, dict[str, Any]]:
 
 
 def _had_tasks(project: Project, link: Link) -> set[str]:
-    """Items that had a task there when something was pushed."""
+    """Return the items that had a task when something was pushed."""
     return {name for names in link.notes(project, "tasks") for name in names}
 
 
 def _skip_deleted(project: Project, link: Link, there: Container[str | None]) -> list[str]:
-    """Pass over open questions whose tasks were deleted there."""
+    """Skip open questions whose tasks were deleted on the server."""
     before = _had_tasks(project, link)
     gone = [name for name in project.open_questions(ASKER) if name in before and name not in there]
     if not gone:
@@ -239,7 +248,7 @@ def _skip_deleted(project: Project, link: Link, there: Container[str | None]) ->
 def _create(
     project: Project, link: Link, server: Server, wanted: Sequence[str], there: dict[str, dict[str, Any]]
 ) -> int:
-    """Create the tasks that are missing; how many there were. Fills `there`."""
+    """Create the missing tasks and add them to `there`; return their number."""
     missing = [name for name in wanted if name not in there]
     uploads = Uploads(server, link.project, project.root)
     for start in range(0, len(missing), BLOCK):
@@ -265,7 +274,7 @@ def _create(
 
 
 def _data(project: Project, link: Link, uploads: Uploads, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Tasks to create."""
+    """Return tasks to create."""
     contents = project.contents(names)
     if project.settings.data.kind == "images":
         uploads.need([content or "" for content in contents])
@@ -277,14 +286,14 @@ def _data(project: Project, link: Link, uploads: Uploads, names: Sequence[str]) 
 
 
 def guesses_of(project: Project, names: Sequence[str]) -> dict[str, str]:
-    """What the model says about items that are not set aside to measure by; nothing before there is a model."""
+    """Return the model's predictions for items outside the audit set; none before there is a model."""
     asked = [name for name, is_audit in zip(names, project.is_audit(names), strict=True) if not is_audit]
     found = project.guess(asked) or []
     return {each.id: each.label for each in found}
 
 
 def _version(names: Sequence[str], guessed: Mapping[str, str]) -> str:
-    """A name for an order and its guesses; the same for the same."""
+    """Return a name for an order and its guesses; equal ones have equal names."""
     content = json.dumps([[name, guessed.get(name)] for name in names])
     return f"batchbalance {hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
@@ -298,7 +307,7 @@ def _order(
     there: dict[str, dict[str, Any]],
     tries: int = MOST_TRIES,
 ) -> None:
-    """Write the order as scores of predictions of this version, those that are not there."""
+    """Write the order as scores of predictions of this version, where they are missing."""
     scores = [
         {
             "task": there[name]["id"],
@@ -325,7 +334,7 @@ def _has_version(task: Mapping[str, Any], version: str) -> bool:
 
 
 def _sorted_out(project: Project, found: Iterable[Annotation]) -> tuple[list[Annotation], list[str]]:
-    """The annotations that can be taken in, and a sentence about each kind that cannot."""
+    """Return the annotations that can be added, and a sentence about each kind that cannot."""
     classes, known = set(project.classes), set(project.ids())
     new, strange, several, others = [], dict[str, int](), 0, 0
     for each in found:
@@ -340,7 +349,7 @@ def _sorted_out(project: Project, found: Iterable[Annotation]) -> tuple[list[Ann
         else:
             new.append(each)
     notes = [
-        f"{_counted(count, 'answer is', 'answers are')} {name!r}, which is no class here; add it with batchbalance "
+        f"{_counted(count, 'answer is', 'answers are')} {name!r}, which is not a class here; add it with batchbalance "
         "add-class, and pull again"
         for name, count in strange.items()
     ]

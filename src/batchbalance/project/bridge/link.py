@@ -11,7 +11,7 @@ from batchbalance.project.bridge.config import Fitting, fitting, proposed_config
 from batchbalance.project.bridge.items import shown_data
 from batchbalance.project.bridge.shapes import LinkedProject
 from batchbalance.project.bridge.tasks import Names
-from batchbalance.system.files import read_sealed, write_sealed
+from batchbalance.system.sealed import read_sealed, write_sealed
 
 FILE = "labelstudio.json"
 TITLE = (3, 50)  # letters that a title may have there
@@ -41,18 +41,18 @@ class Link:
         return Names(self.control, self.object)
 
     def note(self, **values: Any) -> dict[str, Any]:
-        """What to remember in the log."""
+        """Return what to remember in the log."""
         return {"server": self.url, "project": self.project, **values}
 
     def notes(self, project: Project, key: str) -> list[Any]:
-        """What was remembered under a key about this server and project, oldest first."""
+        """Return what was remembered under a key about this server and project, oldest first."""
         events = [event.value for event in project.events() if event.kind == "recorded"]
         mine = [each for each in events if (each.get("server"), each.get("project")) == (self.url, self.project)]
         return [each[key] for each in mine if key in each]
 
     @classmethod
     def of(cls, project: Project) -> "Link":
-        """The link of a project.
+        """Return the link of a project.
 
         Raises:
             FileNotFoundError: if there is none.
@@ -66,7 +66,7 @@ class Link:
 
 
 def link(project: Project, server: Server, number: int | None = None) -> tuple[Link, tuple[str, ...]]:
-    """Link a project to one on a server, whose labelling config is checked; what is worth knowing comes with it.
+    """Link a project to one on a server, whose labelling config is checked; return the link and notes.
 
     Args:
         project: the project here.
@@ -111,11 +111,11 @@ def _fitting(project: Project, server: Server, found: LinkedProject) -> Fitting:
 
 
 def check_config(project: Project, link: Link, server: Server) -> tuple[str, ...]:
-    """Refuse a labelling config there that does not fit any more; what is worth knowing about it."""
+    """Refuse a labelling config that no longer fits; return notes on it."""
     return _about_unknown(_fitting(project, server, _project(server, link.project)).unknown)
 
 
 def _about_unknown(unknown: Sequence[str]) -> tuple[str, ...]:
     if not unknown:
         return ()
-    return (f"choices there that are no classes here: {', '.join(unknown)}; add them with batchbalance add-class",)
+    return (f"choices there that are not classes here: {', '.join(unknown)}; add them with batchbalance add-class",)

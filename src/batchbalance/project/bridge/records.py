@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from batchbalance.errors import FileFormatError
-from batchbalance.project.bridge.items import ITEM, Item, one_choice
+from batchbalance.project.bridge.items import ITEM, ExportItem, one_choice
 from batchbalance.project.sheets import Answer
 from batchbalance.project.state import Who
 
 QUESTION = "label"  # the name of Argilla's question
 PEOPLE = uuid.UUID("6a1d3c53-6d0a-4f0a-8f0e-0e5b0c8b7a11")  # names of people become Argilla's ids of users below it
-IGNORED = ("ignore", "reject")  # Prodigy's answers that are no label
+IGNORED = ("ignore", "reject")  # Prodigy's answers that are not labels
 
 Skip = tuple[str, Who]
 
 
-def as_line(item: Item, data: Mapping[str, Any], classes: list[str], *, predictions: bool) -> dict[str, Any]:
-    """An item as a line of JSON; `label` is only there if there is one."""
+def as_line(item: ExportItem, data: Mapping[str, Any], classes: list[str], *, predictions: bool) -> dict[str, Any]:
+    """Return an item as a line of JSON; `label` is omitted if there is none."""
     row = item.row
     line: dict[str, Any] = {ITEM: item.id, **data}
     if row.label:
@@ -36,7 +36,7 @@ def as_line(item: Item, data: Mapping[str, Any], classes: list[str], *, predicti
 
 
 def answers_of_lines(lines: Iterable[tuple[int, Any]], where: str) -> Iterator[Answer | Skip]:
-    """The answers in lines of JSON: ours, those of doccano (labels in a list), those of Prodigy (`answer`)."""
+    """Yield the answers in lines of JSON: ours, those of doccano (labels in a list), those of Prodigy (`answer`)."""
     for number, line in lines:
         at = f"{where} line {number}"
         item = line.get(ITEM, line.get("id")) if isinstance(line, Mapping) else None
@@ -66,12 +66,12 @@ def _answers_of(line: Mapping[str, Any], item: str, at: str) -> Iterator[Answer 
 
 
 def user_id(who: Who) -> str:
-    """What stands for a person in Argilla."""
+    """Return the id of a person in Argilla."""
     return str(uuid.uuid5(PEOPLE, who or ""))
 
 
-def as_record(item: Item, data: dict[str, str], classes: list[str]) -> dict[str, Any]:
-    """An item as a record of Argilla, as `dataset.records.to_json` writes them."""
+def as_record(item: ExportItem, data: dict[str, str], classes: list[str]) -> dict[str, Any]:
+    """Return an item as a record of Argilla, as `dataset.records.to_json` writes them."""
     guess = item.row.prediction if not item.is_audit else ""
     suggestion = {"value": guess, "score": item.row.probability, "agent": "batchbalance"}
     responses = [{"value": label, "user_id": user_id(who)} for who, label in item.answers(classes)]
@@ -88,7 +88,7 @@ def as_record(item: Item, data: dict[str, str], classes: list[str]) -> dict[str,
 def answers_of_records(
     records: Iterable[Any], where: str, people: Iterable[Who], question: str | None = None
 ) -> Iterator[Answer]:
-    """The answers in records of Argilla. Users that stand for `people` get their names back, others go by their ids."""
+    """Yield the answers in records of Argilla. Ids of `people` become their names, other ids stay."""
     names = {user_id(who): who for who in people}
     for record in records:
         try:
@@ -102,7 +102,7 @@ def answers_of_records(
 
 
 def parsed_lines(text: str, where: str) -> Iterator[tuple[int, Any]]:
-    """The lines that are not blank, each with its number."""
+    """Yield the lines that are not blank, each with its number."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:

@@ -21,7 +21,7 @@ class User(TypedDict):
     email: str
 
 
-class Shown(TypedDict, total=False):
+class ConfigInput(TypedDict, total=False):
     """What a labelling config shows."""
 
     type: str
@@ -33,7 +33,7 @@ class Control(TypedDict, total=False):
 
     type: str
     to_name: list[str]
-    inputs: list[Shown]
+    inputs: list[ConfigInput]
     labels: list[str]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchbalance.errors import FileFormatError
-from batchbalance.project.bridge.items import ITEM, Item, one_choice
+from batchbalance.project.bridge.items import ITEM, ExportItem, one_choice
 
 CONTROL = "label"  # the name of the choices in the labelling config that we propose
 MODEL_VERSION = "batchbalance"
@@ -25,7 +25,7 @@ class Names:
     object: str
 
     def result(self, label: str, annotator: str | None = None) -> list[dict[str, Any]]:
-        """A choice, as annotations and predictions hold it."""
+        """Return a choice, as annotations and predictions hold it."""
         about = {"from_name": self.control, "to_name": self.object, "type": CHOICES, "value": {CHOICES: [label]}}
         return [about if annotator is None else {**about, "meta": {"annotator": annotator}}]
 
@@ -61,14 +61,14 @@ class Annotation:
 
 
 def rank_score(rank: int, count: int) -> float:
-    """The score of the task that comes `rank`-th, from 0."""
+    """Return the score of the task that comes `rank`-th, from 0."""
     return rank / count
 
 
 def as_task(
-    item: Item, data: dict[str, str], names: Names, classes: list[str], rank: int, count: int
+    item: ExportItem, data: dict[str, str], names: Names, classes: list[str], rank: int, count: int
 ) -> dict[str, Any]:
-    """An item as a task to import; open questions carry their order, others their answers."""
+    """Return an item as a task to import; open questions carry their order, others their answers."""
     answers = [{"result": names.result(label, who or "")} for who, label in item.answers(classes)]
     skips = [{"result": [], "was_cancelled": True} for _ in item.view.skipped]
     task: dict[str, Any] = {"data": {ITEM: item.id, **data}, "annotations": answers + skips}
@@ -83,7 +83,7 @@ def as_task(
 def annotations_of(
     tasks: Iterable[Any], users: Mapping[int, str], where: str, control: str | None = None
 ) -> Iterator[Annotation]:
-    """The annotations of tasks, in the order of tasks.
+    """Yield the annotations of tasks, in the order of tasks.
 
     Args:
         tasks: as Label Studio gives them.
@@ -92,7 +92,7 @@ def annotations_of(
         control: the name of the choices; None takes the only ones there are.
 
     Raises:
-        FileFormatError: if they are no tasks.
+        FileFormatError: if they are not tasks.
     """
     for task in tasks:
         try:
@@ -128,7 +128,7 @@ def _annotation(
 
 
 def _choices(result: Sequence[Mapping[str, Any]], control: str | None, where: str) -> tuple[tuple[str, ...], Any]:
-    """What was chosen, and who did it if we noted that on export."""
+    """Return what was chosen, and by whom if that was exported with it."""
     parts = [part for part in result if part.get("type") == CHOICES and control in (None, part["from_name"])]
     controls = sorted({part["from_name"] for part in parts})
     if len(controls) > 1:
@@ -145,7 +145,7 @@ def _person(completed_by: Any, users: Mapping[int, str]) -> str | None:
 
 
 def flat_annotations(rows: Iterable[Any], where: str, control: str | None = None) -> Iterator[Annotation]:
-    """The annotations of Label Studio's JSON_MIN export, which has no skips."""
+    """Yield the annotations of Label Studio's JSON_MIN export, which has no skips."""
     name = control or CONTROL
     for row in rows:
         try:

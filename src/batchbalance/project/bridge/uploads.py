@@ -39,12 +39,12 @@ class Uploads:
                 raise ValueError(f"{self._server.url} must keep files that are uploaded, got none of {before} there")
 
     def address(self, path: Path) -> str:
-        """Where a file is on the server."""
+        """Return where a file is on the server."""
         inner = path.relative_to(self._root).as_posix() if self._root is not None else path.name
         return f"/data/{self._there()[_name(inner)]}"
 
     def _there(self) -> dict[str, str]:
-        """Where files are, by our names for them. The server puts letters of its own and a dash before each."""
+        """Return where files are, by our names for them. The server puts letters of its own and a dash before each."""
         if self._places is None:
             path = f"/api/projects/{self._project}/file-uploads"
             found = self._server.understood(self._server.get(path, all="true"), list[Upload], path)
@@ -53,7 +53,7 @@ class Uploads:
         return self._places
 
     def _parts(self, contents: Sequence[str]) -> Iterator[list[tuple[str, bytes]]]:
-        """Files, as many as one request takes."""
+        """Yield files, as many as one request takes."""
         part: list[tuple[str, bytes]] = []
         for each in contents:
             content = (self._root / each if self._root is not None else Path(each)).read_bytes()
@@ -66,5 +66,5 @@ class Uploads:
 
 
 def _name(content: str) -> str:
-    """Our name for a file there: safe, and the same for the same item."""
+    """Return our name for a file there: safe, and the same for the same item."""
     return hashlib.sha256(content.encode()).hexdigest()[:24] + Path(content).suffix.lower()

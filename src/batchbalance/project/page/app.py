@@ -1,10 +1,6 @@
-"""The addresses of the server: the page, its files, items by id, and questions and answers as JSON.
+"""The addresses of the server: the page, its files, items by id, and questions and answers as JSON."""
 
-The answer to every change is the situation of the person who made it: what is next, and what was last.
-"""
-
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,215 +12,19 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from batchbalance.errors import FileFormatError, sentence
-from batchbalance.project.page.desk import Chooser, Desk, Past, Shown, Who
+from batchbalance.errors import sentence
 from batchbalance.project.page.guard import json_content
-from batchbalance.project.page.images import Pictures, version
-from batchbalance.project.page.insight import guess_sentence, why
+from batchbalance.project.page.page import Page
+from batchbalance.project.state import Who
 from batchbalance.system.ids import mended
 
 STATIC = Path(__file__).parent / "static"
-AHEAD = 4  # items that a page loads before they are shown
-RECENT = 10
-PER_GRID = 60
-PER_HISTORY = 50
-IDLE_SECONDS = 600.0
 MOST_SECONDS = 600.0
 MOST_NOTE = 2000
-GRID_NOTE = "Guesses come with the model's next batch. Label one by one until then."
-NOT_YOURS = "This item is not yours to answer: it was asked of somebody else, or went back after ten minutes."
-
-
-class Page:
-    """The page of one project.
-
-    Args:
-        desk: questions and answers.
-        chooser: chooses and explains items.
-        people: everybody who labels; None alone for somebody without a name.
-        clock: seconds from any point in time.
-    """
-
-    def __init__(
-        self, desk: Desk, chooser: Chooser, people: Sequence[Who], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.desk, self.chooser, self._people, self._clock = desk, chooser, people, clock
-        self._pictures = Pictures(lambda: desk.roots) if desk.roots else None
-        self._seen = dict.fromkeys(people, clock())
-        self._first: dict[Who, str] = {}  # what a person undid comes first
-
-    # What happens.
-
-    def situation(self, who: Who) -> dict[str, Any]:
-        """What a person sees now."""
-        self._touch(who)
-        desk = self.desk
-        questions = desk.questions(who)
-        first = self._first.get(who)
-        if first in questions:
-            questions.remove(first)
-            questions.insert(0, first)
-        if len(questions) <= max(3, desk.batch_size // 4):
-            self.chooser.want(who, desk.revision)
-        self.chooser.explain(questions[:AHEAD])
-        recent = desk.history(who, 0, RECENT)
-        counts = desk.counts()
-        choosing = self.chooser.choosing(who)
-        return {
-            "queue": [self.shown(name) for name in questions[:AHEAD]],
-            "recent": [self._past(each) for each in recent],
-            "canUndo": bool(recent),
-            "today": counts.today,
-            "total": counts.total,
-            "taken": desk.num_taken(who),
-            "skipped": desk.num_skipped(who),
-            "choosing": {
-                "doing": choosing.doing, "done": choosing.done, "total": choosing.total, "trouble": choosing.trouble,
-            },
-        }  # fmt: skip
-
-    def label(self, who: Who, answers: Mapping[str, str], seconds: float | None) -> dict[str, Any]:
-        """Take in labels."""
-        for name, label in answers.items():
-            self._check_mine(name, who)
-            if label not in self.desk.classes:
-                raise HTTPException(400, f"The label must be one of the classes, got {label!r}.")
-        self.desk.label(answers, who, seconds)
-        return self.situation(who)
-
-    def skip(self, who: Who, name: str) -> dict[str, Any]:
-        """Pass an item over."""
-        self._check_mine(name, who)
-        self.desk.skip(name, who)
-        return self.situation(who)
-
-    def flag(self, who: Who, name: str, note: str, skip: bool) -> dict[str, Any]:
-        """Mark an item, and maybe pass it over."""
-        self._check_mine(name, who)
-        self.desk.flag(name, note, who)
-        return self.skip(who, name) if skip else self.situation(who)
-
-    def undo(self, who: Who) -> dict[str, Any]:
-        """Undo what this person did last."""
-        name = self.desk.undo(who)
-        if name is None:
-            raise HTTPException(409, "There is nothing to undo.")
-        self._first[who] = name
-        return self.situation(who)
-
-    def ask_skipped(self, who: Who) -> dict[str, Any]:
-        """Ask this person again what they skipped."""
-        self.desk.ask_skipped(who)
-        return self.situation(who)
-
-    def try_again(self, who: Who) -> dict[str, Any]:
-        """Choose again after trouble."""
-        self.chooser.try_again()
-        return self.situation(who)
-
-    # What can be looked at.
-
-    def facts(self, who: Who) -> dict[str, Any]:
-        """What stays the same."""
-        desk = self.desk
-        return {
-            "project": desk.name, "classes": list(desk.classes), "instructions": desk.instructions, "annotator": who,
-        }  # fmt: skip
-
-    def history(self, who: Who, skip: int) -> dict[str, Any]:
-        """Earlier answers of this person."""
-        return {"answers": [self._past(each) for each in self.desk.history(who, skip, PER_HISTORY)]}
-
-    def why(self, who: Who, name: str) -> dict[str, Any]:
-        """Why an item was asked."""
-        self._check_mine(name, who)
-        found = why(self.desk.reason(name), self.desk.is_audit(name), self.chooser.insight(name))
-        found["isPending"] = self._is_pending(name)
-        found["like"] = [
-            {"item": self.shown(each["id"]), "label": each["label"]}
-            for each in found.get("like", [])
-            if self.desk.may_see(each["id"], who)
-        ]
-        return found
-
-    def guess(self, who: Who, name: str) -> dict[str, Any]:
-        """What the model says about an item, unless that item measures the model."""
-        self._check_mine(name, who)
-        sentence = guess_sentence(self.desk.is_audit(name), self.chooser.insight(name))
-        return {"sentence": sentence, "isPending": self._is_pending(name)}
-
-    def grid(self, who: Who) -> dict[str, Any]:
-        """Open questions with the model's guesses; never items that measure the model."""
-        self._touch(who)
-        names = [name for name in self.desk.questions(who) if not self.desk.is_audit(name)][:PER_GRID]
-        self.chooser.explain(names)
-        guesses = {name: (self.chooser.insight(name) or {}).get("guess") for name in names}
-        tiles = [{"item": self.shown(name), "guess": guess} for name, guess in guesses.items() if guess is not None]
-        is_unexplained = any(not self.chooser.is_explained(name) for name in names)
-        is_pending = not tiles and (is_unexplained or bool(self.chooser.choosing(who).doing))
-        return {"tiles": tiles, "note": GRID_NOTE, "isPending": is_pending}
-
-    def progress(self) -> dict[str, Any]:
-        """How far everything is."""
-        counts, desk = self.desk.counts(), self.desk
-        people = [{"name": name or "no name", "count": count} for name, count in counts.people.items()]
-        classes = [{"name": name, "count": counts.classes.get(name, 0)} for name in desk.classes]
-        status = self.chooser.status(desk.revision)
-        return {"today": counts.today, "total": counts.total, "people": people, "classes": classes, "status": status}
-
-    def image(self, who: Who, name: str, size: str) -> Response:
-        """An image by the id of its item."""
-        try:
-            is_allowed = self.desk.may_see(name, who)
-        except ValueError:
-            is_allowed = False
-        if not is_allowed:
-            raise HTTPException(403, "This item is not yours to see, or there is none of that name.")
-        file = self.desk.item(name).file
-        if file is None or self._pictures is None:
-            raise HTTPException(404, "This item is no image.")
-        try:
-            found = self._pictures.small(file) if size == "small" else self._pictures.full(file)
-        except (FileFormatError, OSError) as error:
-            raise HTTPException(415, str(error)) from error
-        return Response(found.content, media_type=found.media_type, headers={"cache-control": "private, max-age=86400"})
-
-    def shown(self, name: str) -> dict[str, Any]:
-        """An item, ready for JSON."""
-        item: Shown = self.desk.item(name)
-        return {
-            "id": item.id, "kind": item.kind, "text": item.text, "fields": [list(pair) for pair in item.fields],
-            "version": "" if item.file is None else version(item.file),
-        }  # fmt: skip
-
-    def _past(self, past: Past) -> dict[str, Any]:
-        return {"item": self.shown(past.id), "kind": past.kind, "label": past.label, "note": past.note}
-
-    def _is_pending(self, name: str) -> bool:
-        """Whether the model is still to be heard about an item."""
-        self.chooser.explain([name])
-        return not self.desk.is_audit(name) and not self.chooser.is_explained(name)
-
-    def _check_mine(self, name: str, who: Who) -> None:
-        try:
-            is_mine = self.desk.may_answer(name, who)
-        except ValueError as error:
-            raise HTTPException(404, "There is no item of that name.") from error
-        if not is_mine:
-            raise HTTPException(403, NOT_YOURS)
-
-    def _touch(self, who: Who) -> None:
-        """Note that a person is there, and take back what others left for ten minutes."""
-        now = self._clock()
-        self._seen[who] = now
-        for other, last in self._seen.items():
-            if other != who and now - last >= IDLE_SECONDS:
-                self.desk.give_back(other)
-                self._seen[other] = now
 
 
 def make_app(page: Page) -> Starlette:
-    """The application. It needs a `Guard` around it, which says who is there."""
+    """Return the application. It needs a `Guard` around it, which tells who sent a request."""
 
     def changing(action: Callable[[Who, "Body"], dict[str, Any]]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
@@ -277,7 +77,7 @@ class Body:
         self._value = value
 
     def text(self, name: str) -> str:
-        """A text that must be there."""
+        """Return a required text."""
         found = self._value.get(name)
         if not isinstance(found, str) or mended(found) != found:
             raise HTTPException(400, f"The request must have a text {name!r} of valid Unicode.")
@@ -294,7 +94,7 @@ class Body:
         return self.text("note").strip()[:MOST_NOTE]
 
     def is_true(self, name: str) -> bool:
-        """A switch, off if it is omitted."""
+        """Return a flag; False if it is omitted."""
         return self._value.get(name) is True
 
     @property
@@ -318,12 +118,12 @@ class Body:
 
 
 def whole(text: str) -> int:
-    """A whole number from 0 on; 0 if the text is none."""
+    """Return a non-negative whole number; 0 if the text is not one."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 async def _told(_: Request, error: Exception) -> Response:
-    """Trouble as one sentence, which the page shows."""
+    """Return an error as one sentence, which the page shows."""
     if isinstance(error, HTTPException):
         return PlainTextResponse(error.detail, error.status_code, error.headers)
     return PlainTextResponse(mended(sentence(error)), 500)

@@ -7,18 +7,36 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from batchbalance.arguments.registry import safe_path
-from batchbalance.project.page.desk import Choosing, Who
+from batchbalance.project.state import Who
 
 DOING = "Choosing what to ask next"
 LABELS = {"embedding": "Looking at the items for the first time"}
-ENDED = "The process that chooses has ended, maybe for want of memory."
+ENDED = "The process that chooses has ended, possibly out of memory."
 
 Request = dict[str, Any]
-Answer = dict[str, Any]
+Reply = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ChoiceProgress:
+    """The progress of choosing the next items.
+
+    Attributes:
+        doing: the current step; empty if nothing is in progress.
+        done: steps done.
+        total: the number of steps; 0 if unknown.
+        trouble: why it failed; empty if it did not.
+    """
+
+    doing: str = ""
+    done: int = 0
+    total: int = 0
+    trouble: str = ""
 
 
 class Worker:
@@ -30,7 +48,7 @@ class Worker:
         take: called with each line that comes, and the request that it answers.
     """
 
-    def __init__(self, command: Sequence[str], lock: threading.RLock, take: Callable[[Request, Answer], None]) -> None:
+    def __init__(self, command: Sequence[str], lock: threading.RLock, take: Callable[[Request, Reply], None]) -> None:
         self._command, self._lock, self._take = command, lock, take
         self._process: subprocess.Popen[str] | None = None
         self._listener: threading.Thread | None = None
@@ -40,11 +58,11 @@ class Worker:
 
     @property
     def requests(self) -> list[Request]:
-        """What is under way, and what waits."""
+        """The request in progress, and those that wait."""
         return [*([] if self._under_way is None else [self._under_way]), *self._line]
 
     def add(self, request: Request, *, first: bool = False) -> None:
-        """Have something done, before all that waits if it is `first`."""
+        """Add a request, before all that wait if it is `first`."""
         self._line.insert(0 if first else len(self._line), request)
         self._go_on()
 
@@ -58,7 +76,7 @@ class Worker:
             listener.join()
 
     def _go_on(self) -> None:
-        """Send the next request, if none is under way."""
+        """Send the next request, if none is in progress."""
         if self._under_way is not None or not self._line or self._is_closed:
             return
         if self._process is None or self._process.poll() is not None:
@@ -94,7 +112,7 @@ class Worker:
         with self._lock:
             self._ended(process)
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: Reply) -> None:
         request = self._under_way or {}
         if "done" in answer:
             self._under_way = None
@@ -102,7 +120,7 @@ class Worker:
         self._go_on()
 
     def _ended(self, process: "subprocess.Popen[str]") -> None:
-        """A process has ended; if work was under way, that work is in trouble."""
+        """Report a process that has ended; the request in progress, if any, has failed."""
         if self._process is process and self._under_way is not None and not self._is_closed:
             self._line.clear()
             self._answered({"done": self._under_way["do"], "trouble": ENDED})
@@ -122,7 +140,7 @@ class ProcessChooser:
         self._lock = threading.RLock()
         self._chooser = Worker(command, self._lock, self._take)
         self._measurer = Worker(command, self._lock, self._take)
-        self._shown = Choosing(DOING)
+        self._shown = ChoiceProgress(DOING)
         self._trouble = ""
         self._in_vain: dict[Who, int] = {}  # revisions at which nothing was left to ask
         self._insights: dict[str, Mapping[str, Any] | None] = {}
@@ -130,13 +148,13 @@ class ProcessChooser:
         self._status_of = -1
 
     def want(self, who: Who, revision: int) -> None:
-        """Ask a person a batch more, unless that is under way, or was in vain and nothing has happened since."""
+        """Ask a person another batch, unless that is in progress, or nothing was left and nothing has changed."""
         with self._lock:
             if not (self._is_asking(who) or self._trouble or self._in_vain.get(who) == revision):
                 self._chooser.add({"do": "ask", "who": who, "revision": revision}, first=True)
 
     def explain(self, names: Sequence[str]) -> None:
-        """Find out why items were chosen, those that are not explained yet."""
+        """Explain items that were not explained yet."""
         with self._lock:
             coming = {name for each in self._chooser.requests for name in each.get("ids", ())}
             is_asking = any(each["do"] == "ask" for each in self._chooser.requests)  # which explains all that is open
@@ -144,32 +162,32 @@ class ProcessChooser:
             if new and not is_asking and not self._trouble:
                 self._chooser.add({"do": "explain", "ids": new})
 
-    def choosing(self, who: Who) -> Choosing:
-        """How far it is for a person."""
+    def choosing(self, who: Who) -> ChoiceProgress:
+        """Return the progress of choosing for a person."""
         with self._lock:
             if self._trouble:
-                return Choosing(trouble=self._trouble)
-            return self._shown if self._is_asking(who) else Choosing()
+                return ChoiceProgress(trouble=self._trouble)
+            return self._shown if self._is_asking(who) else ChoiceProgress()
 
     def is_explained(self, name: str) -> bool:
-        """Whether all is known about an item that there is to know."""
+        """Return whether an item was explained."""
         with self._lock:
             return name in self._insights
 
     def insight(self, name: str) -> Mapping[str, Any] | None:
-        """What is known about an item; None if nothing is."""
+        """Return the explanation of an item; None if there is none."""
         with self._lock:
             return self._insights.get(name)
 
     def status(self, revision: int) -> Mapping[str, Any] | None:
-        """The latest status; a newer one is computed if anything has happened since. None if there is none yet."""
+        """Return the latest status, or None; a newer one is computed if there are new events."""
         with self._lock:
             if revision != self._status_of and not self._measurer.requests:
                 self._measurer.add({"do": "status", "revision": revision})
             return self._status
 
     def try_again(self) -> None:
-        """Forget troubles."""
+        """Forget earlier errors."""
         with self._lock:
             self._trouble = ""
             self._in_vain.clear()
@@ -182,14 +200,14 @@ class ProcessChooser:
     def _is_asking(self, who: Who) -> bool:
         return any(each["do"] == "ask" and each["who"] == who for each in self._chooser.requests)
 
-    def _take(self, request: Request, answer: Answer) -> None:
-        """A line from one of the processes."""
+    def _take(self, request: Request, answer: Reply) -> None:
+        """Handle a line from one of the processes."""
         if "doing" in answer:
             if request.get("do") == "ask":
-                self._shown = Choosing(LABELS.get(answer["doing"], DOING), answer["steps"], answer["total"])
+                self._shown = ChoiceProgress(LABELS.get(answer["doing"], DOING), answer["steps"], answer["total"])
             return
         if answer["done"] == "ask":
-            self._shown, self._trouble = Choosing(DOING), answer.get("trouble", "")
+            self._shown, self._trouble = ChoiceProgress(DOING), answer.get("trouble", "")
             if not answer.get("added"):
                 self._in_vain[request["who"]] = request["revision"]
         if answer["done"] == "status":

@@ -21,7 +21,7 @@ EVERY_SECONDS = 0.1  # the least time between two lines of progress
 NICENESS = 5  # the page comes first
 
 
-class Choosing:
+class RequestHandler:
     """Answers requests about a project.
 
     Args:
@@ -67,7 +67,7 @@ class Choosing:
 
 
 def as_plain(insight: Insight) -> dict[str, Any]:
-    """An insight, ready for JSON."""
+    """Return an insight, ready for JSON."""
     return {
         "guess": insight.guess,
         "votes": [list(vote) for vote in insight.votes],
@@ -80,7 +80,7 @@ def as_plain(insight: Insight) -> dict[str, Any]:
 
 @contextmanager
 def lines_only() -> Iterator[TextIO]:
-    """Standard output for our lines alone: what anything else prints goes to standard error."""
+    """Reserve standard output for our lines; what anything else prints goes to standard error."""
     ours = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with ours:
@@ -97,9 +97,9 @@ def main(folder: str, allow_imports: bool) -> None:
             out.write(json.dumps(content) + "\n")
             out.flush()
 
-        choosing = Choosing(Project.open(folder, allow_imports=allow_imports, progress=True), answer)
+        handler = RequestHandler(Project.open(folder, allow_imports=allow_imports, progress=True), answer)
         for line in sys.stdin:
-            choosing.take(json.loads(line))
+            handler.take(json.loads(line))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ CLOSE = {"connection": "close"}  # what is left of a refused request is not read
 
 
 def kept_secret(folder: Path) -> bytes:
-    """The secret of a project, made at the first start; only its owner can read the file.
+    """Return the secret of a project, made at the first start; only its owner can read the file.
 
     Raises:
         PermissionError: if others can read the file, or it cannot be written.
@@ -100,14 +100,14 @@ def mark_of(token: str) -> str:
 
 
 def cookie_name(project: str, port: int) -> str:
-    """A name with project and port in it, since a browser sends cookies to all ports of a host."""
+    """Return a name with project and port in it, since a browser sends cookies to all ports of a host."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", project).strip("-") or "project"
     mark = hashlib.sha256(project.encode()).hexdigest()[:8]
     return f"batchbalance-{plain[:40]}-{mark}-{port}"
 
 
 def host_of(value: str) -> str | None:
-    """The name in a Host header, without its port, in lower case; None if it is not a plain host and port."""
+    """Return the name in a Host header, without its port, in lower case; None if it is not a plain host and port."""
     try:
         parts = urlsplit(f"//{value}")
         _ = parts.port
@@ -181,7 +181,7 @@ class Sessions:
         return Visitor(self._tokens[held[0]])
 
     def _held(self, headers: Headers) -> list[str]:
-        """The tokens in the cookies of a request that are ours."""
+        """Return the tokens in the cookies of a request that are ours."""
         pairs = [each.strip().partition("=") for each in headers.get("cookie", "").split(";")]
         given = {name: value for name, _, value in pairs}
         names = {known: f"{self._cookie}-{mark_of(known)}" for known in self._tokens}
@@ -270,7 +270,7 @@ class Guard:
         await app(scope, self._limited(receive), guarded_send)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Refuse what is not for this server, what another site sent, and what is no JSON or too large."""
+        """Refuse what is not for this server, what another site sent, and what is not JSON or too large."""
         host = headers.get("host", "")
         if host_of(host) not in self._hosts:
             raise Refused(OTHER_NAME)
@@ -310,7 +310,7 @@ class Guard:
 
 
 async def json_content(request: Request) -> Any:
-    """Return what the body of a request holds; the answer is 400 if that is no JSON, or too deep."""
+    """Return what the body of a request holds; the answer is 400 if that is not JSON, or nested too deeply."""
     try:
         return json.loads(await request.body())
     except (ValueError, RecursionError) as error:

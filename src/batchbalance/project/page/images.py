@@ -38,10 +38,10 @@ class Pictures:
         self._lock = threading.Lock()
 
     def full(self, path: Path) -> Picture:
-        """An image in its own size.
+        """Return an image in its own size.
 
         Raises:
-            FileFormatError: if it is not in the folder, no raster image, damaged, or too large.
+            FileFormatError: if it is not in the folder, not a raster image, damaged, or too large.
         """
         inside = self._inside(path)
         kind = checked_format(inside)
@@ -50,7 +50,7 @@ class Pictures:
         return _encoded(inside, None)
 
     def small(self, path: Path) -> Picture:
-        """An image for a tile; the same errors."""
+        """Return a small image for a tile; errors as in `full`."""
         inside = self._inside(path)
         key = inside, version(inside)
         with self._lock:
@@ -68,14 +68,14 @@ class Pictures:
     def _inside(self, path: Path) -> Path:
         real = path.resolve()
         if not any(real.is_relative_to(root) for root in map(Path.resolve, self._roots())):
-            raise FileFormatError("This file leads out of the folder of the images.")
+            raise FileFormatError("This file is outside the folder of the images.")
         if not real.is_file():
-            raise FileFormatError("This file is gone.")
+            raise FileFormatError("This file no longer exists.")
         return real
 
 
 def version(path: Path) -> str:
-    """Another text as soon as a file may be another one."""
+    """Return a text that changes when the file changes."""
     try:
         stat = path.stat()
     except OSError:
@@ -84,7 +84,7 @@ def version(path: Path) -> str:
 
 
 def checked_format(path: Path) -> str:
-    """The format of an image by its content; refuses what is too large to show."""
+    """Return the format of an image by its content; refuses what is too large to show."""
     from PIL import Image
 
     try:
@@ -93,7 +93,7 @@ def checked_format(path: Path) -> str:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise FileFormatError(f"This image is too large to show: more than {MOST_PIXELS:,} pixels.") from error
     except Exception as error:  # Pillow's readers raise a dozen types for a damaged file
-        raise FileFormatError("This file is damaged, or no image of a kind that can be shown.") from error
+        raise FileFormatError("This file is damaged, or not an image that can be shown.") from error
     if width * height > MOST_PIXELS:
         raise FileFormatError(f"This image is too large to show: {width:,} × {height:,} pixels.")
     return kind

@@ -22,12 +22,12 @@ BY_REASON = {
 
 
 def why(reason: str, is_audit: bool, insight: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Why an item was asked: a sentence, and what to show beside it.
+    """Return why an item was asked: a sentence, and what to show beside it.
 
     Args:
         reason: the project's word for it.
-        is_audit: whether it measures the model; then nothing that the model thinks is shown.
-        insight: what the model thinks, if there is one.
+        is_audit: whether it measures the model; then no prediction is shown.
+        insight: the votes of the model, if there is one.
     """
     if is_audit:
         return {"sentence": AUDIT_WHY}
@@ -39,7 +39,7 @@ def why(reason: str, is_audit: bool, insight: Mapping[str, Any] | None) -> dict[
 
 
 def votes_sentence(insight: Mapping[str, Any]) -> str:
-    """What the draws think of an item."""
+    """Return a sentence on how the draws vote on an item."""
     groups, num_draws = insight["groups"], insight["draws"]
     if len(groups) < 2 or groups[0]["draws"] >= NEARLY_ALL * num_draws:
         count = "All" if len(groups) < 2 else f"{groups[0]['draws']} of the"
@@ -56,7 +56,7 @@ def votes_sentence(insight: Mapping[str, Any]) -> str:
 
 
 def guess_sentence(is_audit: bool, insight: Mapping[str, Any] | None) -> str:
-    """The model's guess about an item, if it may be shown."""
+    """Return the model's guess about an item, if it may be shown."""
     if is_audit:
         return "This item measures the model, so no guess is shown."
     if insight is None:

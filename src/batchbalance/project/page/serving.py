@@ -12,7 +12,7 @@ from urllib.parse import quote
 import psutil
 
 from batchbalance.errors import MissingExtraError
-from batchbalance.project.page.desk import Who
+from batchbalance.project.state import Who
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -55,7 +55,7 @@ class Serving:
 
 
 def bound_socket(serving: Serving) -> socket.socket:
-    """A socket that listens; its port is known before anything is served.
+    """Return a socket that listens; its port is known before anything is served.
 
     Raises:
         OSError: if the address or the port cannot be had.
@@ -80,7 +80,7 @@ def bound_socket(serving: Serving) -> socket.socket:
 
 
 def own_names(serving: Serving) -> list[str]:
-    """The names and addresses that requests may be for."""
+    """Return the names and addresses that requests may be for."""
     names = [*LOOPBACK, *serving.allowed_hosts]
     if serving.is_everywhere:
         names += [socket.gethostname(), socket.getfqdn(), *own_addresses()]
@@ -90,7 +90,7 @@ def own_names(serving: Serving) -> list[str]:
 
 
 def own_addresses() -> list[str]:
-    """The addresses of this machine in its networks, IPv4 first."""
+    """Return the addresses of this machine in its networks, IPv4 first."""
     found = [each.address.partition("%")[0] for card in psutil.net_if_addrs().values() for each in card
              if each.family in (socket.AF_INET, socket.AF_INET6)]  # fmt: skip
     away = [each for each in found if not ipaddress.ip_address(each).is_loopback]
@@ -98,7 +98,7 @@ def own_addresses() -> list[str]:
 
 
 def address(serving: Serving, port: int, token: str) -> str:
-    """What to open in a browser."""
+    """Return what to open in a browser."""
     host = serving.host
     if serving.is_everywhere:
         host = next(iter(own_addresses()), "127.0.0.1")
@@ -122,14 +122,14 @@ def serve(
         MissingExtraError: if Starlette or uvicorn is not installed.
     """
     try:
-        from batchbalance.project.page.app import Page, make_app
+        from batchbalance.project.page.app import make_app
         from batchbalance.project.page.connections import run_server
         from batchbalance.project.page.guard import Guard, Sessions, cookie_name, kept_secret, token_of
+        from batchbalance.project.page.page import Page
     except ImportError as error:
         raise MissingExtraError("labelling in the browser", "label") from error
     from batchbalance.project import Project
     from batchbalance.project.page.chooser import ProcessChooser
-    from batchbalance.project.page.project_desk import ProjectDesk
 
     with ExitStack() as stack:
         project = Project.open(folder, allow_imports=allow_imports, progress=True)
@@ -138,17 +138,17 @@ def serve(
         listening = stack.enter_context(bound_socket(serving))
         port = int(listening.getsockname()[1])
         tokens = {token_of(secret, who): who for who in serving.people}
-        desk = ProjectDesk(project)
         chooser = ProcessChooser(folder, allow_imports=allow_imports)
         stack.callback(chooser.close)
-        sessions = Sessions(tokens, cookie_name(desk.name, port), is_secure=serving.certificate is not None)
-        app = Guard(make_app(Page(desk, chooser, serving.people)), sessions, own_names(serving))
+        page = Page(project, chooser, serving.people)
+        sessions = Sessions(tokens, cookie_name(page.name, port), is_secure=serving.certificate is not None)
+        app = Guard(make_app(page), sessions, own_names(serving))
         addresses = {who: address(serving, port, token) for token, who in tokens.items()}
         run_server(app, serving, listening, lambda: ready(addresses))
 
 
 def checked_people(names: Sequence[str]) -> tuple[Who, ...]:
-    """The names of people, each once; nobody's name if there are none."""
+    """Return the names of people, which must be distinct; None alone if there are none."""
     from batchbalance.project.answers import check_name
 
     people = tuple(check_name(name) for name in names)

@@ -1,0 +1,339 @@
+"""The facts about a project that its status is computed from."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchbalance.arguments.seeds import derived_seed
+from batchbalance.project.agreement import agreements
+from batchbalance.project.arm import NUM_SPLITS, ArmComparison, compare_arms
+from batchbalance.project.exporting import DISPUTED, SKIPPED, state_of
+from batchbalance.project.label_errors import Duplicates, duplicates, likely_errors
+from batchbalance.project.learning import ProjectModel
+from batchbalance.project.model import Trained, can_refit, class_probs, model_warning
+from batchbalance.project.planning import arm_order, set_aside, training_rows
+from batchbalance.project.rounds import read_rounds
+from batchbalance.project.sheets import write_sheet
+from batchbalance.project.shown import ShownItem, shown_items
+from batchbalance.project.state import ANSWERS, AUDIT, FOUND, RANDOM, State
+from batchbalance.project.stopping import UNKNOWN, Round
+
+NUM_HARDEST = 10
+SAMPLED = 2000  # unlabelled items among which the hardest are searched
+NO_NAME = "(no name)"
+
+
+@dataclass(frozen=True)
+class Hard:
+    """An item that the model is unsure about.
+
+    Attributes:
+        item: the item.
+        guesses: the most probable classes with their probabilities, the first first.
+    """
+
+    item: ShownItem
+    guesses: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class SuspectLabel:
+    """A label that is probably wrong.
+
+    Attributes:
+        item: the item.
+        label: what was told.
+        suggested: what the model would have told.
+        probability: of the label, by a model that has not seen it.
+        wrong: the probability that the label is wrong, given all labels.
+        is_audit: whether it is one of the audit set.
+    """
+
+    item: ShownItem
+    label: str
+    suggested: str
+    probability: float
+    wrong: float
+    is_audit: bool = False
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many items there are of each kind.
+
+    Attributes:
+        items: in the project.
+        asked: items asked so far, answered or not.
+        labelled: with a label to train on.
+        open: asked and not answered.
+        skipped: that somebody skipped, and nobody answered.
+        flagged: with a flag.
+        disputed: whose annotators tie; not trained on.
+        audit_items: set aside for audit.
+        audit_asked: audit items asked.
+        audit_labelled: audit items with a label.
+        audit_skipped: audit items skipped: if they are the hard ones, the accuracy looks better than it is.
+        audit_disputed: audit items whose annotators tie; likewise.
+        chosen: with labels that were told as chosen; they train and never measure.
+    """
+
+    items: int = 0
+    asked: int = 0
+    labelled: int = 0
+    open: int = 0
+    skipped: int = 0
+    flagged: int = 0
+    disputed: int = 0
+    audit_items: int = 0
+    audit_asked: int = 0
+    audit_labelled: int = 0
+    audit_skipped: int = 0
+    audit_disputed: int = 0
+    chosen: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What a project knows.
+
+    Attributes:
+        name: of the project.
+        classes: their names.
+        counts: of items.
+        audit_share: 0 for no audit set.
+        rounds: every trained model, oldest first.
+        audit_labels: (F,) the class of each item of the fixed set, −1 for those without a label and for items that are
+            not of the audit set.
+        confidence: (F,) the newest model's probability of the class it predicts, for the same items.
+        class_counts: (C,) labels of each class, audit labels included.
+        test_labels: (T,) the class of each item of the user's own test set.
+        test_predicted: (T,) what the newest model says about them; empty before there is a model.
+        label_times: when each label came, in seconds since 1970, rising.
+        cross_validated_error: of the training labels; None if there are too few.
+        target: the accuracy that is wanted, or None.
+        budget: the labels, or the cost, that may be spent, or None.
+        cost: of the labels so far; None without a column of cost.
+        num_first: how many items, in the order they were added, the audit labels or the test set are a sample of; all
+            if None.
+        num_missing: audit items of added ones that must be answered before all audit labels count.
+        model_warning: why predictions should not be trusted yet, or None.
+        random_arm: share of uniform labels; 0 for none.
+        arm: the comparison of the two heads, or None if there are too few labels.
+        hardest: items that the model is least sure about.
+        suspects: labels that are probably wrong, the most probable errors first.
+        num_judged: labels that a model which has not seen them judged.
+        duplicates: exact copies.
+        annotators: Cohen's κ of each two people who labelled the same items.
+        notes: anything else worth a sentence.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    counts: Counts
+    audit_share: float = 0.1
+    rounds: tuple[Round, ...] = ()
+    audit_labels: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    confidence: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
+    class_counts: tuple[int, ...] = ()
+    test_labels: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    test_predicted: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    label_times: tuple[float, ...] = ()
+    cross_validated_error: float | None = None
+    target: float | None = None
+    budget: float | None = None
+    cost: float | None = None
+    num_first: int | None = None
+    num_missing: int = 0
+    model_warning: str | None = None
+    random_arm: float = 0.0
+    arm: ArmComparison | None = None
+    hardest: tuple[Hard, ...] = ()
+    suspects: tuple[SuspectLabel, ...] = ()
+    num_judged: int = 0
+    duplicates: Duplicates = field(default_factory=Duplicates)
+    annotators: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def write_suspects(path: str | os.PathLike[str], found: Sequence[SuspectLabel]) -> int:
+    """Write labels that are probably wrong to a CSV file; return their number."""
+    rows = ([x.item.id, x.label, x.suggested, f"{x.wrong:.4f}", "yes" if x.is_audit else "no"] for x in found)
+    write_sheet(path, ("id", "label", "suggested", "probability_wrong", "audit"), rows)
+    return len(found)
+
+
+class FactCollector:
+    """Collects the facts about a project by the model of its labels, which is trained if need be.
+
+    Args:
+        model: the project's model.
+        root: the folder that files are in.
+        state: of the project.
+        vectors: (N, D) the embeddings of all items.
+    """
+
+    def __init__(self, model: ProjectModel, root: Path | None, state: State, vectors: np.ndarray) -> None:
+        self._model, self._root, self._state, self._vectors = model, root, state, vectors
+        self._store, self._settings = model.store, model.settings
+        self._trained = model.trained(state, vectors)
+        self._aside = set_aside(state, self._store)
+
+    def facts(self, notes: tuple[str, ...]) -> Facts:
+        """Return all facts, with what is worth knowing about the project."""
+        settings, state, trained, vectors = self._settings, self._state, self._trained, self._vectors
+        fixed = self._model.fixed_rows(state)
+        audit, truth = self._model.audit_labels(state)
+        known = dict(zip(audit.tolist(), truth.tolist(), strict=True))
+        counts = Counter(state.labels().values())
+        sample = self._model.audit_sample(state)
+        collected = Facts(
+            self._model.folder.resolve().name,
+            tuple(state.classes),
+            self._counts(),
+            audit_share=settings.audit if self._store.is_audit.any() else 0.0,
+            rounds=tuple(read_rounds(self._model.folder, fixed)),
+            audit_labels=np.array([known.get(row, UNKNOWN) for row in fixed.tolist()], dtype=np.int64),
+            confidence=np.zeros(len(fixed)),
+            class_counts=tuple(counts[each] for each in range(len(state.classes))),
+            test_labels=np.array(list(state.tests.values()), dtype=np.int64),
+            label_times=tuple(event.time for event in state.history() if event.kind in ANSWERS),
+            target=settings.target_accuracy,
+            budget=settings.budget,
+            cost=None if settings.data.cost is None else self._cost(),
+            num_first=state.tests_of if state.tests else sample.num_first,
+            num_missing=sample.num_missing,
+            random_arm=settings.random_arm,
+            duplicates=self._duplicates(),
+            annotators={f"{x.first or NO_NAME} and {x.second or NO_NAME}": x.kappa for x in agreements(state)},
+            notes=notes,
+        )
+        if trained is None:
+            return collected
+        tests = list(state.tests)
+        return replace(
+            collected,
+            confidence=class_probs(trained.posterior, vectors[fixed]).max(1),
+            test_predicted=class_probs(trained.posterior, vectors[tests]).argmax(1) if tests else np.zeros(0, np.int64),
+            cross_validated_error=self._model.cross_validated_error(state, vectors, trained),
+            model_warning=model_warning(trained.posterior),
+            arm=self._arm(trained) if settings.random_arm else None,
+            hardest=self._hardest(trained),
+            suspects=self.suspects(),
+            num_judged=len(self._judged(trained)),
+        )
+
+    def suspects(self) -> tuple[SuspectLabel, ...]:
+        """Return the labels that are probably wrong, of training and audit items; none before there is a model."""
+        if self._trained is None:
+            return ()
+        trained, vectors, classes = self._trained, self._vectors, self._state.classes
+        probs, is_judged = self._model.cross_validated(self._state, vectors, trained)
+        rows = self._judged(trained)
+        aside = rows[len(trained.rows) :]
+        every = [probs, class_probs(trained.posterior, vectors[aside])] if len(aside) else [probs]
+        labels = self._state.labels()
+        found = likely_errors(
+            np.concatenate(every),
+            np.array([labels[row] for row in rows.tolist()]),
+            np.concatenate([is_judged, np.ones(len(aside), dtype=bool)]),
+        )
+        items = self._shown([int(rows[each.row]) for each in found])
+        return tuple(
+            SuspectLabel(
+                item,
+                classes[each.label],
+                classes[each.suggested],
+                each.probability,
+                each.wrong,
+                each.row >= len(trained.rows),
+            )
+            for item, each in zip(items, found, strict=True)
+        )
+
+    def _counts(self) -> Counts:
+        state, aside, views = self._state, self._aside, self._state.items
+        outcomes = {row: state_of(view) for row, view in views.items()}
+        labels = state.labels()
+        return Counts(
+            items=self._store.num_items,
+            asked=state.num_asked(),
+            labelled=len(training_rows(state, self._store)),
+            open=sum(bool(view.open) and row not in labels for row, view in views.items()),
+            skipped=sum(each == SKIPPED for each in outcomes.values()),
+            flagged=sum(bool(view.flags) for view in views.values()),
+            disputed=sum(each == DISPUTED for each in outcomes.values()),
+            audit_items=int(aside.sum()),
+            audit_asked=len(state.asked_for(AUDIT)),
+            audit_labelled=len(self._model.audit_labels(state)[0]),
+            audit_skipped=sum(each == SKIPPED and bool(aside[row]) for row, each in outcomes.items()),
+            audit_disputed=sum(each == DISPUTED and bool(aside[row]) for row, each in outcomes.items()),
+            chosen=len(state.chosen()),
+        )
+
+    def _cost(self) -> float:
+        """Return the cost of all answers; an item that several people answered costs as often."""
+        return float(sum(len(view.answers) * self._store.costs[row] for row, view in self._state.items.items()))
+
+    def _arm(self, trained: Trained) -> ArmComparison | None:
+        """Compare the strategy's labels with those of the random arm."""
+        state, vectors, views = self._state, self._vectors, self._state.items
+        labels = state.labels()
+        rows = [row for row in training_rows(state, self._store).tolist() if views[row].reasons]
+        chosen = [row for row in rows if views[row].reasons[0] not in (RANDOM, AUDIT, FOUND)]
+        chosen.sort(key=lambda row: views[row].first_asked or 0)
+        uniform = np.array([row for row in rows if RANDOM in views[row].reasons], dtype=np.int64)
+        # By their turns: by when they were first asked, those that the strategy had chosen before would come first.
+        uniform = uniform[np.argsort(arm_order(self._store.ids(uniform.tolist()), self._settings.seed), kind="stable")]
+        every = np.full(self._store.num_items, UNKNOWN, dtype=np.int64)
+        every[list(labels)] = list(labels.values())
+
+        def train(rows: np.ndarray, test: np.ndarray) -> np.ndarray:
+            return class_probs(self._model.retrain(state, vectors, trained, rows, every[rows]), vectors[test])
+
+        return compare_arms(
+            np.array(chosen, dtype=np.int64),
+            uniform,
+            self._model.audit_labels(state)[0],
+            every,
+            train,
+            num_splits=NUM_SPLITS if can_refit(trained.posterior) else 0,
+            seed=derived_seed(self._settings.seed, "deals"),
+        )
+
+    def _hardest(self, trained: Trained) -> tuple[Hard, ...]:
+        """Return unlabelled items with the smallest margin between their two most probable classes, in a sample."""
+        free, classes = ~self._store.is_audit, self._state.classes
+        free[[row for row, view in self._state.items.items() if view.answers]] = False
+        rows = np.flatnonzero(free)
+        if len(rows) > SAMPLED:
+            random = np.random.default_rng(derived_seed(self._settings.seed, "hardest"))
+            rows = np.sort(random.choice(rows, SAMPLED, replace=False))
+        if not len(rows):
+            return ()
+        probs = class_probs(trained.posterior, self._vectors[rows])
+        best = np.sort(probs, axis=1)
+        order = np.argsort(best[:, -1] - best[:, -2], kind="stable")[:NUM_HARDEST]
+        found = []
+        for item, p in zip(self._shown(rows[order].tolist()), probs[order], strict=True):
+            ranked = np.argsort(-p, kind="stable")[:2]
+            found.append(Hard(item, tuple((classes[each], float(p[each])) for each in ranked.tolist())))
+        return tuple(found)
+
+    def _judged(self, trained: Trained) -> np.ndarray:
+        """Return the rows whose labels are judged: those that were trained on, then those of the audit set."""
+        audit = [row for row in self._state.labels() if self._aside[row]]
+        return np.array([*trained.rows.tolist(), *audit], dtype=np.int64)
+
+    def _duplicates(self) -> Duplicates:
+        labels = self._state.labels()
+        by_row = [labels.get(row) for row in range(self._store.num_items)]
+        return duplicates(self._store.digests(), by_row, self._aside)
+
+    def _shown(self, rows: list[int]) -> list[ShownItem]:
+        return shown_items(self._store, self._settings.data.kind, self._root, rows)

@@ -1,0 +1,138 @@
+"""Creating and opening a project: its settings, checked against the parts they name and against its log."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from batchbalance.errors import FileFormatError
+from batchbalance.learner.labels import NewEvent
+from batchbalance.project.answers import named_class
+from batchbalance.project.embeddings import LOCK
+from batchbalance.project.items import RECORD, VECTORS, project_encoder, seen_from
+from batchbalance.project.model import model_fit, named_model
+from batchbalance.project.planning import strategy_of
+from batchbalance.project.settings import FILE, Data, ProjectSettings, as_settings, write_settings
+from batchbalance.project.store import ProjectStore
+
+OWN_FILES = (FILE, "labels.sqlite", VECTORS, RECORD, LOCK)  # what a project consists of
+
+
+def new_settings(
+    folder: Path,
+    given: Mapping[str, str | os.PathLike[str] | None],
+    classes: Iterable[Any],
+    data: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> ProjectSettings:
+    """Return the settings of a new project, checked.
+
+    Args:
+        folder: of the project.
+        given: the path of each kind of source, of which one must be given.
+        classes: the labels.
+        data: other settings of the source; `cost` and `ids` may be paths.
+        settings: others, by their names in `project.toml`; `model` may be a name.
+    """
+    named = [(kind, path) for kind, path in given.items() if path is not None]
+    if len(named) != 1:
+        raise ValueError(
+            f"one of `images`, `texts`, `table` and `embeddings` must be given, got "
+            f"{', '.join(kind for kind, _ in named) or 'none'}"
+        )
+    kind, path = named[0]
+    if not Path(path).exists():
+        raise FileNotFoundError(f"no such data: {path} is neither a file nor a folder")
+    cost, ids = data["cost"], data["ids"]
+    source = {
+        **data,
+        "kind": kind,
+        "path": seen_from(folder, path),
+        "cost": seen_from(folder, cost) if cost is not None and Path(cost).is_file() else cost,
+        "ids": None if ids is None else seen_from(folder, ids),
+    }
+    known = {key: value for key, value in settings.items() if value is not None}
+    if isinstance(known.get("model"), str):
+        known["model"] = named_model(known["model"])
+    found = as_settings({"classes": [named_class(each) for each in classes], "data": source, **known})
+    if len(set(found.classes)) < len(found.classes):
+        raise ValueError(f"`classes` must be distinct, got {', '.join(found.classes)}")
+    check_parts(found)
+    if (folder / FILE).exists():
+        raise FileExistsError(f"{folder} already holds a project; continue with it, or name another folder")
+    if (folder / VECTORS).exists():
+        raise FileExistsError(f"{folder / VECTORS} exists, and a project keeps a file of that name; move it away")
+    return found
+
+
+def like_ours(
+    folder: Path,
+    settings: ProjectSettings,
+    source: str | os.PathLike[str],
+    ids: str | os.PathLike[str] | None,
+    cost: str | None = None,
+) -> Data:
+    """Return a source of items like those of a project."""
+    if not Path(source).exists():
+        raise FileNotFoundError(f"no such data: {source} is neither a file nor a folder")
+    changed = {
+        "path": seen_from(folder, source),
+        "ids": None if ids is None else seen_from(folder, ids),
+        "cost": settings.data.cost if cost is None else cost,
+    }
+    return settings.data.model_copy(update=changed)
+
+
+@contextmanager
+def new_folder(folder: Path, settings: ProjectSettings) -> Iterator[ExitStack]:
+    """Write the settings of a new project; an error removes its files, so that the folder is free for another try.
+
+    The callbacks of the stack are called first. What was embedded so far is kept, and so is everything after an
+    interruption.
+    """
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    on_failure = ExitStack()
+    try:
+        write_settings(folder, settings)
+        yield on_failure
+    except Exception:
+        on_failure.close()
+        for name in OWN_FILES:
+            (folder / name).unlink(missing_ok=True)
+        if is_new:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def check_parts(settings: ProjectSettings) -> None:
+    """Refuse settings that name a model, a strategy or an encoder that does not exist."""
+    model_fit(settings.model, len(settings.classes))
+    strategy_of(settings.strategy, settings.classes)
+    if settings.data.kind == "embeddings":
+        if settings.encoder is not None:
+            raise ValueError("bare embeddings have no encoder; omit `encoder`")
+    elif settings.encoder is not None:
+        project_encoder(settings)
+
+
+def check_log(folder: Path, store: ProjectStore, settings: ProjectSettings) -> None:
+    """Write the first event of a new project; refuse settings that differ from those it began with."""
+    fixed = {"seed": settings.seed, "audit": settings.audit, "kind": settings.data.kind}
+    if not store.events():  # else nothing need be written: the folder may be read-only
+        with store.writing():
+            if not store.events():
+                if (folder / VECTORS).exists():  # written after the first event
+                    raise FileFormatError(
+                        f"{store.log.path} is damaged: it is empty, the project is not; restore it from a copy"
+                    )
+                store.append([NewEvent("begun", value={"classes": list(settings.classes), **fixed})])
+    begun = store.events()[0].value
+    for key, value in fixed.items():
+        if begun.get(key) != value:
+            raise FileFormatError(
+                f"{folder / FILE}: `{key}` must stay {begun.get(key)!r} for the life of a project, got {value!r}; put "
+                "it back, or make another project"
+            )

@@ -1,0 +1,273 @@
+"""What the page shows and does, for each person: questions, answers, images, and progress.
+
+The answer to every change is the situation of the person who made it: what is next, and what was last.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from batchbalance.errors import FileFormatError
+from batchbalance.learner.labels import Event
+from batchbalance.project import Project
+from batchbalance.project.page.chooser import ProcessChooser
+from batchbalance.project.page.images import Pictures, version
+from batchbalance.project.page.insight import guess_sentence, why
+from batchbalance.project.state import ItemView, Who
+from batchbalance.system.ids import mended
+
+AHEAD = 4  # items that a page loads before they are shown
+RECENT = 10
+PER_GRID = 60
+PER_HISTORY = 50
+IDLE_SECONDS = 600.0
+PASSED_ON = ("returned", "again")  # reasons that do not tell why an item was chosen
+GRID_NOTE = "The model's guesses come with its next batch. Until then, label one by one."
+NOT_YOURS = "You cannot answer this item: it was asked of somebody else, or was given back after ten minutes."
+
+
+class Page:
+    """The page of one project.
+
+    Args:
+        project: open.
+        chooser: chooses and explains items.
+        people: everybody who labels; None alone for somebody without a name.
+        clock: seconds from any point in time.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        chooser: ProcessChooser,
+        people: Sequence[Who],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.project, self.chooser, self._clock = project, chooser, clock
+        self._pictures = Pictures(lambda: project.embeddings.roots)
+        self._seen = dict.fromkeys(people, clock())
+        self._first: dict[Who, str] = {}  # an item that a person undid comes first
+
+    @property
+    def name(self) -> str:
+        """The name of the project's folder."""
+        return mended(self.project.folder.resolve().name)
+
+    # Changes.
+
+    def label(self, who: Who, answers: Mapping[str, str], seconds: float | None) -> dict[str, Any]:
+        """Add labels, all or none."""
+        for name, label in answers.items():
+            self._check_mine(name, who)
+            if label not in self.project.classes:
+                raise HTTPException(400, f"The label must be one of the classes, got {label!r}.")
+        self.project.tell(answers, who, seconds)
+        return self.situation(who)
+
+    def skip(self, who: Who, name: str) -> dict[str, Any]:
+        """Skip an item."""
+        self._check_mine(name, who)
+        self.project.skip(name, who)
+        return self.situation(who)
+
+    def flag(self, who: Who, name: str, note: str, skip: bool) -> dict[str, Any]:
+        """Flag an item, and skip it if `skip`."""
+        self._check_mine(name, who)
+        self.project.flag(name, note, who)
+        return self.skip(who, name) if skip else self.situation(who)
+
+    def undo(self, who: Who) -> dict[str, Any]:
+        """Undo the last thing that this person did."""
+        if not self._latest(who, 0, 1):
+            raise HTTPException(409, "There is nothing to undo.")
+        self._first[who] = self.project.undo(who)[0].id
+        return self.situation(who)
+
+    def ask_skipped(self, who: Who) -> dict[str, Any]:
+        """Ask this person again what they skipped; nothing new is chosen."""
+        with self.project.store.reading() as state:
+            num_skipped = state.num_skipped(who, self._wanted)
+        if num_skipped:
+            self.project.ask(len(self.project.open_questions(who)) + num_skipped, who, again=True)
+        return self.situation(who)
+
+    def try_again(self, who: Who) -> dict[str, Any]:
+        """Choose again after an error."""
+        self.chooser.try_again()
+        return self.situation(who)
+
+    # What is shown.
+
+    def situation(self, who: Who) -> dict[str, Any]:
+        """Return what a person sees now."""
+        self._touch(who)
+        questions = self.project.open_questions(who)
+        first = self._first.get(who)
+        if first in questions:
+            questions.remove(first)
+            questions.insert(0, first)
+        with self.project.store.reading() as state:
+            revision, today, total = state.num_events, state.tallies.num_today(), state.tallies.labels.total()
+            taken = state.num_open(self._wanted) - len(questions)
+            num_skipped = state.num_skipped(who, self._wanted)
+        if len(questions) <= max(3, self.project.settings.batch_size // 4):
+            self.chooser.want(who, revision)
+        self.chooser.explain(questions[:AHEAD])
+        recent = self._latest(who, 0, RECENT)
+        choosing = self.chooser.choosing(who)
+        return {
+            "queue": [self.shown(name) for name in questions[:AHEAD]],
+            "recent": recent,
+            "canUndo": bool(recent),
+            "today": today,
+            "total": total,
+            "taken": taken,
+            "skipped": num_skipped,
+            "choosing": {
+                "doing": choosing.doing, "done": choosing.done, "total": choosing.total, "trouble": choosing.trouble,
+            },
+        }  # fmt: skip
+
+    def facts(self, who: Who) -> dict[str, Any]:
+        """Return what stays the same."""
+        return {
+            "project": self.name, "classes": self.project.classes,
+            "instructions": self.project.settings.instructions, "annotator": who,
+        }  # fmt: skip
+
+    def history(self, who: Who, skip: int) -> dict[str, Any]:
+        """Return earlier answers of this person."""
+        return {"answers": self._latest(who, skip, PER_HISTORY)}
+
+    def why(self, who: Who, name: str) -> dict[str, Any]:
+        """Return why an item was asked."""
+        self._check_mine(name, who)
+        found = why(self.reason(name), self._is_audit(name), self.chooser.insight(name))
+        found["isPending"] = self._is_pending(name)
+        found["like"] = [
+            {"item": self.shown(each["id"]), "label": each["label"]}
+            for each in found.get("like", [])
+            if self._may_see(each["id"], who)
+        ]
+        return found
+
+    def guess(self, who: Who, name: str) -> dict[str, Any]:
+        """Return the model's prediction for an item, unless that item measures the model."""
+        self._check_mine(name, who)
+        sentence = guess_sentence(self._is_audit(name), self.chooser.insight(name))
+        return {"sentence": sentence, "isPending": self._is_pending(name)}
+
+    def grid(self, who: Who) -> dict[str, Any]:
+        """Return open questions with the model's guesses; never items that measure the model."""
+        self._touch(who)
+        names = [name for name in self.project.open_questions(who) if not self._is_audit(name)][:PER_GRID]
+        self.chooser.explain(names)
+        guesses = {name: (self.chooser.insight(name) or {}).get("guess") for name in names}
+        tiles = [{"item": self.shown(name), "guess": guess} for name, guess in guesses.items() if guess is not None]
+        is_unexplained = any(not self.chooser.is_explained(name) for name in names)
+        is_pending = not tiles and (is_unexplained or bool(self.chooser.choosing(who).doing))
+        return {"tiles": tiles, "note": GRID_NOTE, "isPending": is_pending}
+
+    def progress(self) -> dict[str, Any]:
+        """Return how many labels there are, and the status."""
+        with self.project.store.reading() as state:
+            tallies, revision = state.tallies, state.num_events
+            people = [{"name": name or "no name", "count": count} for name, count in tallies.answers.items() if count]
+            classes = [{"name": name, "count": tallies.labels[c]} for c, name in enumerate(state.classes)]
+            today, total = tallies.num_today(), tallies.labels.total()
+        status = self.chooser.status(revision)
+        return {"today": today, "total": total, "people": people, "classes": classes, "status": status}
+
+    def image(self, who: Who, name: str, size: str) -> Response:
+        """Return an image by the id of its item."""
+        try:
+            is_allowed = self._may_see(name, who)
+        except ValueError:
+            is_allowed = False
+        if not is_allowed:
+            raise HTTPException(403, "You cannot see this item, or there is no item of that name.")
+        (item,) = self.project.shown([name])
+        if item.image is None:
+            raise HTTPException(404, "This item is not an image.")
+        try:
+            found = self._pictures.small(item.image) if size == "small" else self._pictures.full(item.image)
+        except (FileFormatError, OSError) as error:
+            raise HTTPException(415, str(error)) from error
+        return Response(found.content, media_type=found.media_type, headers={"cache-control": "private, max-age=86400"})
+
+    def shown(self, name: str) -> dict[str, Any]:
+        """Return an item, ready for JSON."""
+        (item,) = self.project.shown([name])
+        kind = "image" if item.image is not None else "row" if item.fields else "text" if item.text else "bare"
+        return {
+            "id": item.id, "kind": kind, "text": item.text,
+            "fields": [[name, value or None] for name, value in item.fields],
+            "version": "" if item.image is None else version(item.image),
+        }  # fmt: skip
+
+    def reason(self, name: str) -> str:
+        """Return why an item was asked last; "" if it never was."""
+        reasons = [each for each in self.project.view(name).reasons if each not in PASSED_ON]
+        return reasons[-1] if reasons else ""
+
+    @property
+    def _wanted(self) -> int:
+        return self.project.settings.annotators_per_item
+
+    def _latest(self, who: Who, skip: int, count: int) -> list[dict[str, Any]]:
+        """Return what a person did last to each item, the latest first, ready for JSON."""
+        with self.project.store.reading() as state:
+            events, classes = list(islice(state.latest(who), skip, skip + count)), list(state.classes)
+        names = self.project.ids([event.item or 0 for event in events])
+        return [self._past(name, event, classes) for name, event in zip(names, events, strict=True)]
+
+    def _past(self, name: str, event: Event, classes: Sequence[str]) -> dict[str, Any]:
+        kind = event.kind if event.kind in ("skipped", "flagged") else "labelled"
+        label = classes[event.value] if kind == "labelled" else None
+        return {
+            "item": self.shown(name),
+            "kind": kind,
+            "label": label,
+            "note": event.value if kind == "flagged" else "",
+        }
+
+    def _is_audit(self, name: str) -> bool:
+        return self.project.is_audit([name])[0]
+
+    def _is_pending(self, name: str) -> bool:
+        """Return whether the explanation of an item is still to come."""
+        self.chooser.explain([name])
+        return not self._is_audit(name) and not self.chooser.is_explained(name)
+
+    def _may_see(self, name: str, who: Who) -> bool:
+        """Return whether a person may look at an item: their own, and what has a label."""
+        view = self.project.view(name)
+        return _may_answer(view, who) or bool(view.answers)
+
+    def _check_mine(self, name: str, who: Who) -> None:
+        try:
+            is_mine = _may_answer(self.project.view(name), who)
+        except ValueError as error:
+            raise HTTPException(404, "There is no item of that name.") from error
+        if not is_mine:
+            raise HTTPException(403, NOT_YOURS)
+
+    def _touch(self, who: Who) -> None:
+        """Note that a person is active, and take back the questions of others who were idle for ten minutes."""
+        now = self._clock()
+        self._seen[who] = now
+        for other, last in self._seen.items():
+            if other != who and now - last >= IDLE_SECONDS:
+                self._seen[other] = now
+                names = self.project.open_questions(other)
+                if names:
+                    self.project.give_back(names, other)
+
+
+def _may_answer(view: ItemView, who: Who) -> bool:
+    """Return whether a person was asked an item, or has answered, skipped or flagged it before."""
+    return who in view.open or who in view.answers or who in view.skipped or who in {note.who for note in view.flags}
