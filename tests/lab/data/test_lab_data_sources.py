@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shutil
+import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import published_files as files
+from batchbalance.errors import MissingExtraError
 from batchbalance.lab.data import load, published, sources
 from batchbalance.lab.data.sources import Download, Source
 
@@ -198,3 +200,12 @@ def test_unpack_refuses_to_leave_the_folder(tmp_path: Path) -> None:
 
 def _with_source(name: str, source: Source) -> published.Published:
     return dataclasses.replace(published.PUBLISHED[name], source=source)
+
+
+def test_a_download_names_the_extra_that_it_needs(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
+    source = Source(("x",), "https://example.com", (Download("https://example.com/x.bin"),))
+    for call in (lambda: sources.fetch(source, tmp_path, ["x.bin"]), sources.data_folder):
+        with pytest.raises(MissingExtraError, match=r"batchbalance\[data\]"):
+            call()

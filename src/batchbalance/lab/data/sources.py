@@ -16,8 +16,9 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from batchbalance.errors import FileFormatError
+from batchbalance.errors import FileFormatError, MissingExtraError
 from batchbalance.system.files import replacing
 from batchbalance.system.progress import DownloadBar
 
@@ -159,9 +160,7 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
         return Path(data_dir)
     if os.environ.get(FOLDER_VARIABLE):
         return Path(os.environ[FOLDER_VARIABLE])
-    import pooch
-
-    return Path(pooch.os_cache("batchbalance"))
+    return Path(_pooch("finding the default folder of data sets").os_cache("batchbalance"))
 
 
 def find(source: Source, root: Path, name: str) -> Path | None:
@@ -203,16 +202,24 @@ def fetch(source: Source, root: Path, names: Sequence[str]) -> None:
             if packed:
                 unpack(path, folder)
                 path.unlink()
+        except MissingExtraError:
+            raise
         except Exception as error:  # requests, pooch and the archive readers raise dozens of types
             raise FileNotFoundError(
                 f"{missing_message(source, root, names)}. Downloading {download.url} failed: {error}"
             ) from error
 
 
-def _retrieve(download: Download, folder: Path) -> Path:
-    import pooch
+def _pooch(feature: str) -> Any:
+    try:
+        import pooch
+    except ImportError as error:
+        raise MissingExtraError(feature, "data") from error
+    return pooch
 
-    root = folder.parent
+
+def _retrieve(download: Download, folder: Path) -> Path:
+    pooch, root = _pooch("downloading a data set"), folder.parent
     expected = download.sha256 or _recorded(root).get(download.url)
     known = None if expected is None else f"sha256:{expected}"
     bar = DownloadBar(download.file_name) if sys.stderr.isatty() else None
