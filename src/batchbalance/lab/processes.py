@@ -133,7 +133,7 @@ class _Worker:
 
 
 def started_by() -> multiprocessing.context.BaseContext:
-    """What starts processes: a server that makes copies of itself, or Python anew where copying is not safe."""
+    """Return the context that starts processes: a server that forks, or a new Python where forking is not safe."""
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

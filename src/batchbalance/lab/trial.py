@@ -41,7 +41,7 @@ class Goal:
     target_error: float | None = None
 
     def goes_on(self, record: Record, batch_size: int) -> bool:
-        """Whether another batch is due after the model of this record."""
+        """Return whether another batch is due after the model of this record."""
         if self.budget is not None and record["num_labelled"] + batch_size > self.budget:
             return False
         error = record["validation_error"]
@@ -152,7 +152,7 @@ class Trial:
         return len(self._rows)
 
     def learner(self, records: list[Record]) -> Learner:
-        """The learner as it is after these rounds."""
+        """Return the learner as it is after these rounds."""
         config, data = self._config, self._data
         fit = config.posterior_fit(data.num_classes, self._validation)
         events = []
@@ -222,7 +222,7 @@ class Trial:
         self._report(Stage(self._now.round, phase, self._now.share))
 
     def _share(self, num_labelled: int) -> float:
-        """How far the trial is, in labels."""
+        """Return how far the trial is, in labels."""
         end = self.num_points if self._goal.budget is None else min(self._goal.budget, self.num_points)
         start = len(self._splits.initial)
         return min(1.0, (num_labelled - start) / max(1, end - start))
@@ -237,7 +237,7 @@ class Trial:
         return TrainingRows(self._data, rows, self._flat)[torch.arange(len(rows))], self._data.train_y[rows]
 
     def _test_metrics(self, fitted: Fitted | None) -> metrics.Metrics:
-        """The metrics of the mean prediction; without labels, of a model that finds all classes equally likely."""
+        """Return the metrics of the mean prediction; without labels, of equal probabilities for all classes."""
         y, num_classes = self._data.test_y, self._data.num_classes
         if fitted is None:
             probs = torch.full((len(y), num_classes), 1 / num_classes)
@@ -268,12 +268,12 @@ class TrainingRows:
 
 
 def flattened(inputs: Tensor, flat: bool) -> Tensor:
-    """Inputs as rows of features, if `flat`."""
+    """Return inputs as rows of features, if `flat`."""
     return inputs.flatten(1) if flat else inputs
 
 
 def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Dataset, Splits]:
-    """The data set and the split of a trial, the same for every strategy."""
+    """Return the data set and the split of a trial, the same for every strategy."""
     wanted = config.data
     dataset = load(wanted.name, data_dir=data_dir, seed=seed, partial=wanted.partial, label=wanted.label)
     sizes = config.split_sizes(default_sizes(dataset))
@@ -294,7 +294,7 @@ class LastPrepared:
         self._last: tuple[Dataset, Splits] | None = None
 
     def __call__(self, config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Dataset, Splits]:
-        """The data set and the split of a trial."""
+        """Return the data set and the split of a trial."""
         key = config.canonical["data"], config.canonical["split"], seed, data_dir
         if self._last is None or key != self._key:
             self._last = None  # before the next one is there
@@ -303,7 +303,7 @@ class LastPrepared:
 
 
 def facts(selection: Selection | None) -> Record:
-    """What a record keeps of a selection, the name of the strategy first; None where it has no such number."""
+    """Return what a record keeps of a selection; None where it has no such number."""
     known = {} if selection is None else selection.as_dict()
     plain = ("threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from")
     return {

@@ -104,7 +104,7 @@ def prepare(
     download: bool = True,
     label: str = "label",
 ) -> tuple[Dataset, Splits]:
-    """The data set and the split of one trial, both a function of the arguments alone.
+    """Return the data set and the split of one trial, both a function of the arguments alone.
 
     Args:
         name: as in ``load``.

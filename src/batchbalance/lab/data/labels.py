@@ -12,7 +12,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def ordered(labels: Iterable[str]) -> list[str]:
-    """The distinct labels in the order of their classes.
+    """Return the distinct labels in the order of their classes.
 
     Raises:
         ValueError: if all are numbers but not all whole, or one number is written in two ways.

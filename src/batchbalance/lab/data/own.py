@@ -19,12 +19,12 @@ CSV_ENDINGS = (".csv", ".csv.gz")
 
 
 def is_own(name: str) -> bool:
-    """Whether a data set's name is a path: a folder, or a file that ends in .npz, .csv or .csv.gz."""
+    """Return whether a data set's name is a path: a folder, or a file that ends in .npz, .csv or .csv.gz."""
     return bool(name) and (name.endswith((".npz", *CSV_ENDINGS)) or "/" in name or "\\" in name or Path(name).is_dir())
 
 
 def load_own(name: str, *, label: str, seed: int) -> Dataset:
-    """A data set from a path.
+    """Load a data set from a path.
 
     Args:
         name: the path: a folder with a folder of images for each class, or with two such folders `train` and `test`;
@@ -73,7 +73,7 @@ def _from_npz(path: Path) -> tuple[Labelled, Labelled | None]:
 
 
 def _check_channels_first(path: Path, name: str, shape: tuple[int, ...]) -> None:
-    """Refuse images whose channels look to come last: few there, and many or a square before them."""
+    """Raise for images whose channels seem to come last."""
     if len(shape) == 4 and shape[3] <= 4 and (shape[1] > 4 or shape[1] == shape[2] != shape[3]):
         raise FileFormatError(
             f"{path}: `{name}` must be images of shape (N, channels, height, width), got {shape} with the channels "

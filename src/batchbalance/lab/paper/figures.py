@@ -12,7 +12,7 @@ INK, PAPER, GRID = LIGHT
 
 
 def panels(num: int, legend_rows: int = 0) -> tuple[Any, list[Any]]:
-    """A figure with `num` panels below each other, and their axes."""
+    """Make a figure with `num` panels below each other, and return it with its axes."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -30,6 +30,6 @@ def panels(num: int, legend_rows: int = 0) -> tuple[Any, list[Any]]:
 
 
 def legend(figure: Any, axes: Any, columns: int = 2) -> None:
-    """One legend below all panels."""
+    """Draw one legend below all panels."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
