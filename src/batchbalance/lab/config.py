@@ -1,4 +1,4 @@
-"""What a run is: read from TOML, checked, and hashed.
+"""The settings of a run: read from TOML, validated and hashed.
 
 A TOML file describes one comparison: settings that all its runs share, and a list of strategies. `Comparison.runs`
 gives one `RunConfig` for each strategy. How far a run goes (trials, budget, target error) is not a part of it, so that
@@ -145,7 +145,7 @@ def _check_split(given: Any) -> Any:
 
 
 class RunSettings(Section):
-    """What all runs of a comparison share.
+    """The settings that all runs of a comparison share.
 
     Attributes:
         data: which data.
@@ -356,8 +356,8 @@ def read_comparison(path: Path, changes: Iterable[str] = (), *, allow_imports: b
 
     Args:
         path: the file.
-        changes: settings that go before the file's, as "posterior.num_draws=20"; the value is written as in TOML, and
-            text that is no TOML value is taken as it is.
+        changes: settings that take precedence over the file's, as "posterior.num_draws=20"; the value is written
+            as in TOML, and text that is not a TOML value is taken as it is.
         allow_imports: let the file name a user's own strategies, posteriors and networks by their paths, which imports
             them. What `changes` name is imported in any case.
     """

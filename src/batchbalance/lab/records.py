@@ -1,4 +1,4 @@
-"""The run directory: what was run, and one durable record for each round of each trial.
+"""The run directory: the settings of a run, and one durable record for each round of each trial.
 
     <runs>/<label>-<hash>/config.json        the settings, all of them, in a fixed order, and a checksum of them
     <runs>/<label>-<hash>/trial-<seed>.jsonl  one record a line, round after round; a `batchbalance.system.journal`
@@ -61,7 +61,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
     Raises:
         FileNotFoundError: if a path is missing or holds no run.
-        FileFormatError: if a file is damaged; a last line that was cut short is no damage.
+        FileFormatError: if a file is damaged; a last line that was cut short is ignored.
     """
     folders = [folder for path in paths for folder in _run_folders(Path(path))]
     runs = [_read_run(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
@@ -75,7 +75,7 @@ def newest_settings(runs: Sequence[Run], named: Sequence[Path] = ()) -> tuple[li
     differ must then be those of the run that was written to last; runs without records do not count for that.
 
     Args:
-        runs: as `read_runs` gives them.
+        runs: as `read_runs` returns them.
         named: run directories to keep in any case.
     """
     kept = [run for run in runs if run.path in {Path(path).resolve() for path in named}]
@@ -120,7 +120,7 @@ def only_labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:
 
 
 def open_trial(folder: Path, config: dict[str, Any], seed: int) -> Journal:
-    """Make or enter a run directory and open the records of one trial.
+    """Create or open a run directory and open the records of one trial.
 
     Raises:
         BlockingIOError: if another process runs this trial.

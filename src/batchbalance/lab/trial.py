@@ -16,7 +16,7 @@ from torch import Tensor
 
 from batchbalance.lab import metrics
 from batchbalance.lab.config import RunConfig
-from batchbalance.lab.data import Dataset, Splits, default_sizes, load, repeat_pool, smaller_test, split
+from batchbalance.lab.data import Dataset, Splits, prepare
 from batchbalance.lab.records import Record, check_records, open_trial, settled, versions
 from batchbalance.learner import Learner
 from batchbalance.learner.learner import BLOCK
@@ -67,7 +67,7 @@ def run_trial(
     report: Callable[[Stage], None] | None = None,
     prepare: Prepare | None = None,
 ) -> list[Record]:
-    """Run one trial of a run, from its last complete round on, and give all its records.
+    """Run one trial of a run, from its last complete round on, and return all its records.
 
     Args:
         config: the run.
@@ -75,7 +75,7 @@ def run_trial(
         runs_dir: where run directories are.
         goal: when to end.
         data_dir: where published data sets are.
-        report: told about each phase as it begins.
+        report: called with each phase as it begins.
         prepare: gives the data set and the split; `prepared` if omitted.
 
     Raises:
@@ -110,7 +110,7 @@ def run_trial(
 
 
 def warn_of_other_versions(last: Record) -> None:
-    """Say so if a trial goes on under other versions than its last record names."""
+    """Warn if a trial is resumed with other versions than those in its last record."""
     before, now = last.get("versions"), versions()
     if before is None:
         changes = f"unnamed ones before, {', '.join(f'{name} {version}' for name, version in now.items())} now"
@@ -180,7 +180,7 @@ class Trial:
         return learner
 
     def answer(self, learner: Learner, ids: list[int]) -> None:
-        """Tell the data set's labels."""
+        """Give the learner the labels of the data set."""
         learner.tell(ids, self._oracle(ids))
 
     def round(self, learner: Learner, index: int) -> Record:
@@ -275,12 +275,10 @@ def flattened(inputs: Tensor, flat: bool) -> Tensor:
 def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Dataset, Splits]:
     """Return the data set and the split of a trial, the same for every strategy."""
     wanted = config.data
-    dataset = load(wanted.name, data_dir=data_dir, seed=seed, partial=wanted.partial, label=wanted.label)
-    sizes = config.split_sizes(default_sizes(dataset))
-    splits = split(dataset, sizes, seed)
-    return repeat_pool(
-        smaller_test(dataset, sizes.test, seed), splits, wanted.copies or 1, noise=wanted.noise, seed=seed
-    )
+    return prepare(
+        wanted.name, config.split_sizes, seed=seed, data_dir=data_dir, copies=wanted.copies, noise=wanted.noise,
+        partial=wanted.partial, label=wanted.label,
+    )  # fmt: skip
 
 
 class LastPrepared:

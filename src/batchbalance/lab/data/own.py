@@ -1,5 +1,7 @@
 """Users' own data: class-named image folders, a ``.npz`` file with `x` and `y`, a CSV file with a label column."""
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,14 @@ from numpy.typing import NDArray
 from batchbalance.errors import FileFormatError
 from batchbalance.lab.data import formats
 from batchbalance.lab.data.dataset import Dataset, assemble
-from batchbalance.lab.data.labels import ordered
 from batchbalance.lab.data.published import Part, draw_test
 from batchbalance.learner.labels.names import is_blank
 
 Labelled = tuple[NDArray[Any], list[str]]  # inputs, and a label for each
 
 CSV_ENDINGS = (".csv", ".csv.gz")
+WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def is_own(name: str) -> bool:
@@ -52,6 +55,28 @@ def load_own(name: str, *, label: str, seed: int) -> Dataset:
     numbered = _numbered(train, names)
     parts = draw_test(numbered, len(numbered[1]), seed) if test is None else (numbered, _numbered(test, names))
     return assemble(name, *parts, names)
+
+
+def ordered(labels: Iterable[str]) -> list[str]:
+    """Return the distinct labels in the order of their classes.
+
+    Whole numbers are in the order of their values, so that classes 0 to C − 1 keep their numbers; names are sorted.
+
+    Raises:
+        ValueError: if all are numbers but not all whole, or one number is written in two ways.
+    """
+    names = sorted(set(labels))
+    if not all(NUMBER.fullmatch(name) for name in names):
+        return names
+    spelled: dict[int, str] = {}
+    for name in names:
+        if not WHOLE.fullmatch(name):
+            raise ValueError(f"labels must be whole numbers or names, got {name!r}; round it, or give it a name")
+        number = int(name.partition(".")[0])
+        if number in spelled:
+            raise ValueError(f"a class must be written in one way, got {spelled[number]!r} and {name!r}")
+        spelled[number] = name
+    return [spelled[number] for number in sorted(spelled)]
 
 
 def _numbered(part: Labelled, names: list[str]) -> Part:

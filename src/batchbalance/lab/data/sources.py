@@ -183,7 +183,7 @@ def missing_message(source: DataSource, root: Path, names: Sequence[str]) -> str
 
 
 def fetch(source: DataSource, root: Path, names: Sequence[str]) -> None:
-    """Download what a data set lacks.
+    """Download the missing files of a data set.
 
     Raises:
         FileNotFoundError: if a download fails; the message names the files, the folder and the address.
@@ -258,7 +258,7 @@ def _record(root: Path, hashes: dict[str, str]) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip or tar.gz, zips inside it too, into `folder`; a single folder around it all is left out.
+    """Unpack a zip or tar.gz, and zips inside it, into `folder` without a single folder around it all.
 
     Files that are there already are kept. The work is done beside `folder`, so an interrupted run leaves no part.
     """

@@ -65,8 +65,8 @@ def analyse(
         name: one of `analysis_names`.
         preset: "paper", "laptop" or "smoke".
         folder: where to write; made if it is not there.
-        changes: settings that go before the file's, as "options.repeats=3".
-        seed: same seed, same numbers; but for times.
+        changes: settings that take precedence over the file's, as "options.repeats=3".
+        seed: the same seed gives the same numbers, except for times.
         data_dir: where published data sets are.
 
     Returns:

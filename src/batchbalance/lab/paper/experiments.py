@@ -80,14 +80,14 @@ class Experiment:
 
         Args:
             preset: one of `PRESETS`.
-            changes: settings that go before the file's, as in `config.read_comparison`.
+            changes: settings that take precedence over the file's, as in `config.read_comparison`.
             equal_draws: give all strategies the same S = 2K draws of MC dropout. If not, strategies that do not join
-                draws by edges have K of them, as in the paper (section 4.3, table 1). Left out: not for "paper" and
-                "released".
+                draws by edges have K of them, as in the paper (section 4.3, table 1). If omitted: False for "paper" and
+                "released", else True.
         """
         if self.analysis is not None:
             raise ValueError(
-                f"{self.name!r} is an analysis, no comparison; run it with: batchbalance analyse {self.name}"
+                f"{self.name!r} is an analysis, not a comparison; run it with: batchbalance analyse {self.name}"
             )
         changes = list(changes)
         found = {part: comparison_of(self.settings(preset, part), changes) for part in self.parts}

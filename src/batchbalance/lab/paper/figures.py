@@ -24,8 +24,7 @@ def panels(num: int, legend_rows: int = 0) -> tuple[Any, list[Any]]:
     for each in axes:
         each.grid(visible=True, color=GRID, linewidth=0.6)
         each.set_axisbelow(True)
-        for side, spine in each.spines.items():
-            spine.set_visible(side in ("left", "bottom"))
+        each.spines[["right", "top"]].set_visible(False)
     return figure, axes
 
 

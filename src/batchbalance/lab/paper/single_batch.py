@@ -14,6 +14,7 @@ from batchbalance.arguments.sections import Section, Whole
 from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.lab.paper.figures import INK, legend, look, panels
 from batchbalance.lab.paper.trained import Setup
+from batchbalance.lab.report.paired import standard_deviation
 from batchbalance.learner import Learner
 from batchbalance.posteriors import Fit, Fitted, MCDropout, Posterior
 from batchbalance.strategies import ConnectedStrategy, strategy_named
@@ -114,10 +115,7 @@ def draw(numbers: dict[str, Any]) -> Any:
     for index, (label, accuracy) in enumerate(curves.items()):
         colour, line, marker = look(index, INK)
         means = [sum(each) / len(each) for each in accuracy]
-        spreads = [
-            (sum((value - mean) ** 2 for value in each) / max(1, len(each) - 1)) ** 0.5
-            for each, mean in zip(accuracy, means, strict=True)
-        ]
+        spreads = [standard_deviation(each) for each in accuracy]
         for axes, values in ((top, means), (bottom, spreads)):
             axes.plot(numbers["sizes"], values, color=colour, linestyle=line, marker=marker, linewidth=1.6, label=label)
     top.set_ylabel("mean test accuracy")

@@ -1,4 +1,4 @@
-"""What runs show: a summary of each, each against one control over shared seeds, and who beats whom.
+"""Comparison of runs: a summary of each, its difference to a control over shared seeds, and pairwise wins.
 
 The measure compared is the mean height of the learning curve over the label counts that both sides cover.
 """
@@ -48,9 +48,9 @@ class Summary:
         num_rounds: the most rounds of any trial.
         select_seconds: of every round that chose a batch.
         round_seconds: of every round, all phases.
-        peak_memory: in bytes; None if no record tells.
-        clustering_rounds: of every batch that was clustered by Δ and whose record tells.
-        versions: what its records were written under, each once; an empty one for records that do not tell.
+        peak_memory: in bytes; None if no record has it.
+        clustering_rounds: of every batch that was clustered by Δ, where recorded.
+        versions: what its records were written under, each once; an empty one for records without versions.
     """
 
     label: str
@@ -116,7 +116,7 @@ class PairedComparison:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a report tells.
+    """The content of a report.
 
     Attributes:
         data: the data sets of the runs.

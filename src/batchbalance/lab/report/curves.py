@@ -6,6 +6,7 @@ Between two rounds a curve is the straight line; before its first and after its 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median_high, median_low
 from typing import Any, Literal
 
 import numpy as np
@@ -78,7 +79,7 @@ class Band:
     num_trials: int
 
     def drawn(self, what: Drawn) -> tuple[float, float, float]:
-        """Draw the lower end, the middle and the upper end of what a figure shows."""
+        """Return the lower end, the middle and the upper end of what a figure shows."""
         if what == "medians":
             return self.lower, self.median, self.upper
         low, high = self.interval or (self.mean, self.mean)
@@ -120,9 +121,8 @@ def common_span(curves: Sequence[Curve]) -> Span:
 
     A trial that is still at its beginning does not cut the span of the others short; it does not cover it.
     """
-    starts = sorted(trial.labels[0] for trial in curves)
-    ends = sorted(trial.labels[-1] for trial in curves)
-    return starts[len(starts) // 2], ends[(len(ends) - 1) // 2]
+    starts, ends = zip(*((trial.labels[0], trial.labels[-1]) for trial in curves), strict=True)
+    return median_high(starts), median_low(ends)
 
 
 def shared_span(first: dict[int, Curve], second: dict[int, Curve]) -> Span | None:
@@ -130,9 +130,8 @@ def shared_span(first: dict[int, Curve], second: dict[int, Curve]) -> Span | Non
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
         return None
-    starts = sorted(max(first[seed].labels[0], second[seed].labels[0]) for seed in seeds)
-    ends = sorted(min(first[seed].labels[-1], second[seed].labels[-1]) for seed in seeds)
-    start, end = starts[len(starts) // 2], ends[(len(ends) - 1) // 2]
+    start = median_high(max(first[seed].labels[0], second[seed].labels[0]) for seed in seeds)
+    end = median_low(min(first[seed].labels[-1], second[seed].labels[-1]) for seed in seeds)
     return (start, end) if start < end else None
 
 

@@ -140,9 +140,8 @@ def _paper(height: float, dark: bool) -> tuple[Any, Any, str]:
     axes.tick_params(colors=ink)
     axes.xaxis.label.set_color(ink)
     axes.yaxis.label.set_color(ink)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(ink)
+    axes.spines[["left", "bottom"]].set_color(ink)
+    axes.spines[["right", "top"]].set_visible(False)
     return figure, axes, ink
 
 

@@ -1,4 +1,4 @@
-"""What a reader must know before believing a report: few trials, unequal seeds or versions, poor fits."""
+"""Warnings about a report: few trials, unequal seeds or versions, poor fits."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""How a report begins: what came out, in one sentence, and what was run."""
+"""The opening of a report: its conclusion in one sentence, and the settings of the runs."""
 
 from collections.abc import Sequence
 from statistics import fmean

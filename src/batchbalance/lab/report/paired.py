@@ -79,7 +79,8 @@ def standard_deviation(values: Sequence[float]) -> float:
 
 def middle(values: Sequence[float]) -> float | None:
     """Return the median of values of which some may be infinite; None if it lies between −∞ and ∞."""
-    found = float(_medians(np.asarray([values], dtype=np.float64))[0])
+    ordered = sorted(values)
+    found = (ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
     return None if math.isnan(found) else found
 
 
@@ -95,10 +96,3 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     while 2 * (below + math.comb(num, k)) <= (1 - CONFIDENCE) * 2**num:
         below, k = below + math.comb(num, k), k + 1
     return (ordered[k - 1], ordered[num - k]) if k else None
-
-
-def _medians(rows: np.ndarray) -> np.ndarray:
-    """Return the median of each row; NaN between −∞ and ∞."""
-    ordered, num = np.sort(rows, axis=1), rows.shape[1]
-    with np.errstate(invalid="ignore"):
-        return np.asarray((ordered[:, (num - 1) // 2] + ordered[:, num // 2]) / 2)
