@@ -90,7 +90,7 @@ class Setup:
         return self.config.posterior_fit(self.data.num_classes, self.labelled(self.splits.validation))
 
     def draws(self, model: nn.Module, purpose: str, repeat: int = 0, num_draws: int | None = None) -> MCDropout:
-        """Draw draws of a trained network; another purpose or repeat gives other draws."""
+        """Return draws of a trained network; another purpose or repeat gives other draws."""
         return MCDropout(model, num_draws or self.num_draws, derived_seed(self.seed, purpose, repeat))
 
     def predict(self, posterior: Posterior, rows: Tensor) -> Predictions:
