@@ -1,7 +1,7 @@
 """docs/reproduction.md from the claims and the records."""
 
 import json
-import tarfile
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,6 +23,10 @@ from readings import (
 from batchbalance.lab.records import read_runs
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "results"))
+
+from packing import unpack  # noqa: E402
+
 ANALYSES = ROOT / "results" / "analyses"  # earlier ones, at laptop size
 NOT_RUN = "not run"
 
@@ -119,9 +123,8 @@ def _of_numbers(claim: dict[str, Any], rows: dict[str, Any], runs_dir: Path) -> 
 
 def _of_trials(claim: dict[str, Any], runs_dir: Path) -> Finding | None:
     if "records" in claim:
-        with tempfile.TemporaryDirectory() as folder, tarfile.open(ROOT / claim["records"]) as archive:
-            wanted = claim.get("folder", "")
-            archive.extractall(folder, [each for each in archive if each.name.startswith(wanted)], filter="data")
+        with tempfile.TemporaryDirectory() as folder:
+            unpack(ROOT / claim["records"], Path(folder), [claim.get("folder", "")])
             trials = trials_of(Path(folder))
     elif isinstance(claim["row"], str):
         trials = trials_of(runs_dir / claim["row"])

@@ -35,9 +35,13 @@ from batchbalance.lab.trial import Goal, LastPrepared
 from batchbalance.system.journal import read_journal
 
 OWN = Path(__file__).parent
+sys.path.append(str(OWN.parent))
+
+from packing import pack, unpack  # noqa: E402
+
 RUNS = Path("results/runs/paper")
 PAGE = Path("docs/reproduction.md")
-RECORDS = OWN / "records.tar.gz"
+RECORDS = OWN / "records.tar.xz"
 SPENT = "spent.jsonl"  # in the folder of a row: processor time of each piece of work
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
@@ -178,9 +182,8 @@ def run(
 @app.command()
 def keep(runs_dir: RunsDir = RUNS) -> None:
     """Pack the records, to be committed."""
-    with reported_errors(), tarfile.open(RECORDS, "w:gz") as archive:
-        for path in sorted(path for name in rows() for path in (runs_dir / name).rglob("[!.]*.json*")):  # no locks
-            archive.add(path, path.relative_to(runs_dir))
+    with reported_errors():
+        pack(runs_dir, RECORDS, list(rows()))
 
 
 @app.command()
@@ -202,9 +205,7 @@ def page(runs_dir: RunsDir = RUNS) -> None:
 def unpack_kept(runs_dir: Path) -> None:
     """Unpack the kept records, unless there are others: a run goes on from there."""
     if not runs_dir.is_dir() and RECORDS.is_file():
-        runs_dir.mkdir(parents=True)
-        with tarfile.open(RECORDS) as archive:
-            archive.extractall(runs_dir, filter="data")
+        unpack(RECORDS, runs_dir)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ results/cover`` takes the comparisons of another folder, with tables and records
 """
 
 import json
-import tarfile
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,8 +26,12 @@ from batchbalance.lab.report.comparisons import Report, compare
 from batchbalance.lab.trial import Goal
 
 OWN = Path(__file__).parent
+sys.path.append(str(OWN.parent))
+
+from packing import pack, unpack  # noqa: E402
+
 FIGURES = OWN.parents[1] / "docs" / "images" / "results"
-RECORDS = "records.tar.gz"
+RECORDS = "records.tar.xz"
 SECONDS = "seconds.json"  # of a trial of each strategy, measured, for `--dry-run`
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
@@ -72,9 +76,7 @@ def show(folder: Folder = OWN, runs_dir: RunsDir = None) -> None:
     with reported_errors():
         found, runs_dir = comparisons(folder), runs_dir or runs_of(folder)
         if not runs_dir.is_dir():
-            runs_dir.mkdir(parents=True)
-            with tarfile.open(folder / RECORDS) as archive:
-                archive.extractall(runs_dir, filter="data")
+            unpack(folder / RECORDS, runs_dir)
         reports = {name: report for name in found if (report := report_of(runs_dir / name)) is not None}
         seconds = {name: seconds_of(report) for name, report in reports.items()}
         (folder / SECONDS).write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
@@ -89,9 +91,7 @@ def keep(folder: Folder = OWN, runs_dir: RunsDir = None) -> None:
     """Pack the records, to be committed."""
     with reported_errors():
         found, runs_dir = comparisons(folder), runs_dir or runs_of(folder)
-        with tarfile.open(folder / RECORDS, "w:gz") as archive:
-            for path in sorted(path for name in found for path in (runs_dir / name).rglob("[!.]*.json*")):  # no locks
-                archive.add(path, path.relative_to(runs_dir))
+        pack(runs_dir, folder / RECORDS, list(found))
 
 
 def comparisons(folder: Path = OWN, only: list[str] | None = None) -> dict[str, Comparison]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
-from batchbalance.lab.report.comparisons import Comparison, Report, Summary, compare
+from batchbalance.lab.report.comparisons import PairedComparison, Report, Summary, compare
 from batchbalance.lab.report.figures import rendered
 from batchbalance.lab.report.paired import mean_interval
 
@@ -72,7 +72,7 @@ def summary_of(report: Report, name: str) -> Summary | None:
     return next((summary for summary in report.summaries if short(summary.label) == name), None)
 
 
-def comparison_of(report: Report, name: str) -> Comparison | None:
+def comparison_of(report: Report, name: str) -> PairedComparison | None:
     """A strategy against random."""
     return next((comparison for comparison in report.comparisons if short(comparison.label) == name), None)
 
@@ -152,7 +152,7 @@ def against_control(report: Report, name: str) -> str:
     return points(-found.effect, found.interval, is_significant(found))
 
 
-def is_significant(found: Comparison) -> bool:
+def is_significant(found: PairedComparison) -> bool:
     """Whether a difference would be rare by chance, among all strategies of its report."""
     return found.corrected_p is not None and found.corrected_p < SIGNIFICANT
 

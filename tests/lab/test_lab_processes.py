@@ -43,7 +43,7 @@ def test_a_worker_loads_what_trials_share_once(tmp_path, monkeypatch):
         loaded.append(options["seed"])
         return load(name, **options)
 
-    monkeypatch.setattr("batchbalance.lab.trial.load", noted)
+    monkeypatch.setattr("batchbalance.lab.data.load", noted)
     larger = run_of("random", split={"initial_per_class": 2, "validation": 20, "reference": 40, "pool": 100})
     trials = [(run_of("random"), 0), (run_of("bald"), 0), (run_of("bald"), 1), (larger, 1), (larger, 1)]
     prepare = LastPrepared()

@@ -206,7 +206,7 @@ def test_records_written_before_go_on(config, uninterrupted, tmp_path):
 
 def test_a_finished_trial_needs_no_data(config, tmp_path, monkeypatch):
     run_trial(config, 3, tmp_path, Goal(budget=10))
-    monkeypatch.setattr("batchbalance.lab.trial.load", None)
+    monkeypatch.setattr("batchbalance.lab.data.load", None)
     assert len(run_trial(config, 3, tmp_path, Goal(budget=10))) == 1
 
 

@@ -77,10 +77,10 @@ def test_what_leads_nowhere_is_found(tmp_path):
 
 def test_files_of_the_repository_are_told_by_their_addresses():
     repository = "https://github.com/batchbalance/batchbalance"
-    assert in_repository(f"{repository}/blob/main/results/settings.md#all-settings")
+    assert in_repository(f"{repository}/blob/main/results/README.md#records")
     assert in_repository(f"{repository}/issues")
-    assert not in_repository(f"{repository}/blob/main/results/setings.md")
-    assert not in_repository(f"{repository}/blob/master/results/settings.md")
+    assert not in_repository(f"{repository}/blob/main/results/REDME.md")
+    assert not in_repository(f"{repository}/blob/master/results/README.md")
 
 
 @pytest.mark.skipif(

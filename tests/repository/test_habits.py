@@ -111,8 +111,8 @@ def test_the_lowest_versions_are_the_lower_bounds():
 def test_the_sdist_leaves_records_of_runs_out():
     patterns = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["exclude"]
     records = [
-        "/results/any.tar.gz",
-        *(f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("results/**/*.tar.gz")),
+        "/results/any.tar.xz",
+        *(f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("results/**/*.tar.xz")),
     ]
     assert [path for path in records if not any(fnmatch(path, pattern) for pattern in patterns)] == []
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from batchbalance.lab.records import open_trial, trial_path
+from batchbalance.lab.records import open_trial, read_runs, trial_path
 from made_runs import made_run, write_run
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "results" / "paper"))
+sys.path += [str(ROOT / "results"), str(ROOT / "results" / "paper")]
 
+import packing  # noqa: E402
 import page  # noqa: E402
 import readings  # noqa: E402
 import reproduce  # noqa: E402
@@ -157,7 +158,7 @@ def test_trials_that_were_run_earlier_are_not_run_again(tmp_path):
 
 
 def test_kept_records_are_gone_on_with(tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce, "RECORDS", tmp_path / "records.tar.gz")
+    monkeypatch.setattr(reproduce, "RECORDS", tmp_path / "records.tar.xz")
     write_run(made_run(tmp_path / "one" / "dry-bean", seeds=[0], counts=(14, 24)))
     (tmp_path / "one" / "dry-bean" / reproduce.SPENT).write_text('{"trial": 0, "seconds": 3600}\n', encoding="utf-8")
     keep = CliRunner().invoke(reproduce.app, ["keep", "--runs-dir", str(tmp_path / "one")])
@@ -165,6 +166,22 @@ def test_kept_records_are_gone_on_with(tmp_path, monkeypatch):
     said = CliRunner().invoke(reproduce.app, ["run", "--dry-run", "--runs-dir", str(tmp_path / "two")]).output
     assert "dry-bean: 0 of 6 trials, 1.00 h spent" in said
     assert page.trials_of(tmp_path / "two").keys() == {"random"}
+
+
+def test_packed_records_keep_what_decides_how_a_trial_goes_on(tmp_path):
+    run = made_run(tmp_path / "runs" / "one", seeds=[0], counts=(14, 24))
+    for number, record in enumerate(run.trials[0]):
+        record |= {"labels_per_class": [7, 7], "validation_error": 1 / 3, "indices": [number, 9]}
+        record["metrics"]["accuracy"] = 2 / 3
+    write_run(run)
+    packing.pack(tmp_path / "runs", tmp_path / "one.tar.xz", ["one"])
+    packing.unpack(tmp_path / "one.tar.xz", tmp_path / "again")
+    (again,) = read_runs([tmp_path / "again"])
+    assert again.config == run.config
+    assert [record["indices"] for record in again.trials[0]] == [[0, 9], [1, 9]]
+    assert {record["validation_error"] for record in again.trials[0]} == {1 / 3}
+    assert {record["metrics"]["accuracy"] for record in again.trials[0]} == {0.666667}
+    assert not any("labels_per_class" in record for record in again.trials[0])
 
 
 def test_hours_and_the_schedule(tmp_path, monkeypatch):

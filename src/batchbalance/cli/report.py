@@ -12,7 +12,7 @@ from rich.text import Text
 from batchbalance.cli.app import app, complain, imports_done, out, reported_errors
 
 if TYPE_CHECKING:
-    from batchbalance.lab.report import Table as ReportTable
+    from batchbalance.lab.report import ReportTable
     from batchbalance.lab.report.curves import Drawn
 
 

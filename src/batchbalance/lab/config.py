@@ -1,4 +1,4 @@
-"""What a run is: read from TOML, checked, and hashed.
+"""The settings of a run: read from TOML, validated and hashed.
 
 A TOML file describes one comparison: settings that all its runs share, and a list of strategies. `Comparison.runs`
 gives one `RunConfig` for each strategy. How far a run goes (trials, budget, target error) is not a part of it, so that
@@ -86,7 +86,7 @@ class DataSettings(Section):
 
 
 def _check_posterior(given: Any) -> Any:
-    """The options of a kind of posterior, MC dropout if none is named."""
+    """Return the options of a kind of posterior, MC dropout if none is named."""
     if not isinstance(given, dict):
         return given
     kind = given.get("kind", "mc-dropout")
@@ -96,7 +96,7 @@ def _check_posterior(given: Any) -> Any:
 
 
 def _check_model(given: Any) -> Any:
-    """The name of a network and all its options."""
+    """Return the name of a network and all its options."""
     if given is None:
         return None
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
@@ -114,7 +114,7 @@ def _check_model(given: Any) -> Any:
 
 
 def _check_device(given: str) -> str:
-    """A device that torch knows by this name, whether or not this machine has it."""
+    """Return the name of a device that torch accepts, whether or not this machine has it."""
     try:
         torch.device(given)
     except RuntimeError:
@@ -123,7 +123,7 @@ def _check_device(given: str) -> str:
 
 
 def _check_strategy(given: Any) -> Any:
-    """The name of a strategy and all its options."""
+    """Return the name of a strategy and all its options."""
     if isinstance(given, str):
         given = {"name": given}
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
@@ -145,8 +145,8 @@ def _check_split(given: Any) -> Any:
     return given
 
 
-class Settings(Section):
-    """What all runs of a comparison share.
+class RunSettings(Section):
+    """The settings that all runs of a comparison share.
 
     Attributes:
         data: which data.
@@ -178,7 +178,7 @@ class Settings(Section):
     device: Annotated[str, AfterValidator(_check_device)] = "cpu"
 
     @model_validator(mode="after")
-    def _fits_posterior(self) -> "Settings":
+    def _fits_posterior(self) -> "RunSettings":
         kind = self.posterior.kind
         if self.posterior.has_network and self.model is None:
             raise ValueError(f'[model] must be given for posterior {kind!r}; add a table with name = "mnist-cnn"')
@@ -198,14 +198,14 @@ class Settings(Section):
         return bool(getattr(network_named(self.model["name"]), "flat_inputs", False))
 
     def posterior_fit(self, num_classes: int, validation: Any) -> PosteriorFit:
-        """Fits the posterior; `validation` as in `PosteriorFit`."""
+        """Return what fits the posterior; `validation` as in `PosteriorFit`."""
         options = dict(self.model or {})
         name = options.pop("name", None)
         return PosteriorFit(self.posterior, num_classes, name, options, self.training, validation, self.device)
 
     def _canonical(self) -> dict[str, Any]:
-        """The settings as JSON with all defaults but those of `ADDED`, so that two ways of writing them are equal."""
-        content = self.model_dump(mode="json", include=set(Settings.model_fields))
+        """Return the settings as JSON with all defaults but those of `ADDED`, so that equal settings are equal text."""
+        content = self.model_dump(mode="json", include=set(RunSettings.model_fields))
         if self.data.name in PAPER_SIZES:
             content["split"] = {**asdict(PAPER_SIZES[self.data.name]), **self.split}
         if self.posterior.uses_recipe and self.training is None:
@@ -222,7 +222,7 @@ class Settings(Section):
         return content  # type: ignore[no-any-return]
 
 
-class RunConfig(Settings):
+class RunConfig(RunSettings):
     """One strategy under its settings: what a run directory is for."""
 
     strategy: Annotated[dict[str, Any], BeforeValidator(_check_strategy)]
@@ -264,7 +264,7 @@ class RunConfig(Settings):
         return f"{re.sub(r'[^a-z0-9.=_-]+', '-', self.label.lower()).strip('-')}-{self._digest}"
 
     def folder(self, runs_dir: Path) -> Path:
-        """The run directory: the one with this hash, even if other defaults gave it another label, or a new one."""
+        """Return the run directory: the one with this hash, whatever its label, or a new one."""
         return next(iter(sorted(runs_dir.glob(f"*-{self._digest}"))), runs_dir / self.folder_name)
 
     @property
@@ -272,12 +272,12 @@ class RunConfig(Settings):
         return settings_hash(self.canonical)
 
     def split_sizes(self, default: SplitSizes) -> SplitSizes:
-        """The sizes of the split; what the config leaves open is as in `default`."""
+        """Return the sizes of the split; those that the config omits are taken from `default`."""
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in self.split.items()}
         return replace(default, **given)
 
 
-class Comparison(Settings):
+class Comparison(RunSettings):
     """A TOML file: shared settings, the strategies, and how far to go.
 
     Attributes:
@@ -303,8 +303,8 @@ class Comparison(Settings):
         return self
 
     def runs(self) -> list[RunConfig]:
-        """One run for each strategy. A strategy's table may set keys of [edges] and `num_draws` for its own run."""
-        shared = {name: getattr(self, name) for name in Settings.model_fields}
+        """Return one run for each strategy. Its table may set keys of [edges] and `num_draws` for its own run."""
+        shared = {name: getattr(self, name) for name in RunSettings.model_fields}
         runs = [parsed(partial(self._run, shared, entry)) for entry in self.strategies]
         names = [run.folder_name for run in runs]
         twice = next((run.label for run in runs if names.count(run.folder_name) > 1), None)
@@ -331,7 +331,7 @@ class Comparison(Settings):
 
 
 def with_draws(posterior: PosteriorOptions, num_draws: int) -> PosteriorOptions:
-    """The same posterior with another number of draws; the test metrics are of as many as before, if there are."""
+    """Return the same posterior with another number of draws; `test_draws` stays if it is set."""
     if "num_draws" not in type(posterior).model_fields:
         raise ValueError(f"`num_draws` of a strategy is not used by posterior {posterior.kind!r}; leave it out")
     content = {**posterior.model_dump(), "num_draws": num_draws}
@@ -356,8 +356,8 @@ def read_comparison(path: Path, changes: Iterable[str] = (), *, allow_imports: b
 
     Args:
         path: the file.
-        changes: settings that go before the file's, as "posterior.num_draws=20"; the value is written as in TOML, and
-            text that is no TOML value is taken as it is.
+        changes: settings that take precedence over the file's, as "posterior.num_draws=20"; the value is written
+            as in TOML, and text that is not a TOML value is taken as it is.
         allow_imports: let the file name a user's own strategies, posteriors and networks by their paths, which imports
             them. What `changes` name is imported in any case.
     """
@@ -375,19 +375,19 @@ def read_comparison(path: Path, changes: Iterable[str] = (), *, allow_imports: b
 
 
 def _named_parts(content: dict[str, Any]) -> dict[str, str]:
-    """All texts in a file that may name a strategy, a posterior or a network, and which of them."""
+    """Return all texts in a file that may name a strategy, a posterior or a network, and which of them."""
     kinds = {"strategies": "strategy", "cold_start": "strategy", "posterior": "kind of posterior", "model": "network"}
     return {text: kind for key, kind in kinds.items() for text in texts_in(content.get(key))}
 
 
 def comparison_of(content: dict[str, Any], changes: Iterable[str] = ()) -> Comparison:
-    """A comparison from the content of a TOML file; `changes` as in `read_comparison`."""
+    """Return a comparison from the content of a TOML file; `changes` as in `read_comparison`."""
     content = changed(content, changes)
     return parsed(lambda: Comparison(**check_keys("the config", content, Comparison.model_fields)))
 
 
 def changed(content: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """A copy of the content of a TOML file with some settings changed, as in `read_comparison`."""
+    """Return a copy of the content of a TOML file with some settings changed, as in `read_comparison`."""
     content = deepcopy(content)
     for change in changes:
         _apply(content, change)

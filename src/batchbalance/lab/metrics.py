@@ -40,7 +40,7 @@ class Metrics:
 
 
 def test_metrics(predictions: Predictions, labels: Int[Tensor, " n"]) -> Metrics:
-    """All test metrics of predictions, their draws averaged by weight."""
+    """Return all test metrics of predictions, their draws averaged by weight."""
     probs = predictions.mean_probs()
     return Metrics(
         accuracy=accuracy(probs, labels),
@@ -52,13 +52,13 @@ def test_metrics(predictions: Predictions, labels: Int[Tensor, " n"]) -> Metrics
 
 
 def accuracy(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
-    """The share of inputs whose most probable class is the true one; a tie goes to the lowest class."""
+    """Return the share of inputs whose most probable class is the true one; a tie goes to the lowest class."""
     _check(probs, labels)
     return float((probs.argmax(dim=1) == labels).to(torch.float64).mean())
 
 
 def macro_auc(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
-    """The area under the ROC curve of each class against the rest, averaged over the classes that occur.
+    """Return the area under the ROC curve of each class against the rest, averaged over the classes that occur.
 
     A tie counts half. If all inputs are of one class there is nothing to rank, and the result is 0.5.
     """
@@ -75,7 +75,7 @@ def macro_auc(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
 
 
 def _mean_ranks(values: Tensor) -> Tensor:
-    """Ranks from 1, float64; equal values share the mean of their ranks."""
+    """Return ranks from 1, float64; equal values share the mean of their ranks."""
     ordered = values.sort().values
     first = torch.searchsorted(ordered, values) + 1
     last = torch.searchsorted(ordered, values, right=True)
@@ -83,7 +83,7 @@ def _mean_ranks(values: Tensor) -> Tensor:
 
 
 def macro_f1(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
-    """The F1 score of each class, averaged over the classes that occur among `labels`."""
+    """Return the F1 score of each class, averaged over the classes that occur among `labels`."""
     _check(probs, labels)
     num_classes = probs.shape[1]
     predicted = probs.argmax(dim=1)
@@ -95,7 +95,7 @@ def macro_f1(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
 
 
 def nll(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
-    """The mean negative log-likelihood in nats.
+    """Return the mean negative log-likelihood in nats.
 
     A probability counts as 2⁻⁵² at least, so that one impossible label costs 36 nats and not infinity.
     """
@@ -105,7 +105,7 @@ def nll(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
 
 
 def calibration_error(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"], num_bins: int = NUM_BINS) -> float:
-    """The expected calibration error of the most probable class.
+    """Return the expected calibration error of the most probable class.
 
     Inputs are put by confidence into `num_bins` bins of equal width, each with its upper end; the result is the mean
     over inputs of the gap between mean confidence and accuracy in their bin.
@@ -120,7 +120,7 @@ def calibration_error(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"], nu
 
 
 def area_under_curve(num_labels: Sequence[int | float], values: Sequence[int | float]) -> float:
-    """The mean height of a learning curve: its area by trapezoids over its width. One point is its own height.
+    """Return the mean height of a learning curve, its area by trapezoids over its width; of one point, its height.
 
     Args:
         num_labels: training labels at each round, rising.

@@ -46,13 +46,13 @@ class Task:
 
     @property
     def label(self) -> str:
-        """What it is called in a list."""
+        """The name of the task in lists."""
         return f"{self.config.label}, trial {self.seed}"
 
 
 @dataclass(frozen=True)
 class News:
-    """What happened to a task: a step began, it ended, it failed, or it gave a warning."""
+    """An event of a task: a step began, it ended, it failed, or it gave a warning."""
 
     task: int
     kind: Literal["step", "done", "failed", "warning"]
@@ -66,7 +66,7 @@ class News:
 
 
 def run_tasks(tasks: Sequence[Task], num_jobs: int) -> Iterator[News]:
-    """Run all tasks, `num_jobs` at a time, and tell what happens. A task that fails does not stop the others."""
+    """Run all tasks, `num_jobs` at a time, and yield what happens. A task that fails does not stop the others."""
     waiting = list(range(len(tasks)))[::-1]
     workers: dict[Connection, _Worker] = {}
     try:
@@ -118,7 +118,7 @@ class _Worker:
         except EOFError:
             self._process.join()
             self.is_dead = True
-            text = f"its process ended with code {self._process.exitcode}; was it short of memory? start it again"
+            text = f"its process ended with code {self._process.exitcode}; possibly out of memory; start it again"
             return News(self._task, "failed", text=text)
 
     def stop(self) -> None:
@@ -133,7 +133,7 @@ class _Worker:
 
 
 def started_by() -> multiprocessing.context.BaseContext:
-    """What starts processes: a server that makes copies of itself, or Python anew where copying is not safe."""
+    """Return the context that starts processes: a server that forks, or a new Python where forking is not safe."""
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -154,7 +154,7 @@ def keeping_memory() -> Iterator[None]:
 
 
 def run_task(index: int, task: Task, tell: Callable[[News], None], prepare: Prepare | None = None) -> None:
-    """Run one task, here, and tell what happens; the last news is that it is done or that it failed."""
+    """Run one task in this process and report what happens; the last news is that it is done or that it failed."""
     try:
         torch.set_num_threads(task.config.threads)
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The run directory: what was run, and one durable record for each round of each trial.
+"""The run directory: the settings of a run, and one durable record for each round of each trial.
 
     <runs>/<label>-<hash>/config.json        the settings, all of them, in a fixed order, and a checksum of them
     <runs>/<label>-<hash>/trial-<seed>.jsonl  one record a line, round after round; a `batchbalance.system.journal`
@@ -61,7 +61,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
     Raises:
         FileNotFoundError: if a path is missing or holds no run.
-        FileFormatError: if a file is damaged; a last line that was cut short is no damage.
+        FileFormatError: if a file is damaged; a last line that was cut short is ignored.
     """
     folders = [folder for path in paths for folder in _run_folders(Path(path))]
     runs = [_read_run(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
@@ -75,7 +75,7 @@ def newest_settings(runs: Sequence[Run], named: Sequence[Path] = ()) -> tuple[li
     differ must then be those of the run that was written to last; runs without records do not count for that.
 
     Args:
-        runs: as `read_runs` gives them.
+        runs: as `read_runs` returns them.
         named: run directories to keep in any case.
     """
     kept = [run for run in runs if run.path in {Path(path).resolve() for path in named}]
@@ -111,7 +111,7 @@ def _last_change(run: Run) -> int:
 
 
 def only_labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:
-    """The runs of these labels, in their order; UnknownNameError for a label that no run has."""
+    """Return the runs of these labels, in their order; UnknownNameError for a label that no run has."""
     by_label = {run.label: run for run in runs}
     for label in labels:
         if label not in by_label:
@@ -120,7 +120,7 @@ def only_labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:
 
 
 def open_trial(folder: Path, config: dict[str, Any], seed: int) -> Journal:
-    """Make or enter a run directory and open the records of one trial.
+    """Create or open a run directory and open the records of one trial.
 
     Raises:
         BlockingIOError: if another process runs this trial.
@@ -137,7 +137,7 @@ def open_trial(folder: Path, config: dict[str, Any], seed: int) -> Journal:
 
 
 def settled(records: Iterable[Record], path: Path, seed: int) -> list[Record]:
-    """One record for each round, in order.
+    """Return one record for each round, in order.
 
     A run that is extended repeats its last round, this time with a batch; the later record takes precedence.
 
@@ -180,7 +180,7 @@ def _is_kept(entry: Any) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """What a record written now is written under."""
+    """Return the versions of batchbalance, torch, numpy and Python."""
     return {
         "batchbalance": __version__,
         "torch": str(torch.__version__),
@@ -190,17 +190,17 @@ def versions() -> dict[str, str]:
 
 
 def settings_hash(config: dict[str, Any]) -> str:
-    """What the name of a run directory ends in."""
+    """Return the hash that ends the name of a run directory."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:HASH_DIGITS]
 
 
 def trial_path(folder: Path, seed: int) -> Path:
-    """Where the records of a trial are."""
+    """Return the path of the records of a trial."""
     return folder / f"trial-{seed}.jsonl"
 
 
 def strategy_label(strategy: dict[str, Any]) -> str:
-    """The name of a strategy and its options that are not defaults, as "power-balance(beta=2)"."""
+    """Return the name of a strategy and its options that are not defaults, as "power-balance(beta=2)"."""
     name: str = strategy["name"]
     options = {key: value for key, value in strategy.items() if key != "name"}
     fields = LAB_STRATEGIES[name].model_fields if name in LAB_STRATEGIES else {}
@@ -209,7 +209,7 @@ def strategy_label(strategy: dict[str, Any]) -> str:
 
 
 def changed_settings(settings: dict[str, Any], fields: Mapping[str, Any]) -> list[str]:
-    """Those that are not the defaults of a model's `fields`, as "beta=2"."""
+    """Return the settings that differ from the defaults of a model's `fields`, as "beta=2"."""
     return [f"{key}={_short(value)}" for key, value in settings.items() if _differs(fields.get(key), value)]
 
 
@@ -253,7 +253,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _told_apart(runs: list[Run]) -> list[Run]:
-    """Runs whose labels are unlike: equal ones get the settings in which they differ, or the folder's name.
+    """Make labels distinct: equal ones get the settings in which they differ, or the name of the folder.
 
     A setting that most runs share is not named.
     """
@@ -273,18 +273,18 @@ def _told_apart(runs: list[Run]) -> list[Run]:
 
 
 def _is_usual(key: str, value: Any, configs: list[dict[str, Any]]) -> bool:
-    """Whether more than half of the runs have this value."""
+    """Return whether more than half of the runs have this value."""
     return 2 * len([config for config in configs if config.get(key) == value]) > len(configs)
 
 
 def _short_key(key: str, config: dict[str, Any]) -> str:
-    """The last part of "edges.ratio", if no other setting ends in it."""
+    """Return the last part of "edges.ratio" if no other setting ends in it."""
     last = key.rpartition(".")[2]
     return last if [other.rpartition(".")[2] for other in config].count(last) == 1 else key
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"data.name": "digits"} from {"data": {"name": "digits"}}."""
+    """Return {"data.name": "digits"} for {"data": {"name": "digits"}}."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})

@@ -87,7 +87,7 @@ class ReleasedEstimator:
         self._num_chosen += 1
 
     def scores(self, indices: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """The estimate of Δ(A ∪ x) for each x, as float32 holds it."""
+        """Return the estimate of Δ(A ∪ x) for each x, as float32 holds it."""
         matrix = self._survival
         if self._num_chosen >= self._exact:
             survival = self._log_survival.exp() * self._model.edge_weights.unsqueeze(1)
@@ -101,7 +101,7 @@ class ReleasedEstimator:
         return (self._model.edges.total_weight - kept).float()
 
     def _point(self, rows: Tensor, dtype: torch.dtype) -> tuple[Float[Tensor, "n C S"], Float[Tensor, "n C E"]]:
-        """Log-probabilities, and the log of λ_a λ_b of each edge."""
+        """Return log-probabilities, and the log of λ_a λ_b of each edge."""
         log_probs = self._model.log_probs(rows, dtype)
         ratios = log_ratios(log_probs, offset=False)
         return log_probs, ratios[:, :, self._ends[:, 0]] + ratios[:, :, self._ends[:, 1]]
@@ -125,7 +125,7 @@ class ReleasedBalance(BalanceStrategy):
     num_samples: PositiveInt = 10_000
 
     def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
-        """No: its products are large."""
+        """Return False: the products are large."""
         return False
 
     def choose(self, pool: Pool) -> Choice:

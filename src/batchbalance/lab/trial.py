@@ -16,7 +16,7 @@ from torch import Tensor
 
 from batchbalance.lab import metrics
 from batchbalance.lab.config import RunConfig
-from batchbalance.lab.data import Dataset, Splits, default_sizes, load, repeat_pool, smaller_test, split
+from batchbalance.lab.data import Dataset, Splits, prepare
 from batchbalance.lab.records import Record, check_records, open_trial, settled, versions
 from batchbalance.learner import Learner
 from batchbalance.learner.learner import BLOCK
@@ -41,7 +41,7 @@ class Goal:
     target_error: float | None = None
 
     def goes_on(self, record: Record, batch_size: int) -> bool:
-        """Whether another batch is due after the model of this record."""
+        """Return whether another batch is due after the model of this record."""
         if self.budget is not None and record["num_labelled"] + batch_size > self.budget:
             return False
         error = record["validation_error"]
@@ -67,7 +67,7 @@ def run_trial(
     report: Callable[[Stage], None] | None = None,
     prepare: Prepare | None = None,
 ) -> list[Record]:
-    """Run one trial of a run, from its last complete round on, and give all its records.
+    """Run one trial of a run, from its last complete round on, and return all its records.
 
     Args:
         config: the run.
@@ -75,7 +75,7 @@ def run_trial(
         runs_dir: where run directories are.
         goal: when to end.
         data_dir: where published data sets are.
-        report: told about each phase as it begins.
+        report: called with each phase as it begins.
         prepare: gives the data set and the split; `prepared` if omitted.
 
     Raises:
@@ -110,7 +110,7 @@ def run_trial(
 
 
 def warn_of_other_versions(last: Record) -> None:
-    """Say so if a trial goes on under other versions than its last record names."""
+    """Warn if a trial is resumed with other versions than those in its last record."""
     before, now = last.get("versions"), versions()
     if before is None:
         changes = f"unnamed ones before, {', '.join(f'{name} {version}' for name, version in now.items())} now"
@@ -152,7 +152,7 @@ class Trial:
         return len(self._rows)
 
     def learner(self, records: list[Record]) -> Learner:
-        """The learner as it is after these rounds."""
+        """Return the learner as it is after these rounds."""
         config, data = self._config, self._data
         fit = config.posterior_fit(data.num_classes, self._validation)
         events = []
@@ -180,7 +180,7 @@ class Trial:
         return learner
 
     def answer(self, learner: Learner, ids: list[int]) -> None:
-        """Tell the data set's labels."""
+        """Give the learner the labels of the data set."""
         learner.tell(ids, self._oracle(ids))
 
     def round(self, learner: Learner, index: int) -> Record:
@@ -222,7 +222,7 @@ class Trial:
         self._report(Stage(self._now.round, phase, self._now.share))
 
     def _share(self, num_labelled: int) -> float:
-        """How far the trial is, in labels."""
+        """Return how far the trial is, in labels."""
         end = self.num_points if self._goal.budget is None else min(self._goal.budget, self.num_points)
         start = len(self._splits.initial)
         return min(1.0, (num_labelled - start) / max(1, end - start))
@@ -237,7 +237,7 @@ class Trial:
         return TrainingRows(self._data, rows, self._flat)[torch.arange(len(rows))], self._data.train_y[rows]
 
     def _test_metrics(self, fitted: Fitted | None) -> metrics.Metrics:
-        """The metrics of the mean prediction; without labels, of a model that finds all classes equally likely."""
+        """Return the metrics of the mean prediction; without labels, of equal probabilities for all classes."""
         y, num_classes = self._data.test_y, self._data.num_classes
         if fitted is None:
             probs = torch.full((len(y), num_classes), 1 / num_classes)
@@ -268,19 +268,17 @@ class TrainingRows:
 
 
 def flattened(inputs: Tensor, flat: bool) -> Tensor:
-    """Inputs as rows of features, if `flat`."""
+    """Return inputs as rows of features, if `flat`."""
     return inputs.flatten(1) if flat else inputs
 
 
 def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Dataset, Splits]:
-    """The data set and the split of a trial, the same for every strategy."""
+    """Return the data set and the split of a trial, the same for every strategy."""
     wanted = config.data
-    dataset = load(wanted.name, data_dir=data_dir, seed=seed, partial=wanted.partial, label=wanted.label)
-    sizes = config.split_sizes(default_sizes(dataset))
-    splits = split(dataset, sizes, seed)
-    return repeat_pool(
-        smaller_test(dataset, sizes.test, seed), splits, wanted.copies or 1, noise=wanted.noise, seed=seed
-    )
+    return prepare(
+        wanted.name, config.split_sizes, seed=seed, data_dir=data_dir, copies=wanted.copies, noise=wanted.noise,
+        partial=wanted.partial, label=wanted.label,
+    )  # fmt: skip
 
 
 class LastPrepared:
@@ -294,7 +292,7 @@ class LastPrepared:
         self._last: tuple[Dataset, Splits] | None = None
 
     def __call__(self, config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Dataset, Splits]:
-        """The data set and the split of a trial."""
+        """Return the data set and the split of a trial."""
         key = config.canonical["data"], config.canonical["split"], seed, data_dir
         if self._last is None or key != self._key:
             self._last = None  # before the next one is there
@@ -303,7 +301,7 @@ class LastPrepared:
 
 
 def facts(selection: Selection | None) -> Record:
-    """What a record keeps of a selection, the name of the strategy first; None where it has no such number."""
+    """Return what a record keeps of a selection; None where it has no such number."""
     known = {} if selection is None else selection.as_dict()
     plain = ("threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from")
     return {

@@ -118,7 +118,7 @@ class GreedyBalance(BalanceStrategy):
 
     Attributes:
         continuation: what to do once what survives is below float64 meaning: "tail" goes on with what is left, "power"
-            samples by the points' own Δ, which learns better (results/earlier.md), "random" takes any.
+            samples by the points' own Δ, which learns better (docs/results.md), "random" takes any.
         lazy: skip evaluations that cannot matter; never changes the batch.
     """
 

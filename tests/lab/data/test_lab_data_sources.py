@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shutil
+import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -17,10 +18,11 @@ from pathlib import Path
 import pytest
 
 import published_files as files
+from batchbalance.errors import MissingExtraError
 from batchbalance.lab.data import load, published, sources
-from batchbalance.lab.data.sources import Download, Source
+from batchbalance.lab.data.sources import DataSource, Download
 
-ALL = [value for value in vars(sources).values() if isinstance(value, Source)]
+ALL = [value for value in vars(sources).values() if isinstance(value, DataSource)]
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -68,7 +70,7 @@ def test_data_folder_order(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_find_looks_one_folder_down_and_at_gz(tmp_path: Path) -> None:
-    source = Source(("har", "UCI HAR Dataset"), "http://page", ())
+    source = DataSource(("har", "UCI HAR Dataset"), "http://page", ())
     assert sources.find(source, tmp_path, "train/X.txt") is None
     deep = files.write(tmp_path / "UCI HAR Dataset" / "inner" / "train" / "X.txt", b"1", packed=True)
     assert sources.find(source, tmp_path, "train/X.txt") == deep
@@ -87,7 +89,7 @@ def test_missing_data_without_download_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_failing_download_names_file_folder_and_address(tmp_path: Path, monkeypatch) -> None:
-    nowhere = Source(("mnist",), "http://page", (Download("http://127.0.0.1:9/train-images-idx3-ubyte.gz"),))
+    nowhere = DataSource(("mnist",), "http://page", (Download("http://127.0.0.1:9/train-images-idx3-ubyte.gz"),))
     monkeypatch.setitem(published.PUBLISHED, "mnist", _with_source("mnist", nowhere))
     with pytest.raises(FileNotFoundError) as caught:
         load("mnist", data_dir=tmp_path)
@@ -102,7 +104,7 @@ def test_single_files_are_downloaded_and_checked(tmp_path: Path, served, monkeyp
     for path in sorted(folder.iterdir()):
         downloads.append(Download(address + path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
     monkeypatch.setitem(
-        published.PUBLISHED, "mnist", _with_source("mnist", Source(("mnist",), address, tuple(downloads)))
+        published.PUBLISHED, "mnist", _with_source("mnist", DataSource(("mnist",), address, tuple(downloads)))
     )
     # A file at hand stays as it is, even if the publisher packs it otherwise.
     own = files.write(tmp_path / "data" / "mnist" / "t10k-labels-idx1-ubyte", files.idx(files.labels(30, 10)))
@@ -129,7 +131,7 @@ def test_a_download_draws_a_bar_on_a_terminal(tmp_path: Path, served, monkeypatc
 def test_a_wrong_hash_is_refused(tmp_path: Path, served, monkeypatch) -> None:
     folder, address = served
     files.write_mnist(folder, packed=True)
-    wrong = Source(("mnist",), address, (Download(address + "train-images-idx3-ubyte.gz", "0" * 64),))
+    wrong = DataSource(("mnist",), address, (Download(address + "train-images-idx3-ubyte.gz", "0" * 64),))
     monkeypatch.setitem(published.PUBLISHED, "mnist", _with_source("mnist", wrong))
     with pytest.raises(FileNotFoundError, match="hash"):
         load("mnist", data_dir=tmp_path / "data")
@@ -138,7 +140,7 @@ def test_a_wrong_hash_is_refused(tmp_path: Path, served, monkeypatch) -> None:
 
 def test_a_file_without_a_published_hash_must_stay_what_it_was(tmp_path: Path, served) -> None:
     folder, address = served
-    source = Source(("own",), address, (Download(address + "train.mat"),))
+    source = DataSource(("own",), address, (Download(address + "train.mat"),))
     files.write(folder / "train.mat", b"first")
     with pytest.warns(UserWarning, match="nobody publishes a hash of .*train.mat: it is trusted as it came"):
         sources.fetch(source, tmp_path, ["train.mat"])
@@ -161,7 +163,7 @@ def test_an_archive_is_downloaded_and_unpacked(tmp_path: Path, served, monkeypat
     files.write_cifar_10(tmp_path / "cifar-10-batches-bin")
     with tarfile.open(folder / "cifar.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "cifar-10-batches-bin", arcname="cifar-10-batches-bin")
-    source = Source(("cifar-10-batches-bin",), address, (Download(address + "cifar.tar.gz"),))
+    source = DataSource(("cifar-10-batches-bin",), address, (Download(address + "cifar.tar.gz"),))
     monkeypatch.setitem(published.PUBLISHED, "cifar-10", _with_source("cifar-10", source))
     with pytest.warns(UserWarning, match="20 of 50,000"), pytest.warns(UserWarning, match="trusted as it came"):
         data = load("cifar-10", data_dir=tmp_path / "data", partial=True)
@@ -196,5 +198,14 @@ def test_unpack_refuses_to_leave_the_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("evil"))
 
 
-def _with_source(name: str, source: Source) -> published.Published:
+def _with_source(name: str, source: DataSource) -> published.Published:
     return dataclasses.replace(published.PUBLISHED[name], source=source)
+
+
+def test_a_download_names_the_extra_that_it_needs(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
+    source = DataSource(("x",), "https://example.com", (Download("https://example.com/x.bin"),))
+    for call in (lambda: sources.fetch(source, tmp_path, ["x.bin"]), sources.data_folder):
+        with pytest.raises(MissingExtraError, match=r"batchbalance\[data\]"):
+            call()

@@ -4,6 +4,7 @@
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 from batchbalance.errors import UnknownNameError
@@ -94,7 +95,7 @@ def load(
 
 def prepare(
     name: str | os.PathLike[str],
-    sizes: SplitSizes | None = None,
+    sizes: SplitSizes | Callable[[SplitSizes], SplitSizes] | None = None,
     *,
     seed: int,
     data_dir: str | os.PathLike[str] | None = None,
@@ -104,11 +105,11 @@ def prepare(
     download: bool = True,
     label: str = "label",
 ) -> tuple[Dataset, Splits]:
-    """The data set and the split of one trial, both a function of the arguments alone.
+    """Return the data set and the split of one trial, both a function of the arguments alone.
 
     Args:
         name: as in ``load``.
-        sizes: sizes of the sets; the paper's if omitted.
+        sizes: sizes of the sets, or a function that makes them from the default; the paper's if omitted.
         seed: the trial's seed.
         data_dir: as in ``load``.
         copies: how often each pool input occurs, with Gaussian noise; 3 for repeated-mnist, else 1, if omitted.
@@ -118,7 +119,8 @@ def prepare(
         label: as in ``load``.
     """
     dataset = load(name, data_dir=data_dir, seed=seed, partial=partial, download=download, label=label)
-    sizes = default_sizes(dataset) if sizes is None else sizes
+    if not isinstance(sizes, SplitSizes):
+        sizes = default_sizes(dataset) if sizes is None else sizes(default_sizes(dataset))
     splits = split(dataset, sizes, seed)
     if copies is None:
         copies = REPEATED_COPIES if dataset.name == "repeated-mnist" else 1

@@ -53,11 +53,11 @@ class Dataset:
         return tuple(self.train_x.shape[1:])
 
     def train_inputs(self, rows: Rows = slice(None)) -> Float32[Tensor, "n ..."]:
-        """Normalised inputs of some rows of the training part."""
+        """Return normalised inputs of some rows of the training part."""
         return self._inputs(self.train_x, rows)
 
     def test_inputs(self, rows: Rows = slice(None)) -> Float32[Tensor, "n ..."]:
-        """Normalised inputs of some rows of the test part."""
+        """Return normalised inputs of some rows of the test part."""
         return self._inputs(self.test_x, rows)
 
     def _inputs(self, x: Tensor, rows: Rows) -> Tensor:
@@ -78,7 +78,7 @@ def assemble(
     test: tuple[NDArray[Any], NDArray[Any]],
     class_names: Sequence[str],
 ) -> Dataset:
-    """A data set from (inputs, integer classes) of both parts.
+    """Make a data set from (inputs, integer classes) of both parts.
 
     uint8 inputs are images, (N, height, width) or (N, channels, height, width). All others are standardised with the
     training part's mean and standard deviation: each channel of an image, each feature of a table.
@@ -100,7 +100,7 @@ def assemble(
 
 
 def byte_moments(x: UInt8[Tensor, "N c h w"]) -> tuple[Float32[Tensor, " c"], Float32[Tensor, " c"]]:
-    """Mean and standard deviation of each channel on the scale 0 to 1; a constant channel has deviation 1.
+    """Return mean and standard deviation of each channel on the scale 0 to 1; a constant channel has deviation 1.
 
     Both come from counts of the 256 values, so they are exact and do not depend on the order of the images.
     """
@@ -119,7 +119,7 @@ def byte_moments(x: UInt8[Tensor, "N c h w"]) -> tuple[Float32[Tensor, " c"], Fl
 def standardise(
     train_x: Float[Tensor, "N ..."] | UInt8[Tensor, "N ..."], test_x: Float[Tensor, "T ..."] | UInt8[Tensor, "T ..."]
 ) -> tuple[Float32[Tensor, "N ..."], Float32[Tensor, "T ..."]]:
-    """Both parts with mean 0 and deviation 1 in every feature (or channel) of the training part.
+    """Scale both parts to mean 0 and deviation 1 in every feature (or channel) of the training part.
 
     A feature that is constant in the training part is only shifted.
     """

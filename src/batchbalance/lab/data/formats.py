@@ -30,7 +30,7 @@ PIECE_BYTES = 2**24
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file, unpacked if it is gzipped, whatever its name."""
+    """Return the bytes of a file, unpacked if it is gzipped, whatever its name."""
     raw = path.read_bytes()
     if raw[:2] != b"\x1f\x8b":
         return raw
@@ -41,7 +41,7 @@ def content(path: Path) -> bytes:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The content of a gzipped file, unless memory cannot hold it: a few megabytes may unpack to gigabytes."""
+    """Return the content of a gzipped file. A few megabytes may unpack to gigabytes, so memory is checked."""
     most, pieces, size = free_memory() // 2, [], 0
     with gzip.open(path) as stream:
         while piece := stream.read(PIECE_BYTES):
@@ -53,7 +53,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 def text(path: Path) -> str:
-    """The text of a file, unpacked if it is gzipped."""
+    """Return the text of a file, unpacked if it is gzipped."""
     try:
         return content(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -61,7 +61,7 @@ def text(path: Path) -> str:
 
 
 def parsed(path: Path, expected: str, parse: Callable[[], T]) -> T:
-    """The result of `parse`; whatever a foreign parser raises for a damaged file becomes a FileFormatError."""
+    """Return the result of `parse`; an exception of a third-party parser becomes a FileFormatError."""
     try:
         return parse()
     except (FileFormatError, MissingExtraError, MemoryError):
@@ -71,7 +71,7 @@ def parsed(path: Path, expected: str, parse: Callable[[], T]) -> T:
 
 
 def read_idx(path: Path, num_axes: int) -> Array:
-    """An idx file of unsigned bytes: images with 3 axes, labels with 1."""
+    """Read an idx file of unsigned bytes: images with 3 axes, labels with 1."""
     raw = content(path)
     start = 4 + 4 * num_axes
     if raw[:4] != bytes([0, 0, 8, num_axes]) or len(raw) < start:
@@ -89,7 +89,7 @@ def read_idx(path: Path, num_axes: int) -> Array:
 
 
 def read_cifar(path: Path, label_bytes: int) -> tuple[Array, Array]:
-    """A CIFAR binary file: (N, 3, 32, 32) images and (N,) labels, the last label of each record (the fine one)."""
+    """Read a CIFAR binary file: (N, 3, 32, 32) images and (N,) labels, the last one of each record (the fine one)."""
     raw = content(path)
     record = label_bytes + 3 * 32 * 32
     if not raw or len(raw) % record:
@@ -101,7 +101,7 @@ def read_cifar(path: Path, label_bytes: int) -> tuple[Array, Array]:
 
 
 def read_mat(path: Path) -> dict[str, Any]:
-    """The named arrays of a MATLAB file, version 5."""
+    """Read the named arrays of a MATLAB file, version 5."""
     from scipy.io import loadmat
 
     loaded: dict[str, Any] = parsed(
@@ -111,7 +111,7 @@ def read_mat(path: Path) -> dict[str, Any]:
 
 
 def read_svhn(path: Path) -> tuple[Array, Array]:
-    """An SVHN cropped-digits file: (N, 3, 32, 32) images and (N,) digits; the publisher's label 10 is digit 0."""
+    """Read an SVHN cropped-digits file: (N, 3, 32, 32) images and (N,) digits; label 10 in the file is digit 0."""
     arrays = read_mat(path)
     x, y = np.asarray(arrays.get("X")), np.asarray(arrays.get("y")).reshape(-1)
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or y.shape != x.shape[3:]:
@@ -122,7 +122,7 @@ def read_svhn(path: Path) -> tuple[Array, Array]:
 
 
 def read_emnist_mat(path: Path) -> dict[str, tuple[Array, Array]]:
-    """An EMNIST MATLAB file: upright (N, 28, 28) images and (N,) labels of the parts "train" and "test"."""
+    """Read an EMNIST MATLAB file: upright (N, 28, 28) images and (N,) labels of "train" and "test"."""
     arrays = read_mat(path)
     parts = {}
     for part in ("train", "test"):
@@ -139,12 +139,12 @@ def read_emnist_mat(path: Path) -> dict[str, tuple[Array, Array]]:
 
 
 def upright(images: Array) -> Array:
-    """EMNIST images, which are stored column by column, the right way up."""
+    """Return EMNIST images, which are stored column by column, the right way up."""
     return images.transpose(0, 2, 1)
 
 
 def read_arff(path: Path) -> tuple[Array, list[str]]:
-    """An ARFF table: (N, D) float64 features and N labels, the last column."""
+    """Read an ARFF table: (N, D) float64 features and N labels, the last column."""
     from scipy.io import arff
 
     rows, meta = parsed(path, "an ARFF table", lambda: arff.loadarff(io.StringIO(text(path))))
@@ -155,7 +155,7 @@ def read_arff(path: Path) -> tuple[Array, list[str]]:
 
 
 def read_xlsx(path: Path) -> tuple[Array, list[str]]:
-    """The first sheet of an Excel file, a header row first: (N, D) features and N labels, the last column."""
+    """Read the first sheet of an Excel file, a header row first: (N, D) features and N labels, the last column."""
     try:
         import openpyxl
     except ImportError as error:
@@ -170,7 +170,7 @@ def read_xlsx(path: Path) -> tuple[Array, list[str]]:
 
 
 def read_csv(path: Path, label: str) -> tuple[Array, list[str]]:
-    """A CSV file with a header row: (N, D) features and N trimmed labels from the column `label`."""
+    """Read a CSV file with a header row: (N, D) features and N trimmed labels from the column `label`."""
 
     def rows() -> list[tuple[int, list[str]]]:
         reader = csv.reader(io.StringIO(text(path)))
@@ -188,7 +188,7 @@ def read_csv(path: Path, label: str) -> tuple[Array, list[str]]:
 def table(
     path: Path, header: Sequence[str], body: Sequence[tuple[int, Sequence[Any]]], label_column: int
 ) -> tuple[Array, list[str]]:
-    """Features and labels of numbered lines of cells; a cell that does not fit is named by line and column."""
+    """Return features and labels of numbered lines; an invalid cell is reported with its line and column."""
     if not body or len(header) < 2:
         raise FileFormatError(f"{path} must have a header, a label column, features and rows, got {len(body)} rows")
     x = np.empty((len(body), len(header) - 1))
@@ -209,7 +209,7 @@ def table(
 
 
 def _finite(path: Path, line: int, column: str, cell: Any) -> float:
-    """The number of a cell. Python would read "1_000" as a number too, which no other program does."""
+    """Return the number of a cell. "1_000", which only Python reads as a number, is refused."""
     try:
         number = math.nan if "_" in str(cell) else float(cell)
     except (TypeError, ValueError):
@@ -223,7 +223,7 @@ def _finite(path: Path, line: int, column: str, cell: Any) -> float:
 
 
 def read_svmlight(path: Path, num_features: int) -> tuple[Array, Array]:
-    """An svmlight file: (N, D) features and (N,) labels. "label;amount", as in the Drift batches, is a label too."""
+    """Read an svmlight file: (N, D) features and (N,) labels. "label;amount", as in Drift, is a label too."""
     from sklearn.datasets import load_svmlight_file
 
     raw = re.sub(rb"(?m)^([^\s;]+);\S*", rb"\1", content(path))
@@ -242,7 +242,7 @@ def read_svmlight(path: Path, num_features: int) -> tuple[Array, Array]:
 
 
 def read_numbers(path: Path, num_columns: int) -> Array:
-    """A text file of numbers between blanks: (N, num_columns) float64."""
+    """Read a text file of numbers between blanks: (N, num_columns) float64."""
     lines = text(path).splitlines()
     x = parsed(path, f"lines of {num_columns} numbers", lambda: np.loadtxt(lines, ndmin=2)) if lines else np.empty(0)
     if x.ndim != 2 or x.shape[1] != num_columns:
@@ -260,7 +260,7 @@ def check_finite(path: Path, x: Array) -> None:
 
 
 def read_image_folder(folder: Path) -> tuple[Array, list[str]]:
-    """Images in folders named after their class: (N, channels, height, width) uint8 and N class names.
+    """Read images in folders named after their class: (N, channels, height, width) uint8 and N class names.
 
     Grey images have 1 channel, all others 3; all must have one size.
     """
@@ -276,7 +276,7 @@ def read_image_folder(folder: Path) -> tuple[Array, list[str]]:
 
 
 def read_images(paths: Sequence[Path]) -> Array:
-    """Image files of one size: (N, channels, height, width) uint8; 3 channels as soon as one image has colour."""
+    """Read image files of one size: (N, channels, height, width) uint8, with 3 channels if any image has colour."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -306,6 +306,6 @@ def read_images(paths: Sequence[Path]) -> Array:
 
 
 def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
-    """Those of the named arrays that a ``.npz`` file holds; others are not read."""
+    """Read those of the named arrays that a ``.npz`` file holds."""
     expected = "a .npz file of plain arrays (pickled objects are never loaded)"
     return parsed(path, expected, lambda: archived_arrays(path, names))

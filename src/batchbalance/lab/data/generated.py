@@ -35,7 +35,7 @@ NOISE = 1.0  # deviation of an input from its class's pattern; the patterns them
 
 
 def load_generated(name: str, seed: int) -> Dataset:
-    """A stand-in by name, such as "generated-mnist"; the same seed gives the same inputs."""
+    """Generate a data set by name, such as "generated-mnist"; the same seed gives the same inputs."""
     if name not in GENERATED:
         raise UnknownNameError("generated data set", name, GENERATED)
     stands_for = name.removeprefix(PREFIX)

@@ -1,5 +1,7 @@
 """Users' own data: class-named image folders, a ``.npz`` file with `x` and `y`, a CSV file with a label column."""
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +11,23 @@ from numpy.typing import NDArray
 from batchbalance.errors import FileFormatError
 from batchbalance.lab.data import formats
 from batchbalance.lab.data.dataset import Dataset, assemble
-from batchbalance.lab.data.labels import ordered
 from batchbalance.lab.data.published import Part, draw_test
 from batchbalance.learner.labels.names import is_blank
 
 Labelled = tuple[NDArray[Any], list[str]]  # inputs, and a label for each
 
 CSV_ENDINGS = (".csv", ".csv.gz")
+WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def is_own(name: str) -> bool:
-    """Whether a data set's name is a path: a folder, or a file that ends in .npz, .csv or .csv.gz."""
+    """Return whether a data set's name is a path: a folder, or a file that ends in .npz, .csv or .csv.gz."""
     return bool(name) and (name.endswith((".npz", *CSV_ENDINGS)) or "/" in name or "\\" in name or Path(name).is_dir())
 
 
 def load_own(name: str, *, label: str, seed: int) -> Dataset:
-    """A data set from a path.
+    """Load a data set from a path.
 
     Args:
         name: the path: a folder with a folder of images for each class, or with two such folders `train` and `test`;
@@ -54,6 +57,28 @@ def load_own(name: str, *, label: str, seed: int) -> Dataset:
     return assemble(name, *parts, names)
 
 
+def ordered(labels: Iterable[str]) -> list[str]:
+    """Return the distinct labels in the order of their classes.
+
+    Whole numbers are in the order of their values, so that classes 0 to C − 1 keep their numbers; names are sorted.
+
+    Raises:
+        ValueError: if all are numbers but not all whole, or one number is written in two ways.
+    """
+    names = sorted(set(labels))
+    if not all(NUMBER.fullmatch(name) for name in names):
+        return names
+    spelled: dict[int, str] = {}
+    for name in names:
+        if not WHOLE.fullmatch(name):
+            raise ValueError(f"labels must be whole numbers or names, got {name!r}; round it, or give it a name")
+        number = int(name.partition(".")[0])
+        if number in spelled:
+            raise ValueError(f"a class must be written in one way, got {spelled[number]!r} and {name!r}")
+        spelled[number] = name
+    return [spelled[number] for number in sorted(spelled)]
+
+
 def _numbered(part: Labelled, names: list[str]) -> Part:
     number = {name: i for i, name in enumerate(names)}
     return part[0], np.array([number[name] for name in part[1]], dtype=np.int64)
@@ -73,7 +98,7 @@ def _from_npz(path: Path) -> tuple[Labelled, Labelled | None]:
 
 
 def _check_channels_first(path: Path, name: str, shape: tuple[int, ...]) -> None:
-    """Refuse images whose channels look to come last: few there, and many or a square before them."""
+    """Raise for images whose channels seem to come last."""
     if len(shape) == 4 and shape[3] <= 4 and (shape[1] > 4 or shape[1] == shape[2] != shape[3]):
         raise FileFormatError(
             f"{path}: `{name}` must be images of shape (N, channels, height, width), got {shape} with the channels "

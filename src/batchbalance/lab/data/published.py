@@ -22,7 +22,7 @@ from batchbalance.arguments.seeds import generator
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.lab.data import formats, sources
 from batchbalance.lab.data.dataset import Dataset, assemble
-from batchbalance.lab.data.sources import IDX_PARTS, Source
+from batchbalance.lab.data.sources import IDX_PARTS, DataSource
 
 Part = tuple[NDArray[Any], NDArray[Any]]  # inputs and integer classes
 
@@ -41,13 +41,13 @@ BEANS = ("SEKER", "BARBUNYA", "BOMBAY", "CALI", "HOROZ", "SIRA", "DERMASON")
 class Files:
     """The files of one data set: found, downloaded if need be, or complained about."""
 
-    source: Source
+    source: DataSource
     root: Path
     partial: bool
     download: bool
 
     def need(self, *names: str) -> list[Path]:
-        """The paths of all these files."""
+        """Return the paths of all these files."""
         if self.download and self._lacking(names):
             sources.fetch(self.source, self.root, self._lacking(names))
         paths = [path for path in map(self.have, names) if path is not None]
@@ -56,7 +56,7 @@ class Files:
         return paths
 
     def need_some(self, *names: str) -> list[Path]:
-        """The paths of all these files, or with `partial` of those that are there, at least one."""
+        """Return the paths of all these files; with `partial`, of those that exist, at least one."""
         here = [name for name in names if self.have(name)]
         if self.partial and here:
             return self.need(*here)
@@ -67,7 +67,7 @@ class Files:
             raise FileNotFoundError(f"{error}{hint}") from error
 
     def have(self, name: str) -> Path | None:
-        """The path of a file, or None."""
+        """Return the path of a file, or None."""
         return sources.find(self.source, self.root, name)
 
     def _lacking(self, names: tuple[str, ...]) -> list[str]:
@@ -88,7 +88,7 @@ class Published:
         names_file: a file that comes with the data and names the classes, used if it is there.
     """
 
-    source: Source
+    source: DataSource
     read: Callable[[Files], tuple[Part, Part | None]]
     num_train: int
     num_test: int
@@ -97,7 +97,7 @@ class Published:
     names_file: str | None = None
 
     def names(self, files: Files) -> tuple[str, ...]:
-        """The names of the classes."""
+        """Return the names of the classes."""
         path = files.have(self.names_file) if self.names_file else None
         listed = tuple(formats.text(path).split()) if path else ()
         return listed if len(listed) == len(self.class_names) else self.class_names
@@ -149,7 +149,7 @@ def _read_cifar_100(files: Files) -> tuple[Part, Part]:
 
 
 def _read_cinic_10(files: Files) -> tuple[Part, Part]:
-    """The publisher's train and valid folders are the training part: the paper splits 180,000 images."""
+    """Read CINIC-10. Its train and valid folders are the training part: the paper splits 180,000 images."""
     parts = []
     for folder in files.need("train", "valid", "test"):
         x, labels = formats.read_image_folder(folder)
@@ -196,7 +196,7 @@ def _joined(parts: list[Part]) -> Part:
 
 
 def named_classes(path: Path, labels: list[str], class_names: tuple[str, ...]) -> NDArray[np.int64]:
-    """The number of each label's class."""
+    """Return the number of each label's class."""
     number = {name: i for i, name in enumerate(class_names)}
     unknown = sorted(set(labels) - number.keys())
     if unknown:
@@ -229,7 +229,7 @@ PUBLISHED = {
 def load_published(
     name: str, root: str | os.PathLike[str] | None, *, seed: int, partial: bool, download: bool
 ) -> Dataset:
-    """A published data set by name; see ``batchbalance.lab.data.load``."""
+    """Load a published data set by name; see ``batchbalance.lab.data.load``."""
     if name not in PUBLISHED:
         raise UnknownNameError("data set", name, PUBLISHED)
     entry = PUBLISHED[name]
@@ -265,7 +265,7 @@ def _check_sizes(name: str, entry: Published, num_train: int, num_test: int | No
 
 
 def draw_test(part: Part, num_test: int, seed: int) -> tuple[Part, Part]:
-    """A part without a published test set as a training and a test part, drawn from `seed`.
+    """Split a part without a published test set into a training and a test part, drawn from `seed`.
 
     A small part gives a fifth of its inputs at most.
     """
@@ -279,13 +279,13 @@ def draw_test(part: Part, num_test: int, seed: int) -> tuple[Part, Part]:
 
 
 def load_digits(seed: int) -> Dataset:
-    """The 1,797 digits of 8×8 pixels that come with scikit-learn; 297 of them, drawn from `seed`, are the test part."""
+    """Load scikit-learn's 1,797 digits of 8×8 pixels; 297 of them, drawn from `seed`, are the test part."""
     train, test = draw_test(bundled_digits(), 297, seed)
     return assemble("digits", train, test, DIGITS)
 
 
 def bundled_digits() -> Part:
-    """Images (1797, 8, 8) and classes, from scikit-learn's own file: importing all of scikit-learn takes a second."""
+    """Return images (1797, 8, 8) and classes, read from the file of scikit-learn to avoid its slow import."""
     found = find_spec("sklearn")
     package = None if found is None or found.origin is None else Path(found.origin).parent
     path = None if package is None else package / "datasets" / "data" / "digits.csv.gz"

@@ -16,8 +16,9 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from batchbalance.errors import FileFormatError
+from batchbalance.errors import FileFormatError, MissingExtraError
 from batchbalance.system.files import replacing
 from batchbalance.system.progress import DownloadBar
 
@@ -42,7 +43,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """Where one data set lives.
 
     Attributes:
@@ -60,7 +61,7 @@ def _idx_files(base: str, hashes: Sequence[str]) -> tuple[Download, ...]:
     return tuple(Download(f"{base}{part}-ubyte.gz", sha256) for part, sha256 in zip(IDX_PARTS, hashes, strict=True))
 
 
-MNIST = Source(
+MNIST = DataSource(
     ("mnist", "MNIST"),
     "https://yann.lecun.com/exdb/mnist/",
     _idx_files(
@@ -73,7 +74,7 @@ MNIST = Source(
         ),
     ),
 )
-FASHION_MNIST = Source(
+FASHION_MNIST = DataSource(
     ("fashion-mnist", "FashionMNIST"),
     "https://github.com/zalandoresearch/fashion-mnist",
     _idx_files(
@@ -86,7 +87,7 @@ FASHION_MNIST = Source(
         ),
     ),
 )
-EMNIST = Source(
+EMNIST = DataSource(
     ("emnist", "EMNIST"),
     "https://www.nist.gov/itl/products-and-services/emnist-dataset",
     (
@@ -96,7 +97,7 @@ EMNIST = Source(
         ),
     ),
 )
-SVHN = Source(
+SVHN = DataSource(
     ("svhn", "SVHN"),
     "http://ufldl.stanford.edu/housenumbers/",
     (
@@ -110,7 +111,7 @@ SVHN = Source(
         ),
     ),
 )
-CIFAR_10 = Source(
+CIFAR_10 = DataSource(
     ("cifar-10-batches-bin", "cifar-10"),
     "https://www.cs.toronto.edu/~kriz/cifar.html",
     (
@@ -120,7 +121,7 @@ CIFAR_10 = Source(
         ),
     ),
 )
-CIFAR_100 = Source(
+CIFAR_100 = DataSource(
     ("cifar-100-binary", "cifar-100"),
     "https://www.cs.toronto.edu/~kriz/cifar.html",
     (
@@ -130,23 +131,23 @@ CIFAR_100 = Source(
         ),
     ),
 )
-CINIC_10 = Source(
+CINIC_10 = DataSource(
     ("cinic-10", "CINIC-10"),
     "https://datashare.ed.ac.uk/handle/10283/3192",
     # No published hash that we could cite, as for the three UCI data sets below.
     (Download("https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz"),),
 )
-HAR = Source(
+HAR = DataSource(
     ("har", "UCI HAR Dataset"),
     "https://archive.ics.uci.edu/dataset/240/human+activity+recognition+using+smartphones",
     (Download("https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip"),),
 )
-DRIFT = Source(
+DRIFT = DataSource(
     ("drift",),
     "https://archive.ics.uci.edu/dataset/224/gas+sensor+array+drift+dataset",
     (Download("https://archive.ics.uci.edu/static/public/224/gas+sensor+array+drift+dataset.zip"),),
 )
-DRY_BEAN = Source(
+DRY_BEAN = DataSource(
     ("dry-bean", "DryBeanDataset"),
     "https://archive.ics.uci.edu/dataset/602/dry+bean+dataset",
     (Download("https://archive.ics.uci.edu/static/public/602/dry+bean+dataset.zip"),),
@@ -154,18 +155,16 @@ DRY_BEAN = Source(
 
 
 def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The data directory: the argument, else the variable BATCHBALANCE_DATA, else a per-user cache folder."""
+    """Return the data directory: the argument, the variable BATCHBALANCE_DATA, or a per-user cache folder."""
     if data_dir is not None:
         return Path(data_dir)
     if os.environ.get(FOLDER_VARIABLE):
         return Path(os.environ[FOLDER_VARIABLE])
-    import pooch
-
-    return Path(pooch.os_cache("batchbalance"))
+    return Path(_pooch("finding the default folder of data sets").os_cache("batchbalance"))
 
 
-def find(source: Source, root: Path, name: str) -> Path | None:
-    """A file or folder of a data set, plain or gzipped, in its folder or one folder further down; None if missing."""
+def find(source: DataSource, root: Path, name: str) -> Path | None:
+    """Return a file or folder of a data set, plain or gzipped, at most one folder further down; None if missing."""
     for folder in source.folders:
         for pattern in (name, f"{name}.gz", f"*/{name}", f"*/{name}.gz"):
             found = sorted((root / folder).glob(pattern))
@@ -174,8 +173,8 @@ def find(source: Source, root: Path, name: str) -> Path | None:
     return None
 
 
-def missing_message(source: Source, root: Path, names: Sequence[str]) -> str:
-    """What to do about files that are not there."""
+def missing_message(source: DataSource, root: Path, names: Sequence[str]) -> str:
+    """Return a message that says where to get missing files and where to put them."""
     listed = ", ".join(names)
     return (
         f"data missing: put {listed} into {root / source.folders[0]} (plain or .gz); "
@@ -183,8 +182,8 @@ def missing_message(source: Source, root: Path, names: Sequence[str]) -> str:
     )
 
 
-def fetch(source: Source, root: Path, names: Sequence[str]) -> None:
-    """Download what a data set lacks.
+def fetch(source: DataSource, root: Path, names: Sequence[str]) -> None:
+    """Download the missing files of a data set.
 
     Raises:
         FileNotFoundError: if a download fails; the message names the files, the folder and the address.
@@ -203,16 +202,24 @@ def fetch(source: Source, root: Path, names: Sequence[str]) -> None:
             if packed:
                 unpack(path, folder)
                 path.unlink()
+        except MissingExtraError:
+            raise
         except Exception as error:  # requests, pooch and the archive readers raise dozens of types
             raise FileNotFoundError(
                 f"{missing_message(source, root, names)}. Downloading {download.url} failed: {error}"
             ) from error
 
 
-def _retrieve(download: Download, folder: Path) -> Path:
-    import pooch
+def _pooch(feature: str) -> Any:
+    try:
+        import pooch
+    except ImportError as error:
+        raise MissingExtraError(feature, "data") from error
+    return pooch
 
-    root = folder.parent
+
+def _retrieve(download: Download, folder: Path) -> Path:
+    pooch, root = _pooch("downloading a data set"), folder.parent
     expected = download.sha256 or _recorded(root).get(download.url)
     known = None if expected is None else f"sha256:{expected}"
     bar = DownloadBar(download.file_name) if sys.stderr.isatty() else None
@@ -234,7 +241,7 @@ def _retrieve(download: Download, folder: Path) -> Path:
 
 
 def _recorded(root: Path) -> dict[str, str]:
-    """SHA-256 of files that were downloaded before, by address."""
+    """Return the SHA-256 of files that were downloaded before, by address."""
     path = root / HASHES
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -251,7 +258,7 @@ def _record(root: Path, hashes: dict[str, str]) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip or tar.gz, zips inside it too, into `folder`; a single folder around it all is left out.
+    """Unpack a zip or tar.gz, and zips inside it, into `folder` without a single folder around it all.
 
     Files that are there already are kept. The work is done beside `folder`, so an interrupted run leaves no part.
     """

@@ -80,7 +80,7 @@ class Splits:
     small_validation: bool = False
 
     def validation_rows(self, num_labelled: int) -> Int64[Tensor, " n"]:
-        """The validation rows that may be used once `num_labelled` training labels are known."""
+        """Return the validation rows that may be used once `num_labelled` training labels are known."""
         return self.validation[:num_labelled] if self.small_validation else self.validation
 
 
@@ -112,7 +112,7 @@ PAPER_SIZES = {
 
 
 def default_sizes(dataset: Dataset) -> SplitSizes:
-    """The paper's sizes for a data set it names; else 2 of each class, a tenth for validation, pool as reference."""
+    """Return the paper's sizes for its data sets; else 2 of each class, a tenth for validation, pool as reference."""
     if dataset.name in PAPER_SIZES:
         return PAPER_SIZES[dataset.name]
     return SplitSizes(initial_per_class=2, validation=min(2_000, len(dataset.train_y) // 10), reference="pool")
@@ -147,7 +147,7 @@ def split(dataset: Dataset, sizes: SplitSizes, seed: int) -> Splits:
 
 
 def _draw_per_class(dataset: Dataset, per_class: int | tuple[int, ...], order: Tensor) -> tuple[Tensor, Tensor]:
-    """The first rows of each class in `order`, and the other rows in their order."""
+    """Return the first rows of each class in `order`, and the other rows in their order."""
     wanted = per_class if isinstance(per_class, tuple) else (per_class,) * dataset.num_classes
     if len(wanted) != dataset.num_classes:
         raise ValueError(
@@ -168,7 +168,7 @@ def _draw_per_class(dataset: Dataset, per_class: int | tuple[int, ...], order: T
 
 
 def smaller_test(dataset: Dataset, num: int | None, seed: int) -> Dataset:
-    """At most `num` inputs of the test part, drawn at random; all if None."""
+    """Keep at most `num` inputs of the test part, drawn at random; all if None."""
     if num is None or num >= len(dataset.test_y):
         return dataset
     rows = torch.randperm(len(dataset.test_y), generator=generator(seed, "test part"))[:num].sort().values
@@ -178,7 +178,7 @@ def smaller_test(dataset: Dataset, num: int | None, seed: int) -> Dataset:
 def repeat_pool(
     dataset: Dataset, splits: Splits, copies: int, *, noise: float = NOISE, seed: int
 ) -> tuple[Dataset, Splits]:
-    """Repeated-MNIST: every pool input `copies` times, each time with its own Gaussian noise on the normalised input.
+    """Repeat every pool input `copies` times, each with its own Gaussian noise on the normalised input.
 
     The first copy takes the place of the original, the others follow after the training part, copy by copy. Initial,
     validation and test inputs stay as they are; a reference set that is the pool becomes the repeated pool.

@@ -33,20 +33,20 @@ class Analysis:
 
 
 ANALYSES = {
-    "posterior-map": Analysis(posterior_map.Options, posterior_map.compute, posterior_map.draw),
+    "posterior-map": Analysis(posterior_map.PosteriorMapOptions, posterior_map.compute, posterior_map.draw),
     "score-variation": Analysis(
         score_spread.VariationOptions, score_spread.compute_variation, score_spread.draw_variation
     ),
     "delta-against-k": Analysis(score_spread.DeltaOptions, score_spread.compute_delta, score_spread.draw_delta),
-    "single-batch": Analysis(single_batch.Options, single_batch.compute, single_batch.draw),
-    "run-time": Analysis(run_time.Options, run_time.compute, run_time.draw),
-    "appendix-example": Analysis(line_example.Options, line_example.compute, line_example.draw),
-    "saturation": Analysis(saturation.Options, saturation.compute, saturation.draw),
+    "single-batch": Analysis(single_batch.SingleBatchOptions, single_batch.compute, single_batch.draw),
+    "run-time": Analysis(run_time.RunTimeOptions, run_time.compute, run_time.draw),
+    "appendix-example": Analysis(line_example.LineExampleOptions, line_example.compute, line_example.draw),
+    "saturation": Analysis(saturation.SaturationOptions, saturation.compute, saturation.draw),
 }
 
 
 def analysis_names() -> list[str]:
-    """The names of all experiments that are analyses, sorted."""
+    """Return the names of all experiments that are analyses, sorted."""
     return [name for name in experiment_names() if experiment(name).analysis is not None]
 
 
@@ -65,8 +65,8 @@ def analyse(
         name: one of `analysis_names`.
         preset: "paper", "laptop" or "smoke".
         folder: where to write; made if it is not there.
-        changes: settings that go before the file's, as "options.repeats=3".
-        seed: same seed, same numbers; but for times.
+        changes: settings that take precedence over the file's, as "options.repeats=3".
+        seed: the same seed gives the same numbers, except for times.
         data_dir: where published data sets are.
 
     Returns:
@@ -93,7 +93,7 @@ def analyse(
 
 
 def known_analysis(name: str) -> Experiment:
-    """The experiment of that name, if it is an analysis."""
+    """Return the experiment of that name; raise if it is not an analysis."""
     names = analysis_names()
     if name not in names:
         hint = f"; {name!r} is run by: batchbalance run {name}" if name in experiment_names() else ""

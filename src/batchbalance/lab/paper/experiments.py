@@ -58,7 +58,7 @@ class Experiment:
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def settings(self, preset: str, part: str = "") -> dict[str, Any]:
-        """The settings of one part under a preset: the paper's, then the preset's, then the part's own."""
+        """Return the settings of one part: the paper's, overridden by the preset's, then by the part's own."""
         if preset not in PRESETS:
             raise UnknownNameError("preset", preset, PRESETS)
         if preset == "released" and not self.presets[preset]:
@@ -76,18 +76,18 @@ class Experiment:
     def comparisons(
         self, preset: str, changes: Iterable[str] = (), *, equal_draws: bool | None = None
     ) -> dict[str, Comparison]:
-        """One comparison for each part, by the part's name.
+        """Return one comparison for each part, by the part's name.
 
         Args:
             preset: one of `PRESETS`.
-            changes: settings that go before the file's, as in `config.read_comparison`.
+            changes: settings that take precedence over the file's, as in `config.read_comparison`.
             equal_draws: give all strategies the same S = 2K draws of MC dropout. If not, strategies that do not join
-                draws by edges have K of them, as in the paper (section 4.3, table 1). Left out: not for "paper" and
-                "released".
+                draws by edges have K of them, as in the paper (section 4.3, table 1). If omitted: False for "paper" and
+                "released", else True.
         """
         if self.analysis is not None:
             raise ValueError(
-                f"{self.name!r} is an analysis, no comparison; run it with: batchbalance analyse {self.name}"
+                f"{self.name!r} is an analysis, not a comparison; run it with: batchbalance analyse {self.name}"
             )
         changes = list(changes)
         found = {part: comparison_of(self.settings(preset, part), changes) for part in self.parts}
@@ -97,7 +97,7 @@ class Experiment:
 
 
 def halved_draws(comparison: Comparison) -> Comparison:
-    """The same with half of the draws of MC dropout for strategies that do not join draws by edges.
+    """Return the settings with half of the draws of MC dropout for strategies that do not join draws by edges.
 
     A strategy whose table gives `num_draws` keeps that number.
     """
@@ -114,7 +114,7 @@ def halved_draws(comparison: Comparison) -> Comparison:
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Both tables in one, key by key; where they disagree, `above` wins."""
+    """Merge two tables key by key; `above` takes precedence."""
     result = deepcopy(below)
     for key, value in above.items():
         both = isinstance(value, dict) and isinstance(result.get(key), dict)
@@ -127,13 +127,13 @@ def _settings() -> Traversable:
 
 
 def experiment_names() -> list[str]:
-    """The names of all experiments and analyses, sorted."""
+    """Return the names of all experiments and analyses, sorted."""
     entries = (entry.name for entry in _settings().iterdir())
     return sorted(name.removesuffix(".toml") for name in entries if name.endswith(".toml"))
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of that name; an unknown name suggests the nearest one."""
+    """Return the experiment of that name; an unknown name suggests the nearest one."""
     names = experiment_names()
     if name not in names:
         raise UnknownNameError("experiment", name, names)

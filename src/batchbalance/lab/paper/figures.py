@@ -12,7 +12,7 @@ INK, PAPER, GRID = LIGHT
 
 
 def panels(num: int, legend_rows: int = 0) -> tuple[Any, list[Any]]:
-    """A figure with `num` panels below each other, and their axes."""
+    """Make a figure with `num` panels below each other, and return it with its axes."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -24,12 +24,11 @@ def panels(num: int, legend_rows: int = 0) -> tuple[Any, list[Any]]:
     for each in axes:
         each.grid(visible=True, color=GRID, linewidth=0.6)
         each.set_axisbelow(True)
-        for side, spine in each.spines.items():
-            spine.set_visible(side in ("left", "bottom"))
+        each.spines[["right", "top"]].set_visible(False)
     return figure, axes
 
 
 def legend(figure: Any, axes: Any, columns: int = 2) -> None:
-    """One legend below all panels."""
+    """Draw one legend below all panels."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)

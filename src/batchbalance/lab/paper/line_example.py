@@ -25,7 +25,7 @@ from batchbalance.scores import bald
 MAX_HYPOTHESES = 1_000  # 2^(1−n) is still a number in float64
 
 
-class Options(Section):
+class LineExampleOptions(Section):
     """Sizes.
 
     Attributes:
@@ -38,8 +38,8 @@ class Options(Section):
     sigma: Annotated[float, Field(gt=0, lt=1)]
 
 
-def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG001
-    """Labels that BALD and EC² need in the worst case, for each n, beside ⌈log₂ n⌉ and ⌈log₂ 1/σ⌉."""
+def compute(settings: dict[str, Any], options: LineExampleOptions, seed: int, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG001
+    """Count the labels that BALD and EC² need in the worst case, for each n, beside ⌈log₂ n⌉ and ⌈log₂ 1/σ⌉."""
     sizes = options.num_hypotheses
     return {
         "num_hypotheses": sizes,
@@ -52,7 +52,7 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
 
 
 def draw(numbers: dict[str, Any]) -> Any:
-    """The positions of the first hypotheses above; labels needed against n below."""
+    """Draw the positions of the first hypotheses above; labels needed against n below."""
     figure, (top, bottom) = panels(2, legend_rows=1)
     places = positions(min(8, max(numbers["num_hypotheses"]))).tolist()
     colour, _, marker = look(0, INK)
@@ -73,12 +73,12 @@ def draw(numbers: dict[str, Any]) -> Any:
 
 
 def positions(num_hypotheses: int) -> Float[Tensor, " n"]:
-    """h_1 … h_n on the line, float64."""
+    """Return h_1 … h_n on the line, float64."""
     return torch.tensor([2.0 ** (1 - i) for i in range(1, num_hypotheses + 1)], dtype=torch.float64)
 
 
 def classes_within(places: Float[Tensor, " n"], sigma: float) -> Int[Tensor, " n"]:
-    """Consecutive hypotheses of diameter at most σ form a class, from the crowded end on."""
+    """Group consecutive hypotheses of diameter at most σ into classes, from the crowded end on."""
     classes = torch.zeros(len(places), dtype=torch.long)
     first = len(places) - 1
     for i in range(len(places) - 1, -1, -1):
@@ -89,7 +89,7 @@ def classes_within(places: Float[Tensor, " n"], sigma: float) -> Int[Tensor, " n
 
 
 def labels_of_points(classes: Int[Tensor, " n"]) -> Float[Tensor, "n N"]:
-    """Labels (n, N) of the points, one for every subset of the hypotheses, up to symmetry.
+    """Return labels (n, N) of the points, one for every subset of the hypotheses, up to symmetry.
 
     There are 2^n subsets. Members of one class can be exchanged for each other, so that it only matters how many of
     them a subset takes: those are the first so many of the class.
@@ -104,17 +104,17 @@ def labels_of_points(classes: Int[Tensor, " n"]) -> Float[Tensor, "n N"]:
 
 
 def ask_bald(table: Float[Tensor, "n N 2"], classes: Int[Tensor, " n"]) -> int:  # noqa: ARG001
-    """The point whose label tells most about which hypothesis is true."""
+    """Return the point whose label gives the most information about which hypothesis is true."""
     return int(bald(Predictions.from_probs(table, axes="snc")).argmax())
 
 
 def ask_ec2(table: Float[Tensor, "n N 2"], classes: Int[Tensor, " n"]) -> int:
-    """The point whose label is expected to cut the most edges between classes."""
+    """Return the point whose label is expected to cut the most edges between classes."""
     return HypothesisTable(table, classes).next_query()
 
 
 def worst_case(num_hypotheses: int, sigma: float, ask: Callable[[Tensor, Tensor], int]) -> int:
-    """Queries until the hypotheses left have diameter ≤ σ, for the target that takes longest."""
+    """Count queries until the hypotheses left have diameter ≤ σ, for the target that takes longest."""
     places = positions(num_hypotheses)
     classes = classes_within(places, sigma)
     labels = labels_of_points(classes)

@@ -21,7 +21,7 @@ from batchbalance.lab.paper.trained import Setup
 TICKS = 6  # of the lower panel, at most
 
 
-class Options(Section):
+class PosteriorMapOptions(Section):
     """The perplexity of the map, and how many equivalence classes there are at most."""
 
     table = "[options]"
@@ -29,8 +29,8 @@ class Options(Section):
     perplexity: float = 30.0
 
 
-def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Path | None) -> dict[str, Any]:
-    """The map and the classes, as plain numbers."""
+def compute(settings: dict[str, Any], options: PosteriorMapOptions, seed: int, data_dir: Path | None) -> dict[str, Any]:
+    """Compute the map and the classes, as plain numbers."""
     setup = Setup.read(settings, seed, data_dir)
     model, error = setup.train(setup.splits.initial, seed)
     rows = setup.splits.reference
@@ -56,7 +56,7 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
 
 
 def fewest_classes(distances: Tensor, most: int) -> tuple[int, Tensor]:
-    """The smallest radius that gives at most so many classes, and the class of each draw."""
+    """Return the smallest radius that gives at most so many classes, and the class of each draw."""
     radii = distances.unique().tolist()
     # Centres are found in the same order whatever the radius, so a larger one never gives more of them.
     place = bisect_left(radii, True, key=lambda radius: int(partition(distances, radius).max()) < most)
@@ -64,7 +64,7 @@ def fewest_classes(distances: Tensor, most: int) -> tuple[int, Tensor]:
 
 
 def with_truth(distances: Tensor, wrong: Tensor) -> Tensor:
-    """(S + 1, S + 1) distances with the true labels as the last point."""
+    """Return (S + 1, S + 1) distances with the true labels as the last point."""
     size = len(distances) + 1
     full = torch.zeros(size, size, dtype=torch.long)
     full[:-1, :-1] = distances
@@ -73,7 +73,7 @@ def with_truth(distances: Tensor, wrong: Tensor) -> Tensor:
 
 
 def embedded(distances: Tensor, perplexity: float, seed: int) -> Tensor:
-    """(n, 2) places by t-SNE on given distances."""
+    """Return (n, 2) places by t-SNE on given distances."""
     from sklearn.manifold import TSNE
 
     most = (len(distances) - 1) / 3
@@ -84,7 +84,7 @@ def embedded(distances: Tensor, perplexity: float, seed: int) -> Tensor:
 
 
 def draw(numbers: dict[str, Any]) -> Any:
-    """The map above, the mass of classes below."""
+    """Draw the map above, the mass of classes below."""
     figure, (top, bottom) = panels(2)
     draws, truth = numbers["draws"], numbers["truth"]
     dots = top.scatter(draws["x"], draws["y"], c=draws["accuracy"], cmap="viridis", s=18)

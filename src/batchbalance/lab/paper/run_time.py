@@ -39,7 +39,7 @@ WARM_UP_POINTS = 100
 TIMED = (*COMPLEXITIES, *(name for name in STRATEGIES if name not in (*COMPLEXITIES, "enumerated-balance")))
 
 
-class Options(Section):
+class RunTimeOptions(Section):
     """Sizes.
 
     Attributes:
@@ -66,8 +66,8 @@ class Options(Section):
     equal_draws: bool = True
 
 
-def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG001
-    """Seconds for each strategy and batch size, and the exponents."""
+def compute(settings: dict[str, Any], options: RunTimeOptions, seed: int, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG001
+    """Measure the seconds of each strategy and batch size, and the exponents."""
     stream = generator(seed, "run time")
     shape = (options.num_points, options.num_draws, options.num_classes)
     shared = 2 * torch.randn(shape[0], 1, shape[2], generator=stream)  # what draws agree on
@@ -103,7 +103,7 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
             "complexities": table}  # fmt: skip
 
 
-def timed(name: str, given: dict[str, Any], seed: int, options: Options) -> list[float | None]:
+def timed(name: str, given: dict[str, Any], seed: int, options: RunTimeOptions) -> list[float | None]:
     """Return the seconds for each batch size; None where it was not tried."""
     strategy = strategy_named(name)
     few = torch.arange(min(WARM_UP_POINTS, options.num_points))
@@ -124,7 +124,7 @@ def _choose(strategy: Strategy, given: dict[str, Any], candidates: Tensor, size:
 
 
 def slope(sizes: Sequence[int], seconds: Sequence[float | None]) -> float | None:
-    """The least-squares slope of log seconds against log size; None with fewer than two of them."""
+    """Return the least-squares slope of log seconds against log size; None with fewer than two of them."""
     points = [(math.log(b), math.log(s)) for b, s in zip(sizes, seconds, strict=True) if s]
     if len({x for x, _ in points}) < 2:
         return None
@@ -132,7 +132,7 @@ def slope(sizes: Sequence[int], seconds: Sequence[float | None]) -> float | None
 
 
 def draw(numbers: dict[str, Any]) -> Any:
-    """Seconds against batch size, both on log scales: the strategies of the complexity table, then the others."""
+    """Draw seconds against batch size on log scales: the strategies of the complexity table, then the others."""
     seconds = numbers["seconds"]
     groups = {
         "strategies of the complexity table": [name for name in seconds if name in COMPLEXITIES],

@@ -20,7 +20,7 @@ from batchbalance.lab.paper.figures import INK, look, panels
 from batchbalance.lab.paper.trained import Setup
 
 
-class Options(Section):
+class SaturationOptions(Section):
     """Sizes.
 
     Attributes:
@@ -39,8 +39,8 @@ class Options(Section):
     num_random: Whole = 20
 
 
-def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Path | None) -> dict[str, Any]:
-    """Coverage with its baselines and the share of informed picks, after each pick, as means over sets of draws."""
+def compute(settings: dict[str, Any], options: SaturationOptions, seed: int, data_dir: Path | None) -> dict[str, Any]:
+    """Compute coverage, its baselines and the share of informed picks after each pick, as means over sets of draws."""
     setup = Setup.read(settings, seed, data_dir)
     model, error = setup.train(setup.splits.initial, seed)
     threshold = annealed_threshold(error, setup.config.edges.ratio)
@@ -71,12 +71,12 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
 
 
 def coverage(model: BalanceModel, picks: Tensor) -> Tensor:
-    """Δ / Δ_max after each pick."""
+    """Return Δ / Δ_max after each pick."""
     return balance_path(model, picks).gains.cumsum(dim=0) / model.edges.total_weight
 
 
 def exact_picks(model: BalanceModel, batch: int) -> tuple[Tensor, Tensor]:
-    """Greedy picks by the closed form in float32, and whether each had the largest gain alone."""
+    """Choose greedily by the closed form in float32; also return whether each pick had the largest gain alone."""
     objective = BalanceObjective(model, torch.arange(model.predictions.num_points))
     left = torch.ones(model.predictions.num_points, dtype=torch.bool)
     picks, informed = [], []
@@ -90,7 +90,7 @@ def exact_picks(model: BalanceModel, batch: int) -> tuple[Tensor, Tensor]:
 
 
 def sampled_picks(model: BalanceModel, batch: int, num_samples: int, seed: int) -> Tensor:
-    """Whether each greedy pick by the estimator of the paper's text in float32 had the largest score alone."""
+    """Return whether each greedy pick by the paper's estimator in float32 had the largest score alone."""
     stream = generator(seed, "configurations")
     estimator = ConfigurationEstimator(model, num_samples=num_samples, generator=stream, dtype=torch.float32)
     every = torch.arange(model.predictions.num_points)
@@ -106,14 +106,14 @@ def sampled_picks(model: BalanceModel, batch: int, num_samples: int, seed: int) 
 
 
 def best(scores: Tensor, left: Tensor) -> tuple[int, bool]:
-    """The first candidate of largest score among those left, and whether no other has that score."""
+    """Return the first candidate of largest score among those left, and whether no other has that score."""
     open_scores = torch.where(left, scores.cpu(), -torch.inf)
     largest = open_scores.max()
     return int(open_scores.argmax()), int((open_scores == largest).sum()) == 1 and float(largest) > 0
 
 
 def draw(numbers: dict[str, Any]) -> Any:
-    """Coverage and its baselines above, informed picks below."""
+    """Draw coverage and its baselines above, informed picks below."""
     figure, (top, bottom) = panels(2)
     picks = range(1, len(numbers["coverage"]) + 1)
     lines = (("coverage", "greedy"), ("random", "random batches"), ("null", "null: label noise alone"))

@@ -43,14 +43,14 @@ class DeltaOptions(Section):
 
 
 def variation(scores: Float[Tensor, "R N"]) -> Float[Tensor, " N"]:
-    """Standard deviation over R sets of draws divided by the mean, of each point; NaN where the mean is 0."""
+    """Return the standard deviation over R sets of draws divided by the mean, of each point; NaN if the mean is 0."""
     return scores.std(dim=0, correction=1) / scores.mean(dim=0)
 
 
 def compute_variation(
     settings: dict[str, Any], options: VariationOptions, seed: int, data_dir: Path | None
 ) -> dict[str, Any]:
-    """Coefficients of variation of BALanCe and BALD scores of every point, over sets of draws of one network."""
+    """Compute the variation of BALanCe and BALD scores of every point, over sets of draws of one network."""
     setup = Setup.read(settings, seed, data_dir)
     model, error = setup.train(setup.splits.initial, seed)
     threshold = annealed_threshold(error, setup.config.edges.ratio)
@@ -78,7 +78,7 @@ def compute_variation(
 
 
 def draw_variation(numbers: dict[str, Any]) -> Any:
-    """Both histograms."""
+    """Draw both histograms."""
     figure, (axes,) = panels(1, legend_rows=1)
     names = {"balance": "BALanCe", "bald": "BALD"}
     largest = max((max(numbers[name]["values"], default=0.0) for name in names), default=0.0) or 1.0
@@ -95,7 +95,7 @@ def draw_variation(numbers: dict[str, Any]) -> Any:
 
 
 def compute_delta(settings: dict[str, Any], options: DeltaOptions, seed: int, data_dir: Path | None) -> dict[str, Any]:
-    """Mean and standard deviation of Δ of one point for several K. The point is the median one of a sample."""
+    """Compute mean and standard deviation of Δ of one point, the median one of a sample, for several K."""
     setup = Setup.read(settings, seed, data_dir)
     model, error = setup.train(setup.splits.initial, seed)
     threshold = annealed_threshold(error, setup.config.edges.ratio)
@@ -123,13 +123,13 @@ def compute_delta(settings: dict[str, Any], options: DeltaOptions, seed: int, da
 
 
 def single_delta(point: Predictions, reference: Predictions, num_draws: int, threshold: float) -> float:
-    """Δ of one point under the first draws alone."""
+    """Return Δ of one point under the first draws alone."""
     edges = connect(first_draws(reference, num_draws), threshold)
     return float(balance_scores(first_draws(point, num_draws), edges))
 
 
 def draw_delta(numbers: dict[str, Any]) -> Any:
-    """Δ against K with a bar of one standard deviation."""
+    """Draw Δ against K with a bar of one standard deviation."""
     figure, (axes,) = panels(1)
     colour, _, marker = look(1, INK)
     axes.errorbar(

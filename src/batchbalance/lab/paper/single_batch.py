@@ -14,12 +14,13 @@ from batchbalance.arguments.sections import Section, Whole
 from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.lab.paper.figures import INK, legend, look, panels
 from batchbalance.lab.paper.trained import Setup
+from batchbalance.lab.report.paired import standard_deviation
 from batchbalance.learner import Learner
 from batchbalance.posteriors import Fit, Fitted, MCDropout, Posterior
 from batchbalance.strategies import ConnectedStrategy, strategy_named
 
 
-class Options(Section):
+class SingleBatchOptions(Section):
     """Sizes and strategies.
 
     Attributes:
@@ -42,8 +43,8 @@ class Options(Section):
     equal_draws: bool = True
 
 
-def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Path | None) -> dict[str, Any]:
-    """Test accuracies before and after one batch of each strategy, for every step and repeat."""
+def compute(settings: dict[str, Any], options: SingleBatchOptions, seed: int, data_dir: Path | None) -> dict[str, Any]:
+    """Compute test accuracies before and after one batch of each strategy, for every step and repeat."""
     setup = Setup.read(settings, seed, data_dir)
     order = torch.randperm(len(setup.splits.pool), generator=generator(seed, "single batch"))
     sizes = [options.start + i * options.step for i in range(options.num_steps)]
@@ -63,7 +64,7 @@ def compute(settings: dict[str, Any], options: Options, seed: int, data_dir: Pat
 
 
 def accuracies(setup: Setup, fit: Fit, strategy: str, labelled: Tensor, batch: int, seed: int) -> tuple[float, float]:
-    """Test accuracy on some labelled rows of the pool, and after one batch more."""
+    """Return test accuracy on some labelled rows of the pool, and after one batch more."""
     rows = setup.splits.pool
     learner = Learner(
         setup.inputs(rows), setup.data.num_classes, fit, strategy=strategy, edges=setup.config.edges,
@@ -81,7 +82,7 @@ def accuracies(setup: Setup, fit: Fit, strategy: str, labelled: Tensor, batch: i
 
 
 def remembered(fit: Fit) -> Fit:
-    """The same, but what was fitted once to the same labels and seed is not fitted again."""
+    """Return a fit that does not repeat what was fitted before to the same labels and seed."""
     known: dict[Any, Posterior | Fitted] = {}
 
     def remember(inputs: Tensor, labels: Tensor, seed: int) -> Posterior | Fitted:
@@ -94,7 +95,7 @@ def remembered(fit: Fit) -> Fit:
 
 
 def halved(fit: Fit) -> Fit:
-    """The same with the first half of the draws."""
+    """Return a fit that keeps the first half of the draws."""
 
     def half(inputs: Tensor, labels: Tensor, seed: int) -> Posterior | Fitted:
         found = fit(inputs, labels, seed)
@@ -108,16 +109,13 @@ def halved(fit: Fit) -> Fit:
 
 
 def draw(numbers: dict[str, Any]) -> Any:
-    """Mean and standard deviation of the accuracy over repeats, against the size of the training set."""
+    """Draw mean and standard deviation of the accuracy over repeats, against the size of the training set."""
     figure, (top, bottom) = panels(2, legend_rows=1 + len(numbers["after"]) // 2)
     curves = {"before the batch": numbers["before"], **numbers["after"]}
     for index, (label, accuracy) in enumerate(curves.items()):
         colour, line, marker = look(index, INK)
         means = [sum(each) / len(each) for each in accuracy]
-        spreads = [
-            (sum((value - mean) ** 2 for value in each) / max(1, len(each) - 1)) ** 0.5
-            for each, mean in zip(accuracy, means, strict=True)
-        ]
+        spreads = [standard_deviation(each) for each in accuracy]
         for axes, values in ((top, means), (bottom, spreads)):
             axes.plot(numbers["sizes"], values, color=colour, linestyle=line, marker=marker, linewidth=1.6, label=label)
     top.set_ylabel("mean test accuracy")

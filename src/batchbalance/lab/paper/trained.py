@@ -37,7 +37,7 @@ class Setup:
 
     @classmethod
     def read(cls, settings: dict[str, Any], seed: int, data_dir: Path | None) -> "Setup":
-        """From the tables of a run."""
+        """Make a setup from the tables of a run."""
         return cls(parsed(lambda: RunConfig(**settings, batch_size=1, strategy="balance")), seed, data_dir)
 
     @cached_property
@@ -65,15 +65,15 @@ class Setup:
         return self.config.flat_inputs
 
     def inputs(self, rows: Tensor) -> TrainingRows:
-        """Inputs of some rows of the training part."""
+        """Return inputs of some rows of the training part."""
         return TrainingRows(self.data, rows, self.flat)
 
     def labelled(self, rows: Tensor) -> Labelled:
-        """Inputs and labels of some rows of the training part."""
+        """Return inputs and labels of some rows of the training part."""
         return self.inputs(rows)[torch.arange(len(rows))], self.data.train_y[rows]
 
     def train(self, rows: Tensor, seed: int) -> tuple[nn.Module, float]:
-        """A network trained on these rows, and its validation error ε with dropout off."""
+        """Train a network on these rows; return it and its validation error ε with dropout off."""
         inputs, labels = self.labelled(rows)
         validation = self.labelled(self.splits.validation_rows(len(rows)))
         options = dict(self.config.model or {})
@@ -86,24 +86,24 @@ class Setup:
         return trained.model, 1 - network_accuracy(trained.model, *validation)
 
     def fit(self) -> PosteriorFit:
-        """What a learner calls to train."""
+        """Return the function that a learner calls to train."""
         return self.config.posterior_fit(self.data.num_classes, self.labelled(self.splits.validation))
 
     def draws(self, model: nn.Module, purpose: str, repeat: int = 0, num_draws: int | None = None) -> MCDropout:
-        """Draws of a trained network; another purpose or repeat gives other draws."""
+        """Return draws of a trained network; another purpose or repeat gives other draws."""
         return MCDropout(model, num_draws or self.num_draws, derived_seed(self.seed, purpose, repeat))
 
     def predict(self, posterior: Posterior, rows: Tensor) -> Predictions:
-        """Predictions of some rows of the training part."""
+        """Return predictions of some rows of the training part."""
         return predict(posterior, self.inputs(rows), torch.arange(len(rows)))
 
     def sampled_pool(self, most: int) -> Tensor:
-        """At most so many rows of the pool, in order."""
+        """Return at most so many rows of the pool, in order."""
         order = torch.randperm(len(self.splits.pool), generator=generator(self.seed, "sampled pool"))
         return self.splits.pool[order[:most].sort().values]
 
     def test_accuracy(self, posterior: Posterior) -> float:
-        """Accuracy of the mean prediction on the test part."""
+        """Return accuracy of the mean prediction on the test part."""
         hits = sum(int((probs.argmax(dim=1) == labels).sum()) for probs, labels in self._test_probs(posterior))
         return hits / len(self.data.test_y)
 
@@ -114,6 +114,6 @@ class Setup:
 
 
 def first_draws(predictions: Predictions, num_draws: int) -> Predictions:
-    """The first draws alone."""
+    """Return predictions with the first draws only."""
     ids = None if predictions.draw_ids is None else predictions.draw_ids[:num_draws]
     return Predictions.from_log_probs(predictions.log_probs()[:, :num_draws], draw_ids=ids)

@@ -1,4 +1,4 @@
-"""What runs show: a summary of each, each against one control over shared seeds, and who beats whom.
+"""Comparison of runs: a summary of each, its difference to a control over shared seeds, and pairwise wins.
 
 The measure compared is the mean height of the learning curve over the label counts that both sides cover.
 """
@@ -48,9 +48,9 @@ class Summary:
         num_rounds: the most rounds of any trial.
         select_seconds: of every round that chose a batch.
         round_seconds: of every round, all phases.
-        peak_memory: in bytes; None if no record tells.
-        clustering_rounds: of every batch that was clustered by Δ and whose record tells.
-        versions: what its records were written under, each once; an empty one for records that do not tell.
+        peak_memory: in bytes; None if no record has it.
+        clustering_rounds: of every batch that was clustered by Δ, where recorded.
+        versions: what its records were written under, each once; an empty one for records without versions.
     """
 
     label: str
@@ -69,17 +69,17 @@ class Summary:
     versions: tuple[dict[str, str], ...]
 
     def bands(self, metric: str) -> list[Band]:
-        """A metric over trials, at each label count."""
+        """Return a metric over trials, at each label count."""
         return bands(list(self.curves.get(metric, {}).values()))
 
     def at(self, metric: str, num_labels: int) -> list[float]:
-        """The values of a metric at a label count, of the trials that cover it."""
+        """Return the values of a metric at a label count, of the trials that cover it."""
         found = (trial.at(num_labels) for trial in self.curves.get(metric, {}).values())
         return [value for value in found if value is not None]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """One run against the control, over the seeds that both have.
 
     Attributes:
@@ -116,7 +116,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a report tells.
+    """The content of a report.
 
     Attributes:
         data: the data sets of the runs.
@@ -147,7 +147,7 @@ class Report:
     target_origin: str
     span: Span | None
     summaries: tuple[Summary, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[PairedComparison, ...]
     wins: dict[tuple[str, str], tuple[float, int]]
     empty: tuple[str, ...]
     runs: tuple[Run, ...] = ()
@@ -233,7 +233,7 @@ def _check_numbers(metric: str, at: Sequence[int] | None, target: float | None) 
 
 
 def _metrics(runs: Sequence[Run]) -> tuple[str, ...]:
-    """The names of metrics with a value anywhere, in the order of the records."""
+    """Return the names of metrics with a value anywhere, in the order of the records."""
     names: dict[str, None] = {}
     for run in runs:
         for records in run.trials.values():
@@ -283,7 +283,7 @@ def _default_counts(curves: dict[str, dict[int, Curve]], span: Span | None) -> t
 def _default_target(
     curves: dict[str, dict[int, Curve]], control: str | None, span: Span | None, metric: str
 ) -> tuple[float, str]:
-    """What the worst trial of the control, or without one of any run, comes to at the end of the span.
+    """Return the worst trial's value at the end of the span, of the control or, without one, of any run.
 
     All trials of the control reach that, so that the labels saved against it are known in every trial.
     """
@@ -325,7 +325,7 @@ def _seconds(record: dict[str, Any]) -> dict[str, float | None]:
 
 
 def _paired_areas(first: dict[int, Curve], second: dict[int, Curve]) -> tuple[Span | None, dict[int, float]]:
-    """The span of two runs and, for each seed that covers it, the first's mean height minus the second's."""
+    """Return the span of two runs and, for each seed that covers it, the difference of their mean heights."""
     span = shared_span(first, second)
     if span is None:
         return None, {}
@@ -339,8 +339,8 @@ def _wins(first: dict[int, Curve], second: dict[int, Curve], higher_is_better: b
     return better + sum(d == 0 for d in differences) / 2, len(differences)
 
 
-def _against(summary: Summary, control: Summary, metric: str, seed: int) -> Comparison:
-    """A run against the control, p not yet corrected."""
+def _against(summary: Summary, control: Summary, metric: str, seed: int) -> PairedComparison:
+    """Compare a run with the control; p is not yet corrected."""
     first, second = summary.curves[metric], control.curves[metric]
     shared = sorted(first.keys() & second.keys())
     span, differences = _paired_areas(first, second)
@@ -352,7 +352,7 @@ def _against(summary: Summary, control: Summary, metric: str, seed: int) -> Comp
         if theirs is not None or ours is not None
     ]
     known = bool(saved) and len(saved) >= LEAST_SHARE * len(shared)
-    return Comparison(
+    return PairedComparison(
         label=summary.label,
         num_shared=len(shared),
         span=span,
@@ -367,7 +367,7 @@ def _against(summary: Summary, control: Summary, metric: str, seed: int) -> Comp
     )
 
 
-def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
+def _corrected(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
     tested = [c.p for c in comparisons if c.p is not None]
     corrected = iter(holm(tested))
     return [

@@ -6,6 +6,7 @@ Between two rounds a curve is the straight line; before its first and after its 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median_high, median_low
 from typing import Any, Literal
 
 import numpy as np
@@ -34,13 +35,13 @@ class Curve:
     values: tuple[float, ...]
 
     def at(self, num_labels: int) -> float | None:
-        """The value at a label count; None outside the rounds of the trial."""
+        """Return the value at a label count; None outside the rounds of the trial."""
         if not self.labels[0] <= num_labels <= self.labels[-1]:
             return None
         return float(np.interp(num_labels, self.labels, self.values))
 
     def area(self, span: Span) -> float | None:
-        """The mean height over a span of label counts; None if the trial does not cover it."""
+        """Return the mean height over a span of label counts; None if the trial does not cover it."""
         start, end = span
         first, last = self.at(start), self.at(end)
         if first is None or last is None or start > end:
@@ -50,7 +51,7 @@ class Curve:
         return area_under_curve(*zip(*points, strict=True))
 
     def labels_to_reach(self, target: float, higher_is_better: bool) -> int | None:
-        """The labels of the first round that is as good as `target`; None if no round is."""
+        """Return the labels of the first round that is as good as `target`; None if no round is."""
         pairs = zip(self.labels, self.values, strict=True)
         return next((x for x, y in pairs if (y >= target if higher_is_better else y <= target)), None)
 
@@ -78,7 +79,7 @@ class Band:
     num_trials: int
 
     def drawn(self, what: Drawn) -> tuple[float, float, float]:
-        """The lower end, the middle and the upper end of what a figure shows."""
+        """Return the lower end, the middle and the upper end of what a figure shows."""
         if what == "medians":
             return self.lower, self.median, self.upper
         low, high = self.interval or (self.mean, self.mean)
@@ -86,12 +87,12 @@ class Band:
 
 
 def metric_name(metric: str) -> str:
-    """A metric as people write it."""
+    """Return the name of a metric for text and figures."""
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
 def curve(records: Iterable[dict[str, Any]], metric: str) -> Curve | None:
-    """The curve of a trial's records; rounds without a finite value are omitted. None if no round is left."""
+    """Return the curve of a trial's records without rounds that have no finite value; None if no round is left."""
     points = {}
     for record in records:
         value = (record.get("metrics") or {}).get(metric)
@@ -104,7 +105,7 @@ def curve(records: Iterable[dict[str, Any]], metric: str) -> Curve | None:
 
 
 def bands(curves: Sequence[Curve]) -> list[Band]:
-    """The mean, its interval, the median and the quartiles where at least half of the trials have a value."""
+    """Return mean, interval, median and quartiles where at least half of the trials have a value."""
     found = []
     for num_labels in sorted({x for trial in curves for x in trial.labels}):
         values = [y for trial in curves if (y := trial.at(num_labels)) is not None]
@@ -116,28 +117,26 @@ def bands(curves: Sequence[Curve]) -> list[Band]:
 
 
 def common_span(curves: Sequence[Curve]) -> Span:
-    """The label counts, from the first to the last, that at least half of the curves start and end with.
+    """Return the first and last label count that at least half of the curves start and end with.
 
     A trial that is still at its beginning does not cut the span of the others short; it does not cover it.
     """
-    starts = sorted(trial.labels[0] for trial in curves)
-    ends = sorted(trial.labels[-1] for trial in curves)
-    return starts[len(starts) // 2], ends[(len(ends) - 1) // 2]
+    starts, ends = zip(*((trial.labels[0], trial.labels[-1]) for trial in curves), strict=True)
+    return median_high(starts), median_low(ends)
 
 
 def shared_span(first: dict[int, Curve], second: dict[int, Curve]) -> Span | None:
-    """The label counts that both cover, in at least half of the trials that both have; None if there are none."""
+    """Return the label counts that both cover in at least half of the trials they share; None if there are none."""
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
         return None
-    starts = sorted(max(first[seed].labels[0], second[seed].labels[0]) for seed in seeds)
-    ends = sorted(min(first[seed].labels[-1], second[seed].labels[-1]) for seed in seeds)
-    start, end = starts[len(starts) // 2], ends[(len(ends) - 1) // 2]
+    start = median_high(max(first[seed].labels[0], second[seed].labels[0]) for seed in seeds)
+    end = median_low(min(first[seed].labels[-1], second[seed].labels[-1]) for seed in seeds)
     return (start, end) if start < end else None
 
 
 def evenly_spaced(counts: Sequence[int], num: int) -> tuple[int, ...]:
-    """At most `num` of some rising label counts, evenly spread, the last one always among them."""
+    """Return at most `num` of some rising label counts, evenly spread, always with the last one."""
     if len(counts) <= num:
         return tuple(counts)
     steps = (round((i + 1) * (len(counts) - 1) / num) for i in range(num))

@@ -38,7 +38,7 @@ def require_matplotlib() -> None:
 
 
 def figures(report: Report) -> dict[str, Draw]:
-    """For the name of each figure, what draws it on light or dark paper."""
+    """Return, for the name of each figure, the function that draws it on a light or dark background."""
     require_matplotlib()
     draws: dict[str, Draw] = {
         name: partial(draw_curves, report, metric) for name, metric in curve_figures(report).items()
@@ -49,7 +49,7 @@ def figures(report: Report) -> dict[str, Draw]:
 
 
 def curve_figures(report: Report) -> dict[str, str]:
-    """For the name of each figure of curves, its metric, that of the tables first. Any metric gives a file name."""
+    """Return, for the name of each figure of curves, its metric; that of the tables comes first."""
     found: dict[str, str] = {}
     for metric in sorted(report.metrics, key=lambda name: name != report.metric):
         plain = re.sub(r"[^a-zA-Z0-9]+", "-", metric).strip("-")
@@ -59,7 +59,7 @@ def curve_figures(report: Report) -> dict[str, str]:
 
 
 def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
-    """A metric over trials against training labels: means and their intervals, or medians and quartiles."""
+    """Draw a metric over trials against training labels: means with intervals, or medians with quartiles."""
     shown = [(i, s) for i, s in enumerate(report.summaries) if s.curves.get(metric)]
     labels = [_wrapped(summary.label, LEGEND_CHARACTERS) for _, summary in shown]
     longest = max(len(line) for label in labels for line in label.splitlines())
@@ -87,7 +87,7 @@ def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
 
 
 def draw_differences(report: Report, dark: bool = False) -> Any:
-    """For each run its differences to the control, one dot a seed, and their mean with its interval."""
+    """Draw the differences of each run to the control, one tick a seed, and their mean with its interval."""
     shown = [c for c in report.comparisons if c.differences]
     labels = [_wrapped(c.label, TICK_CHARACTERS) for c in shown]
     figure, axes, ink = _paper(1.1 + sum(0.38 + 0.18 * label.count("\n") for label in labels), dark)
@@ -111,13 +111,13 @@ def draw_differences(report: Report, dark: bool = False) -> Any:
 
 
 def _wrapped(label: str, width: int) -> str:
-    """A label in lines; options start a line of their own if they do not fit."""
+    """Wrap a label; options start a line of their own if they do not fit."""
     lines = textwrap.fill(label.replace("(", " (", 1), width, break_on_hyphens=False)
     return label if len(label) <= width else lines.replace(" (", "(")
 
 
 def look(index: int, ink: str) -> tuple[str, Any, str]:
-    """The colour, line and marker of a run; the combination repeats after 616 runs."""
+    """Return the colour, line and marker of a run; the combination repeats after 616 runs."""
     colour = COLOURS[index % len(COLOURS)]
     blue = "#0072B2" if ink == LIGHT[0] else "#56A0E8"  # the blue of the palette is too dark for dark paper
     colour = {"ink": ink, "blue": blue}.get(colour, colour)
@@ -125,7 +125,7 @@ def look(index: int, ink: str) -> tuple[str, Any, str]:
 
 
 def _paper(height: float, dark: bool) -> tuple[Any, Any, str]:
-    """An empty figure, its axes, and the colour of its ink."""
+    """Make an empty figure; return it with its axes and its text colour."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -140,14 +140,13 @@ def _paper(height: float, dark: bool) -> tuple[Any, Any, str]:
     axes.tick_params(colors=ink)
     axes.xaxis.label.set_color(ink)
     axes.yaxis.label.set_color(ink)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(ink)
+    axes.spines[["left", "bottom"]].set_color(ink)
+    axes.spines[["right", "top"]].set_visible(False)
     return figure, axes, ink
 
 
 def rendered(figure: Any, kind: str) -> bytes:
-    """A figure as a "png" or "svg" file, the same bytes each time."""
+    """Render a figure as a "png" or "svg" file, the same bytes each time."""
     buffer = io.BytesIO()
     with _fixed_ids():
         metadata = {"Date": None} if kind == "svg" else {"Software": None}

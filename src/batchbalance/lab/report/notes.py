@@ -1,4 +1,4 @@
-"""What a reader must know before believing a report: few trials, unequal seeds or versions, poor fits."""
+"""Warnings about a report: few trials, unequal seeds or versions, poor fits."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ FITTED = 0.9  # training accuracy below which a network did not fit its labels
 
 
 def notes(report: Report) -> list[str]:
-    """The notes of a report, one sentence or two each."""
+    """Return the notes of a report, one sentence or two each."""
     return [*_runs(report), *_fits(report), *_versions(report), *_trials(report), *_counts(report), *_tests(report)]
 
 
@@ -49,7 +49,7 @@ def _fits(report: Report) -> Iterator[str]:
 
 
 def _training_accuracies(run: Run) -> list[tuple[float, int]]:
-    """The training accuracy of the worst network of each round that tells, and the training labels of the round."""
+    """Return the training accuracy of the worst network of each round that records it, and the round's labels."""
     return [
         (min(kept["training_accuracy"] for kept in record["training"]), record["num_labelled"])
         for records in run.trials.values()

@@ -1,11 +1,11 @@
-"""How a report begins: what came out, in one sentence, and what was run."""
+"""The opening of a report: its conclusion in one sentence, and the settings of the runs."""
 
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
 from batchbalance.lab.records import Run
-from batchbalance.lab.report.comparisons import Comparison, Report
+from batchbalance.lab.report.comparisons import PairedComparison, Report
 from batchbalance.lab.report.curves import metric_name
 
 LEVEL = 0.05
@@ -14,7 +14,7 @@ SETTINGS = ("data", "split", "model", "training", "posterior", "batch_size", "ca
 
 
 def conclusion(report: Report) -> str:
-    """One sentence: which runs differ from the control after correction, or that none does."""
+    """Say in one sentence which runs differ from the control after correction, or that none does."""
     tested = [c for c in report.comparisons if c.corrected_p is not None]
     if not tested:
         return _untested(report)
@@ -35,7 +35,7 @@ def conclusion(report: Report) -> str:
 
 
 def _untested(report: Report) -> str:
-    """What can be said without a test: no strategy is called better than another."""
+    """Say what is known without a test: no strategy is called better than another."""
     shown = [s for s in report.summaries if s.areas]
     if report.span is None or not shown:
         return "The runs have no label counts in common, so nothing can be concluded."
@@ -48,7 +48,7 @@ def _untested(report: Report) -> str:
     return f"No difference was tested; the {extreme} {metric} {over}, of {found.label}."
 
 
-def _over(report: Report, tested: Sequence[Comparison]) -> str:
+def _over(report: Report, tested: Sequence[PairedComparison]) -> str:
     spans = {c.span for c in tested}
     first = tested[0].span
     if len(spans) > 1 or first is None:
@@ -56,8 +56,8 @@ def _over(report: Report, tested: Sequence[Comparison]) -> str:
     return f"over {first[0]:,} to {first[1]:,} labels"
 
 
-def _said(how: str, found: Sequence[Comparison], num_tested: int, control: str) -> str:
-    """Some runs, or their number if they are many, and how they compare with the control."""
+def _said(how: str, found: Sequence[PairedComparison], num_tested: int, control: str) -> str:
+    """Say how some runs, or a number of them, compare with the control."""
     names = [c.label for c in found]
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     who = f"{len(names)} of {num_tested} strategies" if len(names) > MOST_NAMED else listed
@@ -65,12 +65,12 @@ def _said(how: str, found: Sequence[Comparison], num_tested: int, control: str) 
     return f"{who} {'is' if len(names) == 1 else 'are'} {how} {control}{by}"
 
 
-def _is_better(report: Report, comparison: Comparison) -> bool:
+def _is_better(report: Report, comparison: PairedComparison) -> bool:
     return ((comparison.effect or 0.0) > 0) == report.higher_is_better
 
 
 def settings(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
-    """What the runs were run with, one line for each part of a config; where runs differ, each value with its runs."""
+    """Return the settings of the runs, one line for each part of a config; differing values name their runs."""
     found = []
     for name in SETTINGS:
         values: dict[str, list[str]] = {}
@@ -86,7 +86,7 @@ def settings(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
 
 
 def written(value: Any) -> str:
-    """A value of a config as people write it: "digits, copies = 1" of a table with a name."""
+    """Write a value of a config as text: "digits, copies = 1" for a table with a name."""
     if not isinstance(value, dict):
         return ", ".join(map(written, value)) if isinstance(value, list) else str(value)
     names = [str(value[key]) for key in ("name", "kind") if value.get(key) is not None]

@@ -12,7 +12,7 @@ from batchbalance.lab.report.curves import Drawn, metric_name
 from batchbalance.lab.report.figures import curve_figures, figures, rendered
 from batchbalance.lab.report.notes import notes
 from batchbalance.lab.report.opening import conclusion
-from batchbalance.lab.report.tables import Table, csv_tables, tables
+from batchbalance.lab.report.tables import ReportTable, csv_tables, tables
 from batchbalance.system import markup
 from batchbalance.system.files import replacing
 from batchbalance.system.progress import progress as shown_progress
@@ -78,7 +78,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def title(report: Report) -> str:
-    """What the report is about."""
+    """Return the title of the report."""
     num = len(report.summaries)
     return (
         f"{', '.join(report.data)}: {num} strateg{'y' if num == 1 else 'ies'} compared by {metric_name(report.metric)}"
@@ -86,14 +86,14 @@ def title(report: Report) -> str:
 
 
 def _caption(report: Report, name: str) -> tuple[str, str]:
-    """The title and the explanation of a figure."""
+    """Return the title and the explanation of a figure."""
     if name == "differences":
         return "Differences to the control", DIFFERENCES
     return f"Learning curves, {metric_name(curve_figures(report)[name])}", f"{CURVES[report.curves]} {WHERE}"
 
 
 def as_markdown(report: Report, figure_names: Sequence[str]) -> str:
-    """The report as Markdown that shows the PNG files beside it."""
+    """Return the report as Markdown that shows the PNG files beside it."""
     figure = {name: f"![{escaped(_caption(report, name)[0])}]({name}.png)" for name in figure_names}
     parts = [f"# {escaped(title(report))}", escaped(conclusion(report))]
     parts += [f"> {escaped(note)}" for note in notes(report)]
@@ -106,11 +106,11 @@ def as_markdown(report: Report, figure_names: Sequence[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, on one line: labels and metrics may have any name."""
+    """Escape text for Markdown, on one line: labels and metrics may have any name."""
     return re.sub(r"([\\`*_\[\]<>|&~#$])", r"\\\1", " ".join(text.split()))
 
 
-def _markdown_table(table: Table) -> str:
+def _markdown_table(table: ReportTable) -> str:
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(map(escaped, cells))} |"
 
@@ -120,7 +120,7 @@ def _markdown_table(table: Table) -> str:
 
 
 def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
-    """The report as one page: styles and images are inside, no script, nothing from elsewhere.
+    """Return the report as one page with its styles and images, without scripts or external files.
 
     Args:
         report: what to show.
@@ -156,6 +156,6 @@ def _inlined(svg: bytes) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
 
 
-def _html_table(table: Table) -> str:
+def _html_table(table: ReportTable) -> str:
     told = f'<h2>{html.escape(table.title)}</h2>\n<p class="text">{html.escape(table.text)}</p>\n'
     return told + markup.table(table.header, table.rows, is_text=table.is_text)

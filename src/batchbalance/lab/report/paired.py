@@ -17,7 +17,7 @@ TIE = 1e-9  # sums that differ by less than this share of the largest one count 
 
 
 def sign_flip_test(differences: Sequence[float], *, generator: torch.Generator) -> float:
-    """The p-value of "differences are symmetric about 0", by their mean under all 2ⁿ flips of their signs.
+    """Return the p-value of "differences are symmetric about 0", by their mean under all 2ⁿ flips of their signs.
 
     Exact up to 36 differences: the sums of the flips of either half are sorted, and pairs of them are counted. Above
     that from 100,000 random flips, the observed one counted with them.
@@ -48,12 +48,12 @@ def _flipped_sums(values: np.ndarray) -> np.ndarray:
 
 
 def smallest_p(num_pairs: int) -> float:
-    """The p-value of the test if all differences have one sign: the smallest that so many pairs can give."""
+    """Return the smallest p-value that so many pairs can give: that of differences of one sign."""
     return min(1.0, 2.0 ** (1 - num_pairs))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's corrected p-values: rejecting those below α errs in any of them with a probability of at most α."""
+    """Correct p-values by Holm: rejecting those below α errs in any of them with a probability of at most α."""
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
@@ -62,7 +62,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Student's 95 % interval of a mean; None for fewer than two values."""
+    """Return Student's 95 % interval of a mean; None for fewer than two values."""
     if len(values) < 2:
         return None
     from scipy.stats import t
@@ -73,18 +73,19 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def standard_deviation(values: Sequence[float]) -> float:
-    """The standard deviation over n − 1; 0 for one value."""
+    """Return the standard deviation over n − 1; 0 for one value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def middle(values: Sequence[float]) -> float | None:
-    """The median of values of which some may be infinite; None if it lies between −∞ and ∞."""
-    found = float(_medians(np.asarray([values], dtype=np.float64))[0])
+    """Return the median of values of which some may be infinite; None if it lies between −∞ and ∞."""
+    ordered = sorted(values)
+    found = (ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
     return None if math.isnan(found) else found
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The distribution-free 95 % interval of a median, between two of the values; None for fewer than six.
+    """Return the distribution-free 95 % interval of a median, between two of the values; None for fewer than six.
 
     The median lies below the k-th smallest value with the probability of fewer than k heads in n tosses, and above the
     k-th largest alike. Even the smallest and the largest of five values hold it in 93.75 % only, and of three in 75 %.
@@ -95,10 +96,3 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     while 2 * (below + math.comb(num, k)) <= (1 - CONFIDENCE) * 2**num:
         below, k = below + math.comb(num, k), k + 1
     return (ordered[k - 1], ordered[num - k]) if k else None
-
-
-def _medians(rows: np.ndarray) -> np.ndarray:
-    """The median of each row; NaN between −∞ and ∞."""
-    ordered, num = np.sort(rows, axis=1), rows.shape[1]
-    with np.errstate(invalid="ignore"):
-        return np.asarray((ordered[:, (num - 1) // 2] + ordered[:, num // 2]) / 2)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from batchbalance.lab.report.comparisons import Comparison, Report, Summary
+from batchbalance.lab.report.comparisons import PairedComparison, Report, Summary
 from batchbalance.lab.report.curves import Span, metric_name
 from batchbalance.lab.report.opening import settings
 from batchbalance.lab.report.paired import middle, standard_deviation
@@ -15,7 +15,7 @@ NONE = "–"
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table for people: the first column names the row, the others are aligned to the right."""
 
     title: str
@@ -25,8 +25,8 @@ class Table:
     is_text: bool = False  # sentences, no numbers
 
 
-def tables(report: Report) -> list[Table]:
-    """All tables of a report, the most important first."""
+def tables(report: Report) -> list[ReportTable]:
+    """Return all tables of a report, the most important first."""
     against = [comparisons(report)] if report.comparisons else []
     beaten = [wins(report)] if len(report.summaries) > 1 else []
     timed = [costs(report)] if any(s.round_seconds or s.peak_memory for s in report.summaries) else []
@@ -34,8 +34,8 @@ def tables(report: Report) -> list[Table]:
     return [results(report), *against, savings(report), *beaten, labels(report), *timed, *ran]
 
 
-def overview(report: Report) -> Table:
-    """The little that a terminal has room for."""
+def overview(report: Report) -> ReportTable:
+    """Return the short table that `report` prints."""
     against = {c.label: c for c in report.comparisons}
     last = report.counts[-1]
     rows = []
@@ -53,11 +53,11 @@ def overview(report: Report) -> Table:
         f"trials: {num}; {metric_name(report.metric)} at {last} labels; labels to reach {report.target:.3g}{than}; "
         "time to choose a batch"
     )
-    return Table("Overview", text, (*header, "choosing"), tuple(rows))
+    return ReportTable("Overview", text, (*header, "choosing"), tuple(rows))
 
 
-def results(report: Report) -> Table:
-    """The metric at label counts, and the area under the curve."""
+def results(report: Report) -> ReportTable:
+    """Return the table of the metric at label counts, and of the area under the curve."""
     header = ("strategy", "trials", *(f"at {count}" for count in report.counts), "area")
     rows = tuple(
         (
@@ -70,7 +70,7 @@ def results(report: Report) -> Table:
     )
     better = "higher is better" if report.higher_is_better else "lower is better"
     area = f"; area is the mean height of the curve over {_range(report.span)} labels" if report.span else ""
-    return Table(
+    return ReportTable(
         f"{capitalised(metric_name(report.metric))} by training labels",
         f"Mean ± standard deviation over trials, {better}{area}.",
         header,
@@ -78,8 +78,8 @@ def results(report: Report) -> Table:
     )
 
 
-def comparisons(report: Report) -> Table:
-    """Every run against the control."""
+def comparisons(report: Report) -> ReportTable:
+    """Return the table of every run against the control."""
     header = ("strategy", "pairs", "labels", "difference", "95 % interval", "p", "p (Holm)", "least p", "least (Holm)")
     rows = tuple(
         (
@@ -100,16 +100,16 @@ def comparisons(report: Report) -> Table:
         "mean, Student's interval, and p of the exact two-sided sign-flip test, then corrected for all rows. "
         "Least p is the smallest that so many pairs can give."
     )
-    return Table(f"Against {report.control}", text, header, rows)
+    return ReportTable(f"Against {report.control}", text, header, rows)
 
 
-def savings(report: Report) -> Table:
-    """Labels to reach the target, and saved against the control."""
+def savings(report: Report) -> ReportTable:
+    """Return the table of labels needed to reach the target, and saved against the control."""
     header = ("strategy", "reached", "training labels", "with validation")
     rows = tuple(_reached(s) for s in report.summaries)
     text = f"To reach {metric_name(report.metric)} {report.target:.4g} ({report.target_origin}), medians over trials."
     if not report.comparisons:
-        return Table("Labels to a target", text, header, rows)
+        return ReportTable("Labels to a target", text, header, rows)
     against = {c.label: c for c in report.comparisons}
     rows = tuple((*row, *_saved(against.get(row[0]))) for row in rows)
     text += (
@@ -117,19 +117,19 @@ def savings(report: Report) -> Table:
         f"interval from six seeds on; ∞ where {report.control} did not get there, −∞ where the strategy did not. "
         "Seeds in which neither did are omitted."
     )
-    return Table("Labels to a target", text, (*header, "saved", "95 % interval", "seeds"), rows)
+    return ReportTable("Labels to a target", text, (*header, "saved", "95 % interval", "seeds"), rows)
 
 
-def wins(report: Report) -> Table:
-    """Who beats whom."""
+def wins(report: Report) -> ReportTable:
+    """Return the table of how often each run is better than each other one."""
     names = [s.label for s in report.summaries]
     rows = tuple((a, *(NONE if a == b else _won(report.wins[a, b]) for b in names)) for a in names)
     text = "Shared seeds in which the row has the better area than the column, of those compared; a tie counts half."
-    return Table("Wins", text, ("better than", *names), rows)
+    return ReportTable("Wins", text, ("better than", *names), rows)
 
 
-def labels(report: Report) -> Table:
-    """What was labelled."""
+def labels(report: Report) -> ReportTable:
+    """Return the table of labels used."""
     header = ("strategy", "trials", "rounds", "training labels", "validation labels", "all labels")
     rows = tuple(
         (
@@ -143,11 +143,11 @@ def labels(report: Report) -> Table:
         for s in report.summaries
     )
     text = "Validation labels cost as much as training labels; they are used for early stopping and the threshold."
-    return Table("Labels used", text, header, rows)
+    return ReportTable("Labels used", text, header, rows)
 
 
-def costs(report: Report) -> Table:
-    """Time and memory."""
+def costs(report: Report) -> ReportTable:
+    """Return the table of time and memory."""
     clustered = any(s.clustering_rounds for s in report.summaries)
     header = ("strategy", "choosing a batch", "a whole round", "peak memory")
     rows = tuple(
@@ -163,39 +163,39 @@ def costs(report: Report) -> Table:
     text = "Median seconds a round, and the most memory any process of the run held, training included."
     if clustered:
         text += " Rounds of clustering: median and most over all batches; the paper says usually less than 5."
-    return Table("Time and memory", text, (*header, *(["rounds of clustering"] if clustered else [])), rows)
+    return ReportTable("Time and memory", text, (*header, *(["rounds of clustering"] if clustered else [])), rows)
 
 
-def set_up(report: Report) -> Table:
-    """What was run."""
+def set_up(report: Report) -> ReportTable:
+    """Return the table of settings."""
     text = "The settings of the runs; where they differ, each value with its runs. The whole is in their config.json."
-    return Table("Settings", text, ("setting", "value"), settings(report.runs), is_text=True)
+    return ReportTable("Settings", text, ("setting", "value"), settings(report.runs), is_text=True)
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation."""
+    """Format mean ± standard deviation."""
     if not values:
         return NONE
     return f"{fmean(values):.3f}" + (f" ± {standard_deviation(values):.3f}" if len(values) > 1 else "")
 
 
 def capitalised(text: str) -> str:
-    """With a capital first letter; the others stay."""
+    """Return text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def signed(value: float | None) -> str:
-    """A difference of a metric."""
+    """Format a difference of a metric."""
     return NONE if value is None else f"{value:+.4f}".replace("-", "−")
 
 
 def p_value(p: float | None) -> str:
-    """A p-value with two digits."""
+    """Format a p-value with two digits."""
     return NONE if p is None else f"{p:.2g}"
 
 
 def seconds(values: Sequence[float]) -> str:
-    """The median of some durations."""
+    """Format the median of some durations."""
     if not values:
         return NONE
     found = median(values)
@@ -203,12 +203,12 @@ def seconds(values: Sequence[float]) -> str:
 
 
 def rounds(values: Sequence[int]) -> str:
-    """The median and the most of some numbers of rounds."""
+    """Format the median and the maximum of some numbers of rounds."""
     return f"{median(values):g}, at most {max(values)}" if values else NONE
 
 
 def count(value: float | None) -> str:
-    """A number of labels, which may be a half or infinite."""
+    """Format a number of labels, which may be a half or infinite."""
     if value is None:
         return NONE
     return ("−" if value < 0 else "") + ("∞" if math.isinf(value) else f"{abs(value):g}")
@@ -223,7 +223,7 @@ def _reached(summary: Summary) -> tuple[str, ...]:
     return summary.label, f"{found} of {len(summary.reached)}", cells[0], cells[1]
 
 
-def _saved(comparison: Comparison | None) -> tuple[str, ...]:
+def _saved(comparison: PairedComparison | None) -> tuple[str, ...]:
     if comparison is None:
         return NONE, NONE, NONE
     ends = comparison.saved_interval
@@ -241,7 +241,7 @@ def _range(span: Span | None) -> str:
 
 
 def csv_tables(report: Report) -> dict[str, list[dict[str, Any]]]:
-    """For the name of each CSV file, its rows; None becomes an empty cell."""
+    """Return the rows of each CSV file by its name; None becomes an empty cell."""
     return {
         "curves": list(_curve_rows(report)),
         "trials": list(_trial_rows(report)),
@@ -290,7 +290,7 @@ def _trial_rows(report: Report) -> Iterable[dict[str, Any]]:
             }
 
 
-def _comparison_row(report: Report, c: Comparison) -> dict[str, Any]:
+def _comparison_row(report: Report, c: PairedComparison) -> dict[str, Any]:
     low, high = c.interval or (None, None)
     saved_low, saved_high = c.saved_interval or (None, None)
     start, end = c.span or (None, None)

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-import requests
 from pydantic import TypeAdapter, ValidationError
 
+from batchbalance.errors import MissingExtraError
 from batchbalance.project.bridge.shapes import Access, Tasks
+
+if TYPE_CHECKING:
+    import requests
 
 PATIENCE = 300.0  # seconds to wait for a server that does not answer
 LONGEST_PAUSE = 10.0
@@ -49,6 +52,10 @@ class Server:
             raise ValueError("a token must be given: make a personal access token in Label Studio, Account & Settings")
         self.url = url.rstrip("/")
         self._token, self._patience, self._sleep = token.strip(), patience, sleep
+        try:
+            import requests
+        except ImportError as error:
+            raise MissingExtraError("a Label Studio server", "label") from error
         self._session = requests.Session()
         self._is_legacy = self._token.count(".") != 2  # a personal access token is a JSON Web Token
         self._access = ""
@@ -147,7 +154,9 @@ class Server:
             f"{self.url} refuses the token; make a personal access token there, in Account & Settings, and give that"
         )
 
-    def _send(self, method: str, path: str, **request: Any) -> requests.Response:
+    def _send(self, method: str, path: str, **request: Any) -> "requests.Response":
+        import requests
+
         try:
             # A redirect is not followed: the token is for this address.
             response = self._session.request(
@@ -161,7 +170,7 @@ class Server:
             raise InterruptedRequestError(f"{self.url} is unavailable for a moment ({response.status_code})")
         return response
 
-    def _content(self, response: requests.Response, path: str) -> Any:
+    def _content(self, response: "requests.Response", path: str) -> Any:
         """Return the content of a response, or raise the error it stands for."""
         status = response.status_code
         if status == 401:
