@@ -19,7 +19,7 @@ from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits, prepare
 from batchbalance.lab.records import Record, check_records, open_trial, settled, versions
 from batchbalance.learner import Learner
-from batchbalance.learner.learner import BLOCK
+from batchbalance.learner.passes import BLOCK
 from batchbalance.posteriors import Fitted
 from batchbalance.posteriors.training.fitting import Labelled
 from batchbalance.predictions import Predictions

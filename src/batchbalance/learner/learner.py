@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import signature
-from typing import Any, Protocol, SupportsIndex, runtime_checkable
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from batchbalance.arguments.seeds import generator
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.learner.engine import batch_seed, fit_seed, next_batch, sample_of
 from batchbalance.learner.labels import Id, Label, plain
+from batchbalance.learner.passes import BLOCK, Inputs, embed, predict, predict_and_embed
 from batchbalance.learner.store import Known, Store
 from batchbalance.posteriors import (
     POSTERIORS,
@@ -32,22 +33,12 @@ from batchbalance.posteriors import (
 from batchbalance.posteriors.inputs import IndexedRows, is_table
 from batchbalance.posteriors.training import Recipe
 from batchbalance.posteriors.training.networks import Network
-from batchbalance.predictions import Predictions, stored_predictions
+from batchbalance.predictions import Predictions
 from batchbalance.selection import Selection
 from batchbalance.selection.choosing import as_strategy
 from batchbalance.strategies import AUTO, Strategy
 from batchbalance.strategies.pool import Pool
 from batchbalance.system.journal import Entry
-
-BLOCK = 4096  # inputs read at a time
-
-
-@runtime_checkable
-class Inputs(Protocol):
-    """Something that gives the inputs (n, ...) of (n,) rows."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, rows: Tensor, /) -> Tensor: ...
 
 
 class Learner:
@@ -389,43 +380,6 @@ def _is_fit(function: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def predict(posterior: Posterior, inputs: Inputs, rows: Tensor) -> Predictions:
-    """Predictions of some rows, read block by block."""
-    parts = (posterior.predict(inputs[block]) for block in torch.split(rows, BLOCK))
-    return _joined(posterior, parts, len(rows))
-
-
-def predict_and_embed(posterior: Posterior, inputs: Inputs, rows: Tensor) -> tuple[Predictions, Tensor]:
-    """Predictions and embeddings of some rows, read block by block."""
-    embeddings: list[Tensor] = []
-
-    def parts() -> Iterator[Predictions]:
-        for block in torch.split(rows, BLOCK):
-            predictions, hidden = posterior.predict_and_embed(inputs[block])
-            embeddings.append(hidden)
-            yield predictions
-
-    return _joined(posterior, parts(), len(rows)), torch.cat(embeddings)
-
-
-def _joined(posterior: Posterior, parts: Iterable[Predictions], num_rows: int) -> Predictions:
-    """The predictions of all parts, without a second copy of them."""
-    stored, done = torch.empty(0), 0
-    for predictions in parts:
-        part = predictions.log_probs()
-        if not done:
-            stored = part.new_empty((num_rows, *part.shape[1:]))
-        stored[done : done + len(part)] = part
-        done += len(part)
-    return stored_predictions(stored, "log-probs", posterior.draw_ids, posterior.weights, classes=posterior.class_names)
-
-
-def embed(posterior: Posterior, inputs: Inputs, rows: Tensor, *, every_draw: bool = False) -> Tensor:
-    """Embeddings of some rows, read block by block: their mean over draws, or those of every draw."""
-    blocks = torch.split(rows, BLOCK)
-    return torch.cat([posterior.embed(inputs[block], every_draw=every_draw) for block in blocks])
 
 
 def _as_inputs(inputs: Any) -> Inputs:

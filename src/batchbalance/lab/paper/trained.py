@@ -14,7 +14,7 @@ from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits
 from batchbalance.lab.trial import TrainingRows, flattened, prepared
-from batchbalance.learner.learner import BLOCK, predict
+from batchbalance.learner.passes import BLOCK, predict
 from batchbalance.posteriors import MCDropout, Posterior, PosteriorFit
 from batchbalance.posteriors.training.fitting import Labelled, fit, network_accuracy
 from batchbalance.posteriors.training.networks import built, network_named
