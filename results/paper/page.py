@@ -41,7 +41,7 @@ the paper's.
 
 This page is written by `python results/paper/reproduce.py page` from the records in
 [results/paper]({repository}/results/paper).
-[What the released code computes](released-code.md) explains the rows about it.
+[What the released code computes](paper.md#what-the-released-code-computes) explains the rows about it.
 
 """
 TAIL = """

@@ -1,6 +1,6 @@
 """The estimators of Δ in the paper's text, kept so that the closed form can be compared with them.
 
-The code behind the paper's figures samples in another way, see docs/released-code.md.
+The code behind the paper's figures samples in another way, see docs/paper.md.
 
 Both score a candidate x given a batch A of b − 1 points through label configurations ŷ of A: all C^(b−1) of them
 (appendix, "Efficient implementation for greedy selection"), or M samples with importance weights (eq. 6).
