@@ -1,7 +1,7 @@
 """How should a small network be trained on 20 to 500 labels? Early stopping, fixed steps, cross-validation, penalties.
 
     python results/training/compare.py run --data-dir DATA    # takes up what results/training/cells.jsonl lacks
-    python results/training/compare.py show                   # the tables of docs/training.md
+    python results/training/compare.py show                   # the tables of docs/posteriors.md
 
 A cell is a data set, a number of labels and a seed. Every way of training gets the same labels, drawn at random. What
 is measured is the mean prediction of 20 draws of MC dropout on 1,500 test inputs.

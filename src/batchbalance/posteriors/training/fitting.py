@@ -1,7 +1,7 @@
 """One training loop for every network, with fresh weights at each call.
 
 A run takes a fixed number of steps on all labels, or, as in section "Experimental setup" of the paper, stops early on
-validation accuracy and restores the best weights. docs/training.md compares the two. All tensors stay in memory: for
+validation accuracy and restores the best weights. docs/posteriors.md compares the two. All tensors stay in memory: for
 data sets of this size that beats loader workers.
 """
 
@@ -40,7 +40,7 @@ ModelFactory = Callable[[], nn.Module]
 Labelled = tuple[Any, Tensor]  # inputs as `fit` takes them, and their classes
 
 OPTIMIZERS = ("adam", "sgd")
-STEPS = 1000  # the default length of a run, see docs/training.md
+STEPS = 1000  # the default length of a run, see docs/posteriors.md
 MAX_EPOCHS, PATIENCE = 100, 3  # of a run in epochs
 PROBED = 8  # inputs on which a network is checked to return logits
 EVALUATION_BATCH = 128  # more no longer fits a core's cache
