@@ -11,7 +11,8 @@ from batchbalance import Predictions, connect, joint_balance
 from batchbalance.arguments.seeds import generator, gumbel
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective
 from batchbalance.balance.edges import Edges
-from batchbalance.balance.greedy import GreedyOptions, Shard, greedy, greedy_over
+from batchbalance.balance.greedy import GreedyOptions, LazyCandidates, greedy, greedy_from, pick_noise
+from batchbalance.cluster.shards import best_of, positions_in
 from batchbalance.predictions import Draws
 from conftest import random_probs, random_weights
 
@@ -182,27 +183,32 @@ def test_tail_goes_on_where_others_stop(monkeypatch):
 
 
 class SeveralShards:
-    """Shards in this process that are cut at given places."""
+    """Shards in this process, cut at given positions and merged as those of a cluster are."""
 
-    def __init__(self, predictions, edges, cuts):
-        self.whole = objective(predictions, edges)
+    def __init__(self, predictions, edges, cuts, options):
+        self.whole, self.options, self.num_chosen = objective(predictions, edges), options, 0
         self.num_candidates = predictions.num_points
-        self.shards = []
-        for start, stop in itertools.pairwise([0, *cuts, predictions.num_points]):
-            rows = torch.arange(start, stop)
-            self.shards.append(Shard(objective(predictions, edges, rows.tolist()), rows))
+        bounds = itertools.pairwise([0, *cuts, predictions.num_points])
+        self.parts = [torch.arange(start, stop) for start, stop in bounds]
+        self.shards = [
+            LazyCandidates(objective(predictions, edges, part.tolist()), options, self.noise_of(part))
+            for part in self.parts
+        ]
 
-    def offers(self, step, show):  # noqa: ARG002
-        return [shard.offer(step) for shard in self.shards]
+    def noise_of(self, part):
+        return lambda _: pick_noise(self.options, self.num_candidates, self.num_chosen)[part]
+
+    def best(self, survival, chosen):
+        self.num_chosen = len(chosen)
+        inside = [positions_in(part, chosen) for part in self.parts]
+        found = [shard.best(survival, those) for shard, those in zip(self.shards, inside, strict=True)]
+        return best_of(found, self.parts, self.options.batch_size)
 
     def factors(self, position):
         return self.whole.factors(position)
 
     def first_gains(self, survival):
         return torch.cat([shard.first_gains(survival) for shard in self.shards])
-
-    def close(self):
-        pass
 
 
 @pytest.mark.slow
@@ -218,9 +224,10 @@ def test_shards_are_one_pool_through_ties_and_the_tail(beta, cuts):
     ]
     for predictions in pools:
         edges = connect(predictions, 0.0)
-        whole = greedy(objective(predictions, edges), GreedyOptions(45, seed=1, beta=beta))
-        shards = SeveralShards(predictions, edges, cuts)
-        several = greedy_over(shards, shards.whole.survival, GreedyOptions(45, seed=1, beta=beta))
+        options = GreedyOptions(45, seed=1, beta=beta)
+        whole = greedy(objective(predictions, edges), options)
+        shards = SeveralShards(predictions, edges, cuts, options)
+        several = greedy_from(shards, shards.whole.survival, options)
         assert several.positions.tolist() == whole.positions.tolist()
         assert several.upper_bound == pytest.approx(whole.upper_bound, rel=1e-5)
         assert several.continued_from == whole.continued_from

@@ -3,6 +3,7 @@
 import itertools
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +15,13 @@ import oracles
 from batchbalance.arguments.seeds import generator
 from batchbalance.batches import cover as module
 from batchbalance.batches.cover import (
+    CoverCandidates,
     CoverProblem,
-    CoverShard,
     cover,
     cover_value,
 )
 from batchbalance.batches.targets import Cloud, Targets, squared_length
+from batchbalance.cluster.shards import best_of, positions_in
 
 pytestmark = pytest.mark.typed
 
@@ -148,9 +150,9 @@ def test_candidates_that_are_targets_are_bounded_from_products_that_are_known():
     for found in (targets.own_bounds(torch.arange(30)), targets.similarity_bounds(points[rows])):
         assert bool((found.double() >= exact).all())
         torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-4)
-    shard = CoverShard(targets, lambda index: points[index], torch.arange(60), torch.arange(60))
+    candidates = CoverCandidates(CoverProblem(targets, lambda index: points[index], torch.arange(60), 5))
     torch.testing.assert_close(
-        shard._similarity_bounds(torch.arange(60)), targets.similarity_bounds(points), rtol=1e-5, atol=1e-6
+        candidates._similarity_bounds(torch.arange(60)), targets.similarity_bounds(points), rtol=1e-5, atol=1e-6
     )
     sent = pickle.loads(pickle.dumps(cloud))
     assert sent.known(rows).tolist() == [-1] * 30
@@ -254,10 +256,12 @@ def test_lazy_greedy_gives_the_batch_of_full_passes(monkeypatch, cache_bytes):
 
     class Three:
         def __init__(self):
-            self.shards = [CoverShard(made.targets, made.rows, p, p, cache_bytes=cache_bytes) for p in parts]
+            self.shards = [CoverCandidates(replace(made, candidates=part)) for part in parts]
 
-        def offers(self, step, show):  # noqa: ARG002
-            return [shard.offer(step) for shard in self.shards]
+        def best(self, covered, chosen):
+            inside = [positions_in(part, chosen) for part in parts]
+            found = [shard.best(covered, those) for shard, those in zip(self.shards, inside, strict=True)]
+            return best_of(found, parts, 12)
 
     for found in (cover(made), cover(made, Three())):
         assert found.positions.tolist() == expected.positions.tolist()

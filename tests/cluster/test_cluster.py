@@ -8,7 +8,7 @@ from torch import nn
 
 from batchbalance import FileFormatError, Predictions, select
 from batchbalance.cluster import RayExecutor
-from batchbalance.cluster.shards import RayCoverShards
+from batchbalance.cluster.shards import RayCandidates, RayCoverCandidates
 from batchbalance.posteriors import MCDropout, predicted_pool
 from batchbalance.predictions import load_parts
 from conftest import random_probs
@@ -53,24 +53,16 @@ def test_a_killed_worker_is_replaced_and_changes_nothing(executor, probs, monkey
     pool = Predictions.from_probs(probs)
     expected = select(pool, 8, threshold=0.02).indices.tolist()
     killed = []
-    shards_of = RayExecutor.shards
+    factors = RayCandidates.factors
 
-    def shards_with_an_accident(self, *args, **options):
-        shards = shards_of(self, *args, **options)
-        factors = shards.factors
+    def factors_and_a_kill(self, position):
+        if not killed:
+            pid = ray.get(executor._workers.actors[1].__ray_call__.remote(lambda _: os.getpid()))
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+        return factors(self, position)
 
-        def factors_and_a_kill(position):
-            if not killed:
-                worker = shards._workers.actors[1]
-                pid = ray.get(worker.__ray_call__.remote(lambda _: os.getpid()))
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-            return factors(position)
-
-        shards.factors = factors_and_a_kill
-        return shards
-
-    monkeypatch.setattr(RayExecutor, "shards", shards_with_an_accident)
+    monkeypatch.setattr(RayCandidates, "factors", factors_and_a_kill)
     assert select(pool, 8, threshold=0.02, executor=executor).indices.tolist() == expected
     assert killed
 
@@ -110,15 +102,15 @@ def test_a_killed_worker_covers_again(executor):
     points = np.random.default_rng(0).normal(size=(300, 4))
     expected = select(embeddings=points, batch_size=6).indices.tolist()
     pid = ray.get(executor._workers.actors[1].__ray_call__.remote(lambda _: os.getpid()))
-    shards_offers = RayCoverShards.offers
+    best = RayCoverCandidates.best
 
-    def offers_and_a_kill(self, step, show):
-        if len(step.chosen) == 3:
+    def best_and_a_kill(self, covered, chosen):
+        if len(chosen) == 3:
             os.kill(pid, signal.SIGKILL)
-        return shards_offers(self, step, show)
+        return best(self, covered, chosen)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RayCoverShards, "offers", offers_and_a_kill)
+        patch.setattr(RayCoverCandidates, "best", best_and_a_kill)
         assert select(embeddings=points, batch_size=6, executor=executor).indices.tolist() == expected
 
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from batchbalance.cluster import RayExecutor
-from batchbalance.cluster.connection import connected_ray
+from batchbalance.cluster import RayExecutor, connection
+from batchbalance.cluster.connection import LOOPBACK_VARIABLE, connected_ray
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
@@ -25,20 +25,33 @@ def started(monkeypatch):
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(connection, "_runs_here", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv(LOOPBACK_VARIABLE, "0")
     return asked
 
 
 def test_any_is_a_running_cluster_or_a_new_one(started, monkeypatch):
     connected_ray("any")
     connected_ray("local")
-    assert started == [("auto", None), ("local", False), ("local", False)]
+    assert started == [("local", False), ("local", False)]
+    monkeypatch.setattr(connection, "_runs_here", lambda: True)
+    with pytest.raises(ConnectionError, match="no Ray cluster runs on this machine"):
+        connected_ray("any")
     with pytest.raises(ConnectionError, match="no Ray cluster runs on this machine; start one with: ray start --head"):
         connected_ray("auto")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     for address in ("any", "auto"):
         with pytest.raises(ConnectionError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"):
             connected_ray(address)
+
+
+def test_a_local_cluster_never_listens_to_other_machines(started, monkeypatch):
+    """Ray reads the variable when it is imported, and was imported above."""
+    monkeypatch.delenv(LOOPBACK_VARIABLE)
+    with pytest.raises(ConnectionError, match="create the executor before `import ray`"):
+        connected_ray("local")
+    assert started == []
 
 
 def test_an_unreachable_cluster_is_an_error_in_seconds(started):
@@ -81,9 +94,9 @@ def test_a_port_where_something_else_answers_is_refused(started, monkeypatch, an
 
 
 LISTENING = """
-import os, psutil, ray
+import os, psutil
 from batchbalance.cluster.connection import connected_ray
-connected_ray("local")
+ray = connected_ray("local")
 ray.get(ray.remote(lambda: 1).remote())
 mine = {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
 listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in mine]
@@ -93,9 +106,10 @@ print(sorted({c.laddr.ip for c in listening}))
 """
 
 
-def test_a_cluster_that_is_started_here_listens_on_this_machine_alone(tmp_path):
+def test_a_cluster_that_is_started_here_listens_on_this_machine_alone(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("raise RuntimeError('this must not run')")
     command = [sys.executable, "-P", "-c", LISTENING]
+    monkeypatch.delenv(LOOPBACK_VARIABLE)
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert {name.removeprefix("::ffff:") for name in ast.literal_eval(result.stdout.splitlines()[-1])} == {"127.0.0.1"}

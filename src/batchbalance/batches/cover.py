@@ -1,14 +1,14 @@
-"""Coverage of a pool in the space of embeddings: one objective, chosen from by lazy greedy.
+"""Coverage of a pool in the space of embeddings: one objective, maximised by lazy greedy selection.
 
     F(A) = Σ_{x∈T} w(x) · max_{a ∈ A ∪ labelled} κ(x, a)
 
-Monotone submodular for every w ≥ 0 and κ in [0, 1]: what a point adds to the cover of x is (κ(x, a) − m(x))₊, which
-falls in m(x), the cover of x so far. Weights 1 and a Gaussian κ give MaxHerding (arXiv 2407.12212), weights of
+F is monotone submodular for every w ≥ 0 and κ in [0, 1]: what a point adds to the cover of x is (κ(x, a) − m(x))₊,
+which falls in m(x), the cover of x so far. Weights 1 and a Gaussian κ give MaxHerding (arXiv 2407.12212), weights of
 uncertainty UHerding (arXiv 2412.20644), a ball in place of the Gaussian ProbCover (arXiv 2205.11320).
 
-Matrix products of centred rows give upper bounds on gains, never less than the gain whatever is rounded. The few points
-whose bound reaches the best gain are measured by differences of coordinates in float64. So neither the precision of the
-products nor how the pool is cut ever changes a batch; ties go to the lowest position.
+Matrix products of centred rows give upper bounds on gains that hold in spite of rounding. The few points whose bound
+reaches the best gain are measured by differences of coordinates in float64. So neither the precision of the products
+nor the way the pool is divided changes a batch. Ties go to the lowest position.
 """
 
 import math
@@ -21,202 +21,39 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.arguments.seeds import generator
-from batchbalance.balance.greedy import Offer
 from batchbalance.batches.distances import BLOCK_NUMBERS
 from batchbalance.batches.targets import Kernel, Targets
 from batchbalance.predictions import spans_of
-from batchbalance.scores.bounds import LazyBounds
+from batchbalance.scores.bounds import Best, LazyBounds
 from batchbalance.scores.ranking import quantised
 from batchbalance.system import threads
-from batchbalance.system.progress import Bar, progress
+from batchbalance.system.progress import progress
 
-Rows = Callable[[Int[Tensor, " p"]], Float[Tensor, "p D"]]  # embeddings of some points, by their place in the pool
+EmbeddingRows = Callable[[Int[Tensor, " p"]], Float[Tensor, "p D"]]  # embeddings of points, by their index in the pool
 
-MAX_TARGETS, TARGETS_PER_PICK = 4096, 40  # targets at most, unless the batch is large
-CACHE_LIMIT = 3 * 2**28  # bytes of bounds on similarities that are kept at most
+MAX_TARGETS, TARGETS_PER_PICK = 4096, 40  # the largest number of targets, unless the batch is large
+CACHE_LIMIT = 3 * 2**28  # bytes of bounds on similarities that are cached at most
 NUM_RANDOM_BATCHES = 20
-FIRST_BLOCK, LARGEST_BLOCK = 128, 1024  # candidates looked at before the first check, and at most at a time
-EXACT_BLOCK = 1  # candidates measured by differences at a time, at first
-
-
-@dataclass(frozen=True, eq=False)
-class CoverStep:
-    """What a shard must know to make its offer.
-
-    Attributes:
-        covered: (T,) the cover of each target so far.
-        chosen: positions chosen so far.
-        batch_size: B, the number of points to choose.
-    """
-
-    covered: Float[Tensor, " T"]
-    chosen: Int[Tensor, " b"]
-    batch_size: int
-
-
-@dataclass(frozen=True, eq=False)
-class CoverOffer(Offer):
-    """The best point of a shard of candidates.
-
-    Attributes:
-        similarity: (T,) its κ to every target, measured by differences; None if no point gains anything.
-    """
-
-    similarity: Float[Tensor, " T"] | None = None
-
-
-class CoverShard:
-    """Some of the candidates, with upper bounds on their gains.
-
-    Args:
-        targets: what is to be covered.
-        rows: embeddings of the candidates, by their place in the pool.
-        candidates: (n,) their places in the pool.
-        positions: (n,) their positions among all candidates, ascending.
-        cache_bytes: what may be kept in memory to be faster.
-    """
-
-    def __init__(
-        self,
-        targets: Targets,
-        rows: Rows,
-        candidates: Int[Tensor, " n"],
-        positions: Int[Tensor, " n"],
-        *,
-        cache_bytes: int = CACHE_LIMIT,
-    ) -> None:
-        self._targets, self._rows = targets, rows
-        self._candidates, self._positions = candidates, positions
-        self._bounds = LazyBounds(len(candidates))
-        self._covered = targets.covered
-        self._best = (-math.inf, -1, targets.covered)  # the largest gain measured, whose it is, and κ of that point
-        self._is_first = True
-        num_kept = min(cache_bytes, CACHE_LIMIT) // (len(targets) * targets.dtype.itemsize)
-        self._kept = torch.empty(min(num_kept, len(candidates)), len(targets), dtype=targets.dtype)
-        self._slots = torch.full((len(candidates),), -1)
-        self._num_kept = 0
-
-    def offer(self, step: CoverStep, bar: Bar | None = None) -> CoverOffer:
-        """The point of largest gain."""
-        bounds, done = self._bounds, self._bounds.num_evaluations
-        self._covered, self._best = step.covered, (-math.inf, -1, step.covered)
-        bounds.close(torch.isin(self._positions, step.chosen))
-        if self._is_first:
-            self._first_pass(bar or Bar())
-        else:
-            bounds.settle(
-                self._upper_gains, margin=0.0, floor=0.0, block=FIRST_BLOCK, growth=2, largest_block=LARGEST_BLOCK
-            )
-        bounds.settle(
-            self._gains, keys=quantised, margin=0.0, floor=0.0, block=EXACT_BLOCK, growth=2,
-            largest_block=max(EXACT_BLOCK, BLOCK_NUMBERS // len(self._targets)),
-        )  # fmt: skip
-        num_evaluations = bounds.num_evaluations - done
-        largest = bounds.values.topk(min(step.batch_size, len(bounds.values))).values.clamp_min(0)
-        keys = quantised(bounds.values)
-        best = int(keys.argmax())  # the first of the largest
-        if not float(keys[best]) > 0:
-            return CoverOffer(-1, -math.inf, largest, num_evaluations)
-        _, whose, similarity = self._best
-        if whose != best:  # a tie went to a lower position
-            similarity = self._targets.similarities(self._rows(self._candidates[[best]]))[0]
-        return CoverOffer(
-            int(self._positions[best]), float(keys[best]), largest, num_evaluations, similarity=similarity
-        )
-
-    def _first_pass(self, bar: Bar) -> None:
-        self._is_first = False
-        num = len(self._candidates)
-        gains = torch.empty(num, dtype=torch.float64)
-        keep_all = len(self._kept) == num
-
-        def fill(span: slice) -> None:
-            found = self._similarity_bounds(self._candidates[span])
-            if keep_all:
-                self._kept[span] = found.cpu()
-            gains[span] = self._targets.bounds_of(found, self._covered)
-
-        threads.each(fill, spans_of(num, BLOCK_NUMBERS // max(len(self._targets), self._targets.num_features)), bar)
-        if keep_all:
-            self._slots = torch.arange(num)
-            self._num_kept = num
-        self._bounds.set(gains)
-
-    def _gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        similarities = self._targets.similarities(self._rows(self._candidates[positions]))
-        gains = self._targets.gains(similarities, self._covered)
-        largest = int(gains.argmax())
-        if float(gains[largest]) > self._best[0]:
-            self._best = float(gains[largest]), int(positions[largest]), similarities[largest].clone()
-        return gains
-
-    def _upper_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        """Upper bounds on gains, from what is kept and from matrix products."""
-        gains = torch.empty(len(positions), dtype=torch.float64)
-        is_kept = self._slots[positions] >= 0
-        if bool(is_kept.any()):
-            kept = self._kept[self._slots[positions[is_kept]]].to(self._covered.device)
-            gains[is_kept] = self._targets.bounds_of(kept, self._covered)
-        new = positions[~is_kept]
-        if len(new):
-            found = self._similarity_bounds(self._candidates[new])
-            self._keep(new, found)
-            gains[~is_kept] = self._targets.bounds_of(found, self._covered)
-        return gains
-
-    def _similarity_bounds(self, places: Int[Tensor, " p"]) -> Float[Tensor, "p T"]:
-        """Upper bounds on κ; where a candidate is a target, its products may be known."""
-        which = self._targets.cloud.known(places)
-        is_known = which >= 0
-        if not bool(is_known.any()):
-            return self._targets.similarity_bounds(self._rows(places))
-        found = torch.empty(len(places), len(self._targets), dtype=self._targets.dtype, device=self._covered.device)
-        found[is_known] = self._targets.own_bounds(which[is_known])
-        if not bool(is_known.all()):
-            found[~is_known] = self._targets.similarity_bounds(self._rows(places[~is_known]))
-        return found
-
-    def _keep(self, positions: Int[Tensor, " p"], found: Float[Tensor, "p T"]) -> None:
-        """Keep as many as there is room for."""
-        num = min(len(positions), len(self._kept) - self._num_kept)
-        slots = torch.arange(self._num_kept, self._num_kept + num)
-        self._kept[slots] = found[:num].cpu()
-        self._slots[positions[:num]] = slots
-        self._num_kept += num
-
-
-@runtime_checkable
-class CoverShards(Protocol):
-    """The candidates of a run, in one part or many, here or on other machines."""
-
-    def offers(self, step: CoverStep, show: bool) -> Sequence[CoverOffer]:
-        """The best point of each part."""
-
-
-@runtime_checkable
-class CoverExecutor(Protocol):
-    """Where the shards of a run live, if not in this process."""
-
-    def cover(self, problem: "CoverProblem") -> "Covering":
-        """``cover`` elsewhere."""
+FIRST_BLOCK, LARGEST_BLOCK = 128, 1024  # candidates bounded before the first check, and at most at a time
+EXACT_BLOCK = 1  # candidates measured by differences in the first block
 
 
 @dataclass(frozen=True, eq=False)
 class CoverProblem:
-    """What is to be covered, by which points.
+    """The targets to cover and the points that may cover them.
 
     Attributes:
-        targets: what is to be covered.
-        rows: embeddings of points, by their place in the pool.
-        candidates: (n,) places of the points that may be chosen, ascending.
+        targets: the targets.
+        rows: returns embeddings of points by their index in the pool.
+        candidates: (n,) indices of the points that may be chosen, ascending.
         batch_size: B, at most n.
-        seed: for what is filled up at random, and for the random batches.
-        cache_bytes: what may be kept in memory to be faster.
-        progress: show how far it is.
+        seed: seed of the random batches, and of random picks once nothing is left to gain.
+        cache_bytes: memory that may be used to save time.
+        progress: show progress.
     """
 
     targets: Targets
-    rows: Rows
+    rows: EmbeddingRows
     candidates: Int[Tensor, " n"]
     batch_size: int
     seed: int = 0
@@ -226,14 +63,14 @@ class CoverProblem:
 
 @dataclass(frozen=True, eq=False)
 class Covering:
-    """What a run of greedy chose.
+    """The result of a greedy run.
 
     Attributes:
-        positions: (B,) among the candidates, in the order they were chosen.
-        gains: (B,) what each adds to F, float64; 0 for those that were taken at random.
-        upper_bound: no batch of B candidates adds more than this to F.
-        filled_from: the pick (from 0) from which on nothing was left to gain and the batch is random, or None.
-        num_evaluations: gains and bounds computed in all.
+        positions: (B,) positions among the candidates, in the order they were chosen.
+        gains: (B,) what each adds to F, float64; 0 for those that were chosen at random.
+        upper_bound: upper bound on what any batch of B candidates adds to F.
+        filled_from: the pick (from 0) from which the batch is random because nothing was left to gain, or None.
+        num_evaluations: total number of gains and bounds computed.
     """
 
     positions: Int[Tensor, " B"]
@@ -243,30 +80,30 @@ class Covering:
     num_evaluations: int
 
 
-class _OneShard:
-    """All candidates in this process."""
+@runtime_checkable
+class CoverChoices(Protocol):
+    """The candidates of a run: ``CoverCandidates`` in this process, or ``cluster.shards.RayCoverCandidates``."""
 
-    def __init__(self, problem: CoverProblem):
-        positions = torch.arange(len(problem.candidates))
-        self._num = len(positions)
-        self._shard = CoverShard(
-            problem.targets, problem.rows, problem.candidates, positions, cache_bytes=problem.cache_bytes
-        )
-
-    def offers(self, step: CoverStep, show: bool) -> Sequence[CoverOffer]:
-        """One offer."""
-        with progress("scoring points", self._num, show) as bar:
-            return [self._shard.offer(step, bar)]
+    def best(self, covered: Float[Tensor, " T"], chosen: Sequence[int]) -> Best:
+        """Return the candidate that adds most to F, given the cover of each target and the positions chosen so far."""
 
 
-def cover(problem: CoverProblem, shards: CoverShards | None = None) -> Covering:
-    """Pick the point that adds most to F, B times; the result adds at least 1 − 1/e of what the best batch adds.
+@runtime_checkable
+class CoverExecutor(Protocol):
+    """Runs coverage outside this process."""
+
+    def cover(self, problem: CoverProblem) -> Covering:
+        """Run ``cover``."""
+
+
+def cover(problem: CoverProblem, candidates: CoverChoices | None = None) -> Covering:
+    """Choose the point that adds most to F, B times. The batch adds at least 1 − 1/e of what the best batch adds.
 
     Args:
-        problem: what is to be covered, by which points.
-        shards: the candidates; those of this process if omitted.
+        problem: the targets and the points that may be chosen.
+        candidates: finds the best point of each step; ``CoverCandidates`` if omitted.
     """
-    shards = shards or _OneShard(problem)
+    candidates = candidates or CoverCandidates(problem)
     targets, covered = problem.targets, problem.targets.covered
     chosen: list[int] = []
     gains: list[float] = []
@@ -274,13 +111,9 @@ def cover(problem: CoverProblem, shards: CoverShards | None = None) -> Covering:
     filled_from: int | None = None
     with progress("choosing points", problem.batch_size, problem.progress) as bar:
         while len(chosen) < problem.batch_size:
-            step = CoverStep(covered, torch.tensor(chosen, dtype=torch.long), problem.batch_size)
-            offers = shards.offers(step, problem.progress and not chosen)
-            num_evaluations += sum(offer.num_evaluations for offer in offers)
-            largest = torch.cat([offer.largest for offer in offers])
-            largest = largest.topk(min(problem.batch_size, len(largest))).values
-            upper_bound = min(upper_bound, sum(gains) + float(largest.sum()))
-            best = min(offers, key=lambda offer: (-offer.key, offer.position))
+            best = candidates.best(covered, chosen)
+            num_evaluations += best.num_evaluations
+            upper_bound = min(upper_bound, sum(gains) + float(best.largest.sum()))
             if best.similarity is None:
                 filled_from = len(chosen)
                 break
@@ -305,9 +138,119 @@ def cover(problem: CoverProblem, shards: CoverShards | None = None) -> Covering:
     )
 
 
+class CoverCandidates:
+    """Candidates in this process, with an upper bound on the gain of each."""
+
+    def __init__(self, problem: CoverProblem) -> None:
+        self._problem, self._targets = problem, problem.targets
+        self._candidates = problem.candidates
+        self._bounds = LazyBounds(len(self._candidates))
+        self._covered = self._targets.covered
+        self._measured = (-math.inf, -1, self._covered)  # the largest gain measured in a step, its position, and its κ
+        self._is_first = True
+        num_cached = min(problem.cache_bytes, CACHE_LIMIT) // (len(self._targets) * self._targets.dtype.itemsize)
+        num_cached = min(num_cached, len(self._candidates))
+        self._cache = torch.empty(num_cached, len(self._targets), dtype=self._targets.dtype)
+        self._slots = torch.full((len(self._candidates),), -1)  # the row of the cache of a candidate, or -1
+        self._num_cached = 0
+
+    def best(self, covered: Float[Tensor, " T"], chosen: Sequence[int]) -> Best:
+        """Return the candidate that adds most to F, given the cover of each target and the positions chosen so far.
+
+        The step has two stages. The first replaces bounds from earlier steps by bounds given `covered`, which cost a
+        matrix product, until no earlier bound exceeds the largest of them. The second replaces these by exact gains,
+        which are slow to compute, until no bound exceeds the largest exact gain.
+        """
+        bounds, num_before = self._bounds, self._bounds.num_evaluations
+        self._covered, self._measured = covered, (-math.inf, -1, covered)
+        bounds.close(torch.tensor(chosen, dtype=torch.long))
+        if self._is_first:
+            self._first_pass()
+        else:
+            bounds.settle(
+                self._upper_gains, margin=0.0, floor=0.0, block=FIRST_BLOCK, growth=2, largest_block=LARGEST_BLOCK
+            )
+        bounds.settle(
+            self._gains, keys=quantised, margin=0.0, floor=0.0, block=EXACT_BLOCK, growth=2,
+            largest_block=max(EXACT_BLOCK, BLOCK_NUMBERS // len(self._targets)),
+        )  # fmt: skip
+        num_evaluations = bounds.num_evaluations - num_before
+        largest = bounds.largest(self._problem.batch_size).clamp_min(0)
+        keys = quantised(bounds.values)
+        position = int(keys.argmax())  # the first of the largest
+        if not float(keys[position]) > 0:
+            return Best(-1, -math.inf, largest, num_evaluations)
+        _, measured, similarity = self._measured
+        if measured != position:  # a tie went to a lower position
+            similarity = self._targets.similarities(self._rows(position))[0]
+        return Best(position, float(keys[position]), largest, num_evaluations, similarity)
+
+    def _rows(self, positions: Int[Tensor, " p"] | slice | int) -> Float[Tensor, "p D"]:
+        return self._problem.rows(self._candidates[positions].reshape(-1))
+
+    def _first_pass(self) -> None:
+        """Bound the gains of all candidates, and cache all bounds on similarities if there is room for them."""
+        num = len(self._candidates)
+        gains = torch.empty(num, dtype=torch.float64)
+        cache_all = len(self._cache) == num
+
+        def fill(span: slice) -> None:
+            found = self._similarity_bounds(self._candidates[span])
+            if cache_all:
+                self._cache[span] = found.cpu()
+            gains[span] = self._targets.bounds_of(found, self._covered)
+
+        spans = spans_of(num, BLOCK_NUMBERS // max(len(self._targets), self._targets.num_features))
+        with progress("scoring points", num, self._problem.progress) as bar:
+            threads.each(fill, spans, bar)
+        if cache_all:
+            self._slots = torch.arange(num)
+            self._num_cached = num
+        self._is_first = False
+        self._bounds.set(gains)
+
+    def _gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """Return exact gains, and remember κ of the largest: it is nearly always the next pick."""
+        similarities = self._targets.similarities(self._rows(positions))
+        gains = self._targets.gains(similarities, self._covered)
+        largest = int(gains.argmax())
+        if float(gains[largest]) > self._measured[0]:
+            self._measured = float(gains[largest]), int(positions[largest]), similarities[largest].clone()
+        return gains
+
+    def _upper_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """Return upper bounds on gains, from the cache where possible and from matrix products elsewhere."""
+        gains = torch.empty(len(positions), dtype=torch.float64)
+        is_cached = self._slots[positions] >= 0
+        if bool(is_cached.any()):
+            cached = self._cache[self._slots[positions[is_cached]]].to(self._covered.device)
+            gains[is_cached] = self._targets.bounds_of(cached, self._covered)
+        new = positions[~is_cached]
+        if len(new):
+            found = self._similarity_bounds(self._candidates[new])
+            gains[~is_cached] = self._targets.bounds_of(found, self._covered)
+            num = min(len(new), len(self._cache) - self._num_cached)
+            slots = torch.arange(self._num_cached, self._num_cached + num)
+            self._cache[slots], self._slots[new[:num]] = found[:num].cpu(), slots
+            self._num_cached += num
+        return gains
+
+    def _similarity_bounds(self, indices: Int[Tensor, " p"]) -> Float[Tensor, "p T"]:
+        """Return upper bounds on κ. A candidate that is also a target may have its products computed already."""
+        which = self._targets.cloud.known(indices)
+        is_known = which >= 0
+        if not bool(is_known.any()):
+            return self._targets.similarity_bounds(self._problem.rows(indices))
+        found = torch.empty(len(indices), len(self._targets), dtype=self._targets.dtype, device=self._covered.device)
+        found[is_known] = self._targets.own_bounds(which[is_known])
+        if not bool(is_known.all()):
+            found[~is_known] = self._targets.similarity_bounds(self._problem.rows(indices[~is_known]))
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class Cover:
-    """What a batch covers of the weighted pool in the space of embeddings, all as shares of its weight.
+    """The coverage of the weighted pool by a batch, in shares of the pool's weight.
 
     Attributes:
         kernel: "gaussian" or "ball".

@@ -1,11 +1,12 @@
-"""Connecting to a Ray cluster; one that does not answer is an error within seconds."""
+"""Connecting to a Ray cluster. A cluster that does not answer is an error within seconds."""
 
 import logging
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from typing import Any
+
+import psutil
 
 from batchbalance.arguments.registry import safe_path
 from batchbalance.errors import MissingExtraError
@@ -17,7 +18,7 @@ MAX_LOSSES = 3  # workers that may die, one after the other, before their work i
 
 
 def connected_ray(address: str) -> Any:
-    """The module ``ray``, connected.
+    """Return the module ``ray``, connected to a cluster.
 
     Args:
         address: "host:port" of a running cluster; "auto" for one that runs on this machine, or the one that the
@@ -26,59 +27,54 @@ def connected_ray(address: str) -> Any:
 
     Raises:
         MissingExtraError: if Ray is not installed.
-        ConnectionError: if the cluster does not answer.
+        ConnectionError: if the cluster does not answer, or if one that is started here would listen to other machines.
     """
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError("Ray", "ray") from error
-    if ray.is_initialized():
-        return ray
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        return sys.modules["ray"]
     if address in ("any", "auto"):
         address = os.environ.get("RAY_ADDRESS") or address
-    if address not in ("any", "auto", "local"):
+    if address == "any":
+        address = "auto" if _runs_here() else "local"
+    if address == "local":
+        _listen_on_loopback()
+    elif address != "auto":
         _check_answer(address)
     try:
-        _init(ray, "auto" if address == "any" else address)
+        import ray
+        from ray.job_config import JobConfig
+    except ImportError as error:
+        raise MissingExtraError("Ray", "ray") from error
+    # Ray puts the working directory first on the path of its workers, unless it takes the job for a client's.
+    job = JobConfig(_client_job=True)
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING, "job_config": job}
+    if address == "local":
+        with safe_path():
+            ray.init(address=address, include_dashboard=False, **options)
+        return ray
+    try:
+        ray.init(address=address, **options)
     except ConnectionError as error:
-        if address != "any":
-            where = "runs on this machine" if address == "auto" else f"answers at {address}"
-            raise ConnectionError(f"no Ray cluster {where}; start one with: ray start --head") from error
-        _init(ray, "local")
+        where = "runs on this machine" if address == "auto" else f"answers at {address}"
+        raise ConnectionError(f"no Ray cluster {where}; start one with: ray start --head") from error
     return ray
 
 
-def _init(ray: Any, address: str) -> None:
-    from ray.job_config import JobConfig
-
-    # Ray would put the working directory first on the path of its workers, unless it takes the job for a client's.
-    job = JobConfig(_client_job=True)
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING, "job_config": job}
-    if address != "local":
-        ray.init(address=address, **options)
-        return
-    with _loopback_only(), safe_path():
-        ray.init(address=address, include_dashboard=False, **options)
+def _runs_here() -> bool:
+    """Return whether a Ray cluster runs on this machine, without importing Ray."""
+    return any(process.info["name"] in ("gcs_server", "raylet") for process in psutil.process_iter(["name"]))
 
 
-@contextmanager
-def _loopback_only() -> Iterator[None]:
-    """Let a cluster that starts in this block listen on 127.0.0.1 alone, which no option of Ray 2.60 does on Linux.
+def _listen_on_loopback() -> None:
+    """Make a cluster that this process starts listen on 127.0.0.1 alone, as Ray does on Windows and macOS.
 
-    It is what Ray does on Windows and macOS, where this variable and constant say that there are no other machines.
+    Ray 2.60 has no option for this on Linux. It reads the variable once, when it is imported.
     """
-    from ray._private import ray_constants
-
-    had, known = os.environ.get(LOOPBACK_VARIABLE), ray_constants.ENABLE_RAY_CLUSTER
-    os.environ[LOOPBACK_VARIABLE], ray_constants.ENABLE_RAY_CLUSTER = "0", False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = known
-        if had is None:
-            del os.environ[LOOPBACK_VARIABLE]
-        else:
-            os.environ[LOOPBACK_VARIABLE] = had
+    if "ray" in sys.modules and os.environ.get(LOOPBACK_VARIABLE) != "0":
+        raise ConnectionError(
+            "Ray was imported before the cluster is started, which would listen on all network interfaces; create the "
+            f"executor before `import ray`, set {LOOPBACK_VARIABLE}=0, or call `ray.init` yourself"
+        )
+    os.environ[LOOPBACK_VARIABLE] = "0"  # the processes of the cluster read it too
 
 
 def _check_answer(address: str) -> None:

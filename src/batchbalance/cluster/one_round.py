@@ -1,8 +1,8 @@
-"""Greedy in one round, for slow networks (RandGreeDi: Barbosa, Ene, Nguyen and Ward 2015).
+"""Greedy selection in one round, for slow networks (RandGreeDi: Barbosa, Ene, Nguyen and Ward 2015).
 
-The candidates are spread over shards at random, each shard picks a batch of its own, and a last greedy run chooses from
-all of these batches; if the best batch of a shard is worth more, it is taken instead. In expectation over the spreading
-the result is worth at least (1 − 1/e) / 2 of the best batch.
+The candidates are assigned to shards at random, each shard chooses a batch of its own, and a last greedy run chooses
+from the union of these batches. If the best batch of a shard is worth more, it is taken instead. In expectation over
+the assignment the result is worth at least (1 − 1/e) / 2 of the best batch.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.arguments.seeds import generator
-from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, balance_path
-from batchbalance.balance.greedy import Greedy, GreedyOptions, Objective, Offer, OneShard, Step, greedy, greedy_over
+from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, Survival, balance_path
+from batchbalance.balance.greedy import SLACK, Greedy, GreedyOptions, LazyCandidates, greedy, greedy_from
+from batchbalance.scores.bounds import Best
 
 
 @dataclass(frozen=True, eq=False)
 class ShardBatch:
-    """What a shard picked.
+    """The batch of one shard.
 
     Attributes:
-        positions: (≤ B,) among all candidates, in the order they were chosen.
-        value: of the batch.
-        largest: (≤ B,) the largest first gains of its points, or bounds on them.
+        positions: (≤ B,) positions among all candidates, in the order they were chosen.
+        value: Δ of the batch.
+        largest: (≤ B,) the largest first gains of the shard's candidates, or bounds on them.
         num_evaluations: gains computed.
     """
 
@@ -35,31 +36,30 @@ class ShardBatch:
 
 
 def random_parts(num_candidates: int, num_parts: int, seed: int) -> list[Int[Tensor, " _"]]:
-    """Positions of the candidates in ascending order, each in a part drawn at random; empty parts are omitted."""
+    """Assign each candidate to a random part; return the ascending positions of each part that is not empty."""
     owners = torch.randint(num_parts, (num_candidates,), generator=generator(seed, "one-round"))
     parts = [(owners == part).nonzero().flatten() for part in range(num_parts)]
     return [part for part in parts if len(part)]
 
 
-def shard_batch(objective: Objective, positions: Int[Tensor, " n"], options: GreedyOptions) -> ShardBatch:
-    """The greedy batch of one shard, whose points have these `positions` among all candidates."""
-    shard = _Remembering(objective, lazy=options.lazy)
-    own = GreedyOptions(min(options.batch_size, len(positions)), options.seed)
-    run = greedy_over(shard, objective.survival.copy(), own)
-    return ShardBatch(positions[run.positions], float(run.gains.sum()), shard.first.largest, run.num_evaluations)
+def shard_batch(objective: BalanceObjective, positions: Int[Tensor, " n"], options: GreedyOptions) -> ShardBatch:
+    """Choose the greedy batch of one shard, whose points have these `positions` among all candidates."""
+    own = GreedyOptions(min(options.batch_size, len(positions)), options.seed, lazy=options.lazy)
+    candidates = _RememberingCandidates(objective, own)
+    run = greedy_from(candidates, objective.survival.copy(), own)
+    return ShardBatch(positions[run.positions], float(run.gains.sum()), candidates.first.largest, run.num_evaluations)
 
 
-class _Remembering(OneShard):
-    """A shard that keeps its first offer, which tells its largest first gains."""
+class _RememberingCandidates(LazyCandidates):
+    """Candidates that remember the result of the first step, which contains their largest first gains."""
 
-    first: Offer
+    first: Best
 
-    def offers(self, step: Step, show: bool) -> Sequence[Offer]:
-        """The offer of this part; the first one is kept."""
-        offers = super().offers(step, show)
-        if not len(step.chosen):
-            self.first = offers[0]
-        return offers
+    def best(self, survival: Survival, chosen: Sequence[int], skip_small: bool = False) -> Best:
+        best = super().best(survival, chosen, skip_small)
+        if not chosen:
+            self.first = best
+        return best
 
 
 def merged(
@@ -68,10 +68,10 @@ def merged(
     batches: Sequence[ShardBatch],
     options: GreedyOptions,
 ) -> Greedy:
-    """The better of a greedy run over all that the shards picked, and the best batch of a shard.
+    """Return the better of a greedy run over the union of the shards' batches and the best of these batches.
 
-    The upper bound is the sum of the largest first gains, which the shards know; gains given the chosen batch would
-    need a second round.
+    The upper bound is the sum of the largest first gains, which the shards have computed. Gains given the chosen batch
+    would need a second round.
     """
     union = torch.cat([batch.positions for batch in batches]).sort().values
     run = greedy(BalanceObjective(model, candidates[union]), options)
@@ -79,7 +79,7 @@ def merged(
     run = replace(
         run,
         positions=union[run.positions],
-        upper_bound=float(largest.topk(min(options.batch_size, len(largest))).values.sum()) * (1 + 1e-5),
+        upper_bound=float(largest.topk(min(options.batch_size, len(largest))).values.sum()) * SLACK,
         num_evaluations=run.num_evaluations + sum(batch.num_evaluations for batch in batches),
     )
     best = max(batches, key=lambda batch: batch.value)

@@ -1,13 +1,14 @@
-"""Greedy selection on a Ray cluster: the pool lies in shards on actors, the driver holds only the survival matrix.
+"""Greedy selection on a Ray cluster: the candidates are in shards on actors, the driver holds only the survival.
 
-A step sends (S, E) numbers to every shard and gets one offer back from each, so that the batch is that of one process,
-index by index. A shard remembers nothing that its next step does not tell it again but bounds, which only save work:
-if its worker dies, a new one reads the same points and goes on.
+A step sends (S, E) numbers to every shard and receives the best candidate of each. The batch is the same as in one
+process, index by index. All that a shard keeps from step to step are bounds, which only save work: if its worker dies,
+a new one reads the same points and continues.
 """
 
 import os
 import warnings
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,27 +17,28 @@ from torch import Tensor
 
 from batchbalance.arguments.checks import check_whole
 from batchbalance.balance.closed_form import BalanceModel, Survival
-from batchbalance.balance.greedy import Greedy, GreedyOptions, Offer, Step, greedy_over
-from batchbalance.batches.cover import Covering, CoverOffer, CoverProblem, CoverStep, cover
+from batchbalance.balance.greedy import Greedy, GreedyOptions, greedy_from
+from batchbalance.batches.cover import Covering, CoverProblem, cover
 from batchbalance.cluster.connection import connected_ray
 from batchbalance.cluster.one_round import ShardBatch, merged, random_parts
 from batchbalance.cluster.parts import part_of
 from batchbalance.cluster.workers import Workers
 from batchbalance.predictions import Predictions, Stored, Values, load_parts
+from batchbalance.scores.bounds import Best
 
 
 class RayExecutor:
-    """Where the shards of a greedy run live.
+    """Runs greedy selection and coverage on a Ray cluster.
 
     Args:
         address: "host:port" of a running cluster; "auto" for one that runs on this machine, or the one that the
             variable RAY_ADDRESS names; "local" to start one on this machine; "any" for "auto" if there is one, else
             "local".
         num_shards: parts of the pool, each on an actor with one CPU; as many as the cluster has CPUs if omitted.
-        cache_bytes: what a worker may keep in memory to be faster.
-        one_round: for slow networks: each worker picks a batch from random points, and the last choice is among those
-            (``batchbalance.cluster.one_round``). The batch is another one, worth at least (1 − 1/e) / 2 of the best in
-            expectation.
+        cache_bytes: memory that a worker may use to save time.
+        one_round: for slow networks: each worker chooses a batch from random points, and the final batch is chosen
+            from these (``batchbalance.cluster.one_round``). The batch differs from that of one process. It is worth at
+            least (1 − 1/e) / 2 of the best in expectation.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class RayExecutor:
         self._one_round = one_round
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self._workers.close()
 
     def load(
@@ -69,11 +71,11 @@ class RayExecutor:
         *,
         ids: Sequence[Sequence[Hashable]] | None = None,
     ) -> Predictions:
-        """``predictions.load_parts``, with the numbers of ``.npy`` files checked by the workers."""
+        """Read a pool as ``predictions.load_parts`` does, with ``.npy`` files checked by the workers."""
         return load_parts(paths, values, axes, ids=ids, check=self._check)
 
     def _check(self, predictions: Predictions) -> float:
-        """The work of ``Predictions.check``."""
+        """Check predictions as ``Predictions.check`` does."""
         if not isinstance(predictions.source, Stored) or predictions.source.file is None:
             return predictions.check()
         found = self._workers.ask("check", self._parts(predictions))
@@ -82,7 +84,7 @@ class RayExecutor:
         return max(float(furthest) for furthest, _ in found)
 
     def unsureness(self, predictions: Predictions) -> float:
-        """``scores.unsureness``, on the workers."""
+        """Compute ``scores.unsureness`` on the workers."""
         return float(sum(self._workers.ask("unsureness", self._parts(predictions))))
 
     def _parts(self, predictions: Predictions) -> list[tuple[Any, ...]]:
@@ -90,49 +92,59 @@ class RayExecutor:
         return [(part_of(predictions, rows),) for rows in parts]
 
     def greedy(self, model: BalanceModel, candidates: Int[Tensor, " n"], options: GreedyOptions) -> Greedy:
-        """``balance.greedy.greedy`` on the candidates, spread over the cluster."""
+        """Run ``balance.greedy.greedy`` with the candidates distributed over the cluster."""
         if self._one_round and options.beta is not None:
             raise ValueError("`one_round` must not be given for strategies that sample their picks, got a power β")
-        shards = self.shards(model, candidates, options)
-        try:
+        num, num_parts = len(candidates), len(self._workers)
+        parts = random_parts(num, num_parts, options.seed) if self._one_round else consecutive_parts(num, num_parts)
+        with self._workers:
+            shards = RayCandidates(self._workers, model, candidates, parts, options, self._cache_bytes)
             if self._one_round:
-                return merged(model, candidates, shards.batches(options), options)
-            return greedy_over(shards, Survival(model.draw_weights, model.edge_weights), options)
-        finally:
-            shards.close()
+                return merged(model, candidates, shards.batches(), options)
+            return greedy_from(shards, Survival(model.draw_weights, model.edge_weights), options)
 
     def cover(self, problem: CoverProblem) -> Covering:
-        """``batches.cover.cover`` with the candidates spread over the cluster, and all targets on every worker."""
+        """Run ``cover`` with the candidates distributed over the cluster; each worker has all targets."""
         if self._one_round:
             raise ValueError("`one_round` must not be given for strategies of coverage")
-        shards = RayCoverShards(self._workers, problem, self._cache_bytes)
-        try:
-            return cover(problem, shards)
-        finally:
-            shards.close()
-
-    def shards(self, model: BalanceModel, candidates: Int[Tensor, " n"], options: GreedyOptions) -> "RayShards":
-        """The candidates on the workers, in consecutive shards or in random ones."""
-        num, num_shards = len(candidates), len(self._workers)
-        parts = random_parts(num, num_shards, options.seed) if self._one_round else consecutive_parts(num, num_shards)
-        return RayShards(self._workers, model, candidates, parts, options.lazy, self._cache_bytes)
+        with self._workers:
+            return cover(problem, RayCoverCandidates(self._workers, problem, self._cache_bytes))
 
 
 def consecutive_parts(num: int, num_parts: int) -> list[Int[Tensor, " _"]]:
-    """The numbers from 0 to `num` − 1 in consecutive parts of nearly equal size, none of them empty."""
+    """Divide the numbers from 0 to `num` − 1 into consecutive parts of nearly equal size, none of them empty."""
     return [part for part in torch.arange(num).tensor_split(num_parts) if len(part)]
 
 
-class RayShards:
-    """The candidates of a greedy run on actors. A worker that dies is replaced by one that reads the same points.
+def positions_in(part: Int[Tensor, " n"], chosen: Sequence[int]) -> list[int]:
+    """Return the positions within a part of those chosen candidates that belong to it."""
+    return torch.isin(part, torch.tensor(chosen, dtype=torch.long)).nonzero().flatten().tolist()
+
+
+def best_of(found: Sequence[Best], parts: Sequence[Int[Tensor, " _"]], batch_size: int) -> Best:
+    """Return the best of the candidates that the shards found, with its position among all candidates."""
+    placed = [
+        best if best.position < 0 else replace(best, position=int(part[best.position]))
+        for best, part in zip(found, parts, strict=True)
+    ]
+    largest = torch.cat([best.largest for best in found])
+    return replace(
+        min(placed, key=lambda best: (-best.key, best.position)),
+        largest=largest.topk(min(batch_size, len(largest))).values,
+        num_evaluations=sum(best.num_evaluations for best in found),
+    )
+
+
+class RayCandidates:
+    """The candidates of a greedy run on actors.
 
     Args:
-        workers: where the shards live.
+        workers: the actors.
         model: the closed form for the whole pool.
         candidates: the points that may be chosen.
         parts: for each shard, the positions of its candidates, ascending.
-        lazy: as in ``balance.greedy.Shard``.
-        cache_bytes: what a worker may keep in memory.
+        options: the options of the run.
+        cache_bytes: memory that a worker may use to save time.
     """
 
     def __init__(
@@ -141,74 +153,78 @@ class RayShards:
         model: BalanceModel,
         candidates: Int[Tensor, " n"],
         parts: Sequence[Int[Tensor, " _"]],
-        lazy: bool,
+        options: GreedyOptions,
         cache_bytes: int,
     ) -> None:
         self._workers, self._model, self._candidates = workers, model, candidates
-        put = workers.ray.put
+        self._parts, self._options = parts, options
+        put, quiet = workers.ray.put, replace(options, progress=False)
         edges = put(model.edges)
-        self._builds = [
-            (put(part_of(model.predictions, candidates[part])), edges, model.offset, part, lazy, cache_bytes)
-            for part in parts
-        ]
-        workers.ask("build", self._builds)
+        workers.build(
+            "build",
+            [
+                (put(part_of(model.predictions, candidates[part])), edges, model.offset, part, len(candidates), quiet,
+                 cache_bytes)
+                for part in parts
+            ],
+        )  # fmt: skip
 
     @property
     def num_candidates(self) -> int:
-        """Positions of all shards together."""
+        """The number of candidates of all shards together."""
         return len(self._candidates)
 
-    def offers(self, step: Step, show: bool) -> Sequence[Offer]:
-        """The best point of each shard."""
-        return self._ask("offer", self._workers.ray.put(step), show=show)
+    def best(self, survival: Survival, chosen: Sequence[int]) -> Best:
+        """Return the best candidate of all shards.
+
+        A shard whose gains are all too small for float32 is asked for exact ones only if this is true of every shard.
+        """
+        sent = self._workers.ray.put(survival)
+        inside = [positions_in(part, chosen) for part in self._parts]
+        best = Best(-1, -torch.inf, torch.empty(0), 0)
+        for skip_small in (True, False):
+            arguments = [(sent, positions, len(chosen), skip_small) for positions in inside]
+            found = self._workers.ask("best", arguments, show=self._options.progress and not chosen)
+            num_before, best = best.num_evaluations, best_of(found, self._parts, self._options.batch_size)
+            best = replace(best, num_evaluations=best.num_evaluations + num_before)
+            if best.position >= 0:
+                break
+        return best
 
     def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
-        """Gains of all candidates; shards are consecutive parts, so that theirs follow each other."""
-        return torch.cat(self._ask("first_gains", self._workers.ray.put(survival)))
+        """Return the gains of all candidates given a survival; the shards are consecutive parts."""
+        return torch.cat(self._workers.ask("first_gains", [(self._workers.ray.put(survival),)] * len(self._parts)))
 
-    def batches(self, options: GreedyOptions) -> list[ShardBatch]:
-        """The greedy batch of each shard alone."""
-        return self._ask("batch", options, show=options.progress)
+    def batches(self) -> list[ShardBatch]:
+        """Return the greedy batch of each shard alone."""
+        return self._workers.ask("batch", [()] * len(self._parts), show=self._options.progress)
 
     def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
-        """(1 − G, G) of a point, read here."""
+        """Return (1 − G, G) of a candidate, read in this process."""
         discounts, kept = self._model.factors(self._candidates[position : position + 1])
         return discounts[0], kept[0]
 
-    def _ask(self, method: str, *arguments: Any, show: bool = False) -> list[Any]:
-        return self._workers.ask(method, [arguments] * len(self._builds), self._builds, show=show)
 
-    def close(self) -> None:
-        """Let the workers go of their points."""
-        for actor in self._workers.actors:
-            actor.drop.remote()
-
-
-class RayCoverShards:
-    """The candidates of a run of coverage on actors; their embeddings are sent to them, one part each.
+class RayCoverCandidates:
+    """The candidates of a run of coverage on actors; each actor receives the embeddings of its part.
 
     Args:
-        workers: where the shards live.
-        problem: what is to be covered, by which points.
-        cache_bytes: what a worker may keep in memory.
+        workers: the actors.
+        problem: the targets and the points that may be chosen.
+        cache_bytes: memory that a worker may use to save time.
     """
 
     def __init__(self, workers: Workers, problem: CoverProblem, cache_bytes: int) -> None:
-        self._workers = workers
+        self._workers, self._problem = workers, problem
+        self._parts = consecutive_parts(len(problem.candidates), len(workers))
         put = workers.ray.put
         targets = put(problem.targets)
-        self._builds = [
-            (targets, put(problem.rows(problem.candidates[part])), part, cache_bytes)
-            for part in consecutive_parts(len(problem.candidates), len(workers))
-        ]
-        workers.ask("build_cover", self._builds)
+        points = [put(problem.rows(problem.candidates[part])) for part in self._parts]
+        workers.build("build_cover", [(targets, each, problem.batch_size, cache_bytes) for each in points])
 
-    def offers(self, step: CoverStep, show: bool) -> Sequence[CoverOffer]:
-        """The best point of each shard."""
-        steps = [(self._workers.ray.put(step),)] * len(self._builds)
-        return self._workers.ask("offer", steps, self._builds, build="build_cover", show=show)
-
-    def close(self) -> None:
-        """Let the workers go of their points."""
-        for actor in self._workers.actors:
-            actor.drop.remote()
+    def best(self, covered: Float[Tensor, " T"], chosen: Sequence[int]) -> Best:
+        """Return the best candidate of all shards."""
+        sent = self._workers.ray.put(covered)
+        arguments = [(sent, positions_in(part, chosen)) for part in self._parts]
+        found = self._workers.ask("best_cover", arguments, show=self._problem.progress and not chosen)
+        return best_of(found, self._parts, self._problem.batch_size)

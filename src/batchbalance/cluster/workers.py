@@ -1,4 +1,4 @@
-"""What runs on a cluster's CPUs, and how it is asked: an actor that dies is replaced, and asked again."""
+"""The actors of a Ray cluster. An actor that dies is replaced, and asked again."""
 
 import warnings
 from collections.abc import Sequence
@@ -11,23 +11,27 @@ from torch import Tensor
 
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, Survival
 from batchbalance.balance.edges import Edges
-from batchbalance.balance.greedy import GreedyOptions, Offer, Shard, Step
-from batchbalance.batches.cover import CoverShard, CoverStep
+from batchbalance.balance.greedy import GreedyOptions, LazyCandidates, pick_noise
+from batchbalance.batches.cover import CoverCandidates, CoverProblem
 from batchbalance.batches.targets import Targets
 from batchbalance.cluster.connection import MAX_LOSSES
 from batchbalance.cluster.one_round import ShardBatch, shard_batch
 from batchbalance.cluster.parts import Part
 from batchbalance.scores import unsureness
+from batchbalance.scores.bounds import Best
 from batchbalance.system.progress import progress
 
-START_SECONDS = 60.0  # after which workers that wait for a CPU are worth a warning
+START_SECONDS = 60.0  # after this, workers that still wait for a CPU are worth a warning
 
 
 class Worker:
-    """What an actor runs: one shard at a time."""
+    """The code of an actor. It holds one shard at a time."""
 
     def __init__(self) -> None:
-        self._shard: Any = None
+        self._candidates: Any = None
+        self._positions: Tensor = torch.empty(0)
+        self._options: Any = None
+        self._num_chosen = 0
 
     def build(
         self,
@@ -35,42 +39,51 @@ class Worker:
         edges: Edges,
         offset: bool,
         positions: Int[Tensor, " n"],
-        lazy: bool,
+        num_candidates: int,
+        options: GreedyOptions,
         cache_bytes: int,
     ) -> None:
-        """Take the points of a part."""
+        """Load the points of a part, which have these `positions` among all candidates."""
         predictions, rows = part.load()
-        model = BalanceModel(predictions, edges, offset=offset, cache_bytes=cache_bytes)
-        self._shard = Shard(BalanceObjective(model, rows), positions, lazy=lazy)
+        objective = BalanceObjective(BalanceModel(predictions, edges, offset=offset, cache_bytes=cache_bytes), rows)
+        self._positions, self._options = positions, options
+        # The noise of a candidate must not depend on its shard, so it is drawn for all candidates.
+        self._candidates = LazyCandidates(
+            objective, options, lambda _: pick_noise(options, num_candidates, self._num_chosen)[positions]
+        )
 
-    def build_cover(
-        self, targets: Targets, points: Float[Tensor, "n D"], positions: Int[Tensor, " n"], cache_bytes: int
-    ) -> None:
-        """Take candidates that cover targets."""
-        every = torch.arange(len(points))
-        self._shard = CoverShard(targets, lambda rows: points[rows], every, positions, cache_bytes=cache_bytes)
+    def build_cover(self, targets: Targets, points: Float[Tensor, "n D"], batch_size: int, cache_bytes: int) -> None:
+        """Load candidates that cover targets."""
+        rows = torch.arange(len(points))
+        problem = CoverProblem(targets, lambda some: points[some], rows, batch_size, cache_bytes=cache_bytes)
+        self._candidates = CoverCandidates(problem)
 
-    def offer(self, step: Step | CoverStep) -> Offer:
-        """The best point of the shard."""
-        offer: Offer = self._shard.offer(step)
-        return offer
+    def best(self, survival: Survival, chosen: list[int], num_chosen: int, skip_small: bool) -> Best:
+        """Return the best candidate of the shard, given the chosen ones in it and how many were chosen in all."""
+        self._num_chosen = num_chosen
+        best: Best = self._candidates.best(survival, chosen, skip_small)
+        return best
+
+    def best_cover(self, covered: Float[Tensor, " T"], chosen: list[int]) -> Best:
+        """Return the candidate of the shard that covers most."""
+        best: Best = self._candidates.best(covered, chosen)
+        return best
 
     def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
-        """Gains of all points of the shard."""
-        gains: Tensor = self._shard.first_gains(survival)
+        """Return the gains of all candidates of the shard."""
+        gains: Tensor = self._candidates.first_gains(survival)
         return gains
 
-    def batch(self, options: GreedyOptions) -> ShardBatch:
-        """The greedy batch of the shard alone."""
-        shard = self._shard
-        return shard_batch(shard.objective, shard.positions, options)
+    def batch(self) -> ShardBatch:
+        """Return the greedy batch of the shard alone."""
+        return shard_batch(self._candidates.objective, self._positions, self._options)
 
     def drop(self) -> None:
-        """Let go of the points."""
-        self._shard = None
+        """Release the points."""
+        self._candidates = None
 
     def check(self, part: Part) -> tuple[float, list[str]]:
-        """How far rows of a part are from sums of 1, and warnings; raises if they are no distributions."""
+        """Return how far rows of a part are from a sum of 1, and warnings; raise if they are not distributions."""
         predictions, rows = part.load()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -78,44 +91,48 @@ class Worker:
         return furthest, [str(each.message) for each in caught]
 
     def unsureness(self, part: Part) -> float:
-        """The errors that the mean prediction expects to make on a part."""
+        """Return the expected number of errors of the mean prediction on a part."""
         return unsureness(*part.load())
 
 
 class Workers:
-    """Actors with one CPU each."""
+    """Actors with one CPU each. As a context manager, they release their points at its end."""
 
     def __init__(self, ray: Any, num: int) -> None:
         self.ray = ray
         self._actor = ray.remote(num_cpus=1)(Worker)
+        self._builds: tuple[str, Sequence[tuple[Any, ...]]] | None = None
         self.actors = [self._actor.remote() for _ in range(num)]
         started, _ = ray.wait([a.__ray_ready__.remote() for a in self.actors], num_returns=num, timeout=START_SECONDS)
         if len(started) < num:
             warnings.warn(
                 f"{len(started)} of {num} workers have started after {START_SECONDS:.0f} s, the others wait for CPUs; "
-                "to go on at once, give fewer `num_shards`, or end what else runs on the cluster",
+                "to continue at once, give fewer `num_shards`, or stop other work on the cluster",
                 stacklevel=3,
             )
 
     def __len__(self) -> int:
         return len(self.actors)
 
-    def ask(
-        self,
-        method: str,
-        arguments: Sequence[tuple[Any, ...]],
-        builds: Sequence[tuple[Any, ...]] | None = None,
-        *,
-        build: str = "build",
-        show: bool = False,
-    ) -> list[Any]:
-        """The answers of the first actors, one for each tuple of arguments, in order.
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._builds = None
+        for actor in self.actors:
+            actor.drop.remote()
+
+    def build(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Let each actor load its points by a method of `Worker`; an actor that replaces a dead one does so too."""
+        self.ask(method, arguments)
+        self._builds = method, arguments
+
+    def ask(self, method: str, arguments: Sequence[tuple[Any, ...]], *, show: bool = False) -> list[Any]:
+        """Return the answers of the first actors, one for each tuple of arguments, in order.
 
         Args:
-            method: of `Worker`.
-            arguments: of the calls.
-            builds: what a new actor is built with before it is asked in the place of a dead one, if that matters.
-            build: the method of `Worker` that takes what is in `builds`.
+            method: the method of `Worker`.
+            arguments: the arguments of each call.
             show: show progress.
         """
         pending = [getattr(actor, method).remote(*given) for actor, given in zip(self.actors, arguments, strict=False)]
@@ -123,27 +140,25 @@ class Workers:
         try:
             with progress("scoring shards", len(pending), show) as bar:
                 for index, answer in enumerate(pending):
-                    again = None if builds is None else (build, *builds[index])
-                    answers.append(self._answer(index, answer, method, arguments[index], again))
+                    answers.append(self._answer(index, answer, method, arguments[index]))
                     bar.advance()
         except Exception:
-            for other in pending[len(answers) + 1 :]:  # Ray would print the errors that nobody looks at
+            for other in pending[len(answers) + 1 :]:  # Ray would print errors that nobody has asked for
                 with suppress(Exception):
                     self.ray.get(other)
             raise
         return answers
 
-    def _answer(
-        self, index: int, pending: Any, method: str, arguments: tuple[Any, ...], build: tuple[Any, ...] | None
-    ) -> Any:
+    def _answer(self, index: int, pending: Any, method: str, arguments: tuple[Any, ...]) -> Any:
         errors = self.ray.exceptions
         lost: Exception | None = None
         for _ in range(MAX_LOSSES + 1):
             try:
                 if lost is not None:
                     actor = self.actors[index] = self._actor.remote()
-                    if build is not None:
-                        self.ray.get(getattr(actor, build[0]).remote(*build[1:]))
+                    if self._builds is not None:
+                        build, builds = self._builds
+                        self.ray.get(getattr(actor, build).remote(*builds[index]))
                     pending = getattr(actor, method).remote(*arguments)
                 return self.ray.get(pending)
             except errors.RayActorError as error:
@@ -155,6 +170,6 @@ class Workers:
         ) from lost
 
     def close(self) -> None:
-        """End the actors."""
+        """Stop the actors."""
         for actor in self.actors:
             self.ray.kill(actor)
