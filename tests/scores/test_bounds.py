@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbalance.scores.bounds import LazyBounds
+from batchbalance.scores.ranking import LazyBounds
 from conftest import fresh
 
 pytestmark = pytest.mark.typed

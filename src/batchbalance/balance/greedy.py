@@ -19,8 +19,7 @@ from torch import Tensor
 from batchbalance.arguments.seeds import generator, gumbel
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, Survival
 from batchbalance.predictions import Predictions
-from batchbalance.scores.bounds import Best, LazyBounds
-from batchbalance.scores.ranking import power_sample, quantised, weighed
+from batchbalance.scores.ranking import Best, LazyBounds, power_sample, quantised, weighed
 from batchbalance.system.progress import progress
 
 Continuation = Literal["tail", "power", "random"]

@@ -23,7 +23,7 @@ from batchbalance.arguments.checks import check_whole
 from batchbalance.batches.candidates import check_candidates
 from batchbalance.predictions import Predictions
 from batchbalance.scores import CACHED_NUMBERS, MEMORY_BUDGET, above_rounding, bald, entropies, points_within
-from batchbalance.scores.bounds import LazyBounds
+from batchbalance.scores.ranking import LazyBounds
 
 TIE = 1e-13  # nats; gains are differences of sums of about 1, so that closer ones differ by rounding alone
 FIRST_BLOCK = 32  # candidates looked at before the first check whether a bound already settles the pick

@@ -24,8 +24,7 @@ from batchbalance.arguments.seeds import generator
 from batchbalance.batches.distances import BLOCK_NUMBERS
 from batchbalance.batches.targets import Kernel, Targets
 from batchbalance.predictions import spans_of
-from batchbalance.scores.bounds import Best, LazyBounds
-from batchbalance.scores.ranking import quantised
+from batchbalance.scores.ranking import Best, LazyBounds, quantised
 from batchbalance.system import threads
 from batchbalance.system.progress import progress
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, Survival, balance_path
 from batchbalance.balance.greedy import SLACK, Greedy, GreedyOptions, LazyCandidates, greedy, greedy_from
-from batchbalance.scores.bounds import Best
+from batchbalance.scores.ranking import Best
 
 
 @dataclass(frozen=True, eq=False)

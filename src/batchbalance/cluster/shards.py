@@ -24,7 +24,7 @@ from batchbalance.cluster.one_round import ShardBatch, merged, random_parts
 from batchbalance.cluster.parts import part_of
 from batchbalance.cluster.workers import Workers
 from batchbalance.predictions import Predictions, Stored, Values, load_parts
-from batchbalance.scores.bounds import Best
+from batchbalance.scores.ranking import Best
 
 
 class RayExecutor:

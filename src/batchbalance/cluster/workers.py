@@ -18,7 +18,7 @@ from batchbalance.cluster.connection import MAX_LOSSES
 from batchbalance.cluster.one_round import ShardBatch, shard_batch
 from batchbalance.cluster.parts import Part
 from batchbalance.scores import unsureness
-from batchbalance.scores.bounds import Best
+from batchbalance.scores.ranking import Best
 from batchbalance.system.progress import progress
 
 START_SECONDS = 60.0  # after this, workers that still wait for a CPU are worth a warning

@@ -25,7 +25,7 @@ from batchbalance.balance.closed_form import BalanceModel, log_ratios
 from batchbalance.batches.batch_bald import FIRST_BLOCK, MERGED, Configurations
 from batchbalance.predictions import Predictions, spans_of
 from batchbalance.scores import entropies
-from batchbalance.scores.bounds import LazyBounds
+from batchbalance.scores.ranking import LazyBounds
 from batchbalance.strategies import OWN, STRATEGIES, Strategy
 from batchbalance.strategies.connected import BalanceStrategy, GreedyBalance
 from batchbalance.strategies.contract import Choice

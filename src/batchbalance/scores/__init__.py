@@ -1,4 +1,4 @@
-"""Scores of single points, how points are ranked by them, and bounds that spare evaluations."""
+"""Scores of single points, and how points are ranked."""
 
 from batchbalance.scores.points import (
     CACHED_NUMBERS,

@@ -252,12 +252,10 @@ class Pool:
         return found
 
     def _scaled(self, embeddings: Tensor) -> Tensor:
-        if self._factor == 1:
-            return embeddings
-        return embeddings.to(compute_dtype(embeddings.dtype)) * self._factor
+        return embeddings if self._factor == 1 else _as_floats(embeddings) * self._factor
 
     def _mean(self, embeddings: Tensor) -> Tensor:
-        numbers = embeddings.to(compute_dtype(embeddings.dtype))
+        numbers = _as_floats(embeddings)
         if numbers.ndim == 2:
             return numbers
         if not self.has("predictions"):
@@ -314,6 +312,12 @@ class Pool:
             found = found.with_weights(own.weights)  # weights belong to draws, not to points
         own.check_same_draws(found)
         return found
+
+
+def _as_floats(embeddings: Tensor) -> Tensor:
+    if embeddings.dtype in (torch.float32, torch.float64):
+        return embeddings
+    return embeddings.to(compute_dtype(embeddings.dtype))
 
 
 def open_candidates(num_points: int, excluded: Int[Tensor, " e"], labelled: Int[Tensor, " l"]) -> Int[Tensor, " n"]:
