@@ -127,7 +127,7 @@ def test_bounds_up_to_the_floor_are_left_alone():
     assert bounds.settle(gains, margin=0.0, floor=0.5, **SMALL_BLOCKS)
     assert sorted(gains.asked) == [0, 2]
     assert bounds.values.tolist() == [0.5, 0.5, 0.125]
-    bounds.close(torch.tensor([True, False, False]))
+    bounds.close(torch.tensor([0]))
     bounds.forget()
     assert bounds.values.tolist() == [-math.inf, math.inf, math.inf]
 

@@ -23,7 +23,7 @@ def test_a_part_is_made_when_it_is_read_and_once():
     view = pool.to_choose(batch_size=3, seed=4)
     assert torch.equal(view.mean_embeddings, POINTS)
     assert torch.equal(pool.embedding_rows(torch.tensor([2])), POINTS[2:3])
-    assert torch.equal(pool.scaled(2).embeddings, 2 * POINTS)
+    assert torch.equal(pool.scaled(2.0).embeddings, 2 * POINTS)
     assert (calls, pool.read, (view.batch_size, pool.batch_size)) == (["embeddings"], {"embeddings"}, (3, 1))
 
 

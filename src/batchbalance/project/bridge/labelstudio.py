@@ -71,7 +71,7 @@ class Pulled:
         told = self.told
         if not (told.labelled or told.corrected or told.skipped):
             return ""
-        return f"{told.labelled} labelled, {told.corrected} corrected, {told.skipped} skipped; {self.left} are open"
+        return f"{told.labelled} labelled, {told.corrected} corrected, {told.skipped} skipped; {self.left} open"
 
 
 def push(
