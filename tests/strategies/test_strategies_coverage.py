@@ -313,3 +313,10 @@ def test_sure_predictions_in_float32_are_still_ranked(gap, strategy):
     chosen = select(Predictions.from_logits(logits), 1, strategy=strategy, **needs)
     assert chosen.indices.tolist() == [40]
     assert not chosen.warnings
+
+
+def test_weights_from_predictions_of_the_pool_are_not_those_of_other_targets():
+    points = torch.randn(20, 3, generator=torch.Generator().manual_seed(2))
+    predictions = Predictions.from_probs(random_probs(20, 4, 3, seed=5))
+    with pytest.raises(ValueError, match="`weights` must be given together with `targets` for strategy 'u-herding'"):
+        select(predictions, 2, strategy="u-herding", embeddings=points, targets=points[:5])
