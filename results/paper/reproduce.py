@@ -156,6 +156,7 @@ def run(
     data_dir: Annotated[Path | None, typer.Option(help="Where published data sets are.")] = None,
     runs_dir: RunsDir = RUNS,
     only: Annotated[list[str] | None, typer.Option(help="A row; repeat it for more.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Run at most this many trials of each row.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell the core-hours of each row.")] = False,
 ) -> None:
     """Run what is missing, in order; records are durable round by round, so it may be ended at any time."""
@@ -169,7 +170,8 @@ def run(
         prepare = LastPrepared()
         for row, seed in schedule():
             row.unpack_earlier(runs_dir)
-            if (only and row.name not in only) or row.is_complete(seed, runs_dir):
+            wanted = (not only or row.name in only) and (trials is None or seed < trials)
+            if not wanted or row.is_complete(seed, runs_dir):
                 continue
             if row.analysis is not None:
                 with timed(row, seed, row.analysis, runs_dir):
