@@ -1,13 +1,20 @@
-"""The embeddings of the suite: ``python results/suite/embeddings.py --data-dir DATA``.
+"""The data of the suite: ``python results/suite/embeddings.py --data-dir DATA``.
 
-Writes `x`, `y`, `x_test` and `y_test` of each data set as a ``.npz`` file, and leaves files that are there alone.
+Writes `x`, `y`, `x_test` and `y_test` of each set as a ``.npz`` file, leaves files that are there alone, and writes what
+they hold into ``sets.json``, or compares it with what is there.
+
 Images: the first 10,000 training and 2,000 test images of MNIST, Fashion-MNIST and CIFAR-10 by EfficientNet-Lite0 at
-128 pixels. Texts: all of Banking77, and its first ten categories, by WordLlama.
+128 pixels. Texts by WordLlama: all of Banking77, its first ten categories, TREC, and customer reviews, of which the last
+1,000 of a shuffle are the test set. The other sets are made of these (`VARIANTS`). Test sets have the skew of the pool;
+they have no copies, no points from elsewhere and no wrong labels.
 """
 
 import argparse
 import csv
+import hashlib
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +24,15 @@ from PIL import Image
 from batchbalance.encoders import embed, encoder
 from batchbalance.lab.data import load
 
-IMAGES = ("cifar-10", "fashion-mnist", "mnist")
-TEXTS = {"banking77": None, "banking10": 10}  # how many of the categories
-FOLDER = Path(__file__).parent / "embeddings"
+OWN = Path(__file__).parent
+FOLDER = OWN / "embeddings"
+SETS = OWN / "sets.json"
+SEED = 36
+Arrays = dict[str, Any]
 
 
-def images(name: str, data_dir: Path) -> dict[str, Any]:
-    """The arrays of a published set of images."""
+def images(name: str, data_dir: Path) -> Arrays:
+    """Return the arrays of a published set of images."""
     data = load(name, data_dir=data_dir, partial=name == "cifar-10")
     lite = encoder("efficientnet-lite0", image_size=128)
     arrays = {}
@@ -34,32 +43,158 @@ def images(name: str, data_dir: Path) -> dict[str, Any]:
     return arrays
 
 
-def texts(num_categories: int | None, data_dir: Path) -> dict[str, Any]:
-    """The arrays of Banking77, or of its first categories."""
-    folder = data_dir / "banking77"
-    categories = json.loads((folder / "categories.json").read_text(encoding="utf-8"))[:num_categories]
+def texts(folder: str, column: str, num_classes: int | None, data_dir: Path) -> Arrays:
+    """Return the arrays of texts in CSV files: of all classes, or of the first ones of ``categories.json``."""
+    listed, found = data_dir / folder / "categories.json", {}
+    for part, name in (("", "train.csv"), ("_test", "test.csv")):
+        path = data_dir / folder / name
+        if path.is_file():
+            with path.open(encoding="utf-8", newline="") as lines:
+                found[part] = list(csv.DictReader(lines))
+    if not found:
+        with (data_dir / folder / "reviews.csv").open(encoding="utf-8", newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        order = np.random.default_rng(SEED).permutation(len(rows))
+        found = {"": [rows[i] for i in order[:-1000]], "_test": [rows[i] for i in order[-1000:]]}
+    classes = sorted({row[column] for row in found[""]})
+    if listed.is_file():
+        classes = json.loads(listed.read_text(encoding="utf-8"))[:num_classes]
     arrays = {}
-    for part, file in (("", "train.csv"), ("_test", "test.csv")):
-        with (folder / file).open(encoding="utf-8", newline="") as lines:
-            rows = [row for row in csv.DictReader(lines) if row["category"] in categories]
-        arrays[f"x{part}"] = np.asarray(embed([row["text"] for row in rows], encoder("wordllama")).vectors)
-        arrays[f"y{part}"] = np.array([categories.index(row["category"]) for row in rows])
+    for part, rows in found.items():
+        kept = [row for row in rows if row[column] in classes]
+        arrays[f"x{part}"] = np.asarray(embed([row["text"] for row in kept], encoder("wordllama")).vectors)
+        arrays[f"y{part}"] = np.array([classes.index(row[column]) for row in kept])
     return arrays
 
 
+def rare(base: str, positive: list[int], share: float) -> Arrays:
+    """Return one class out of some, thinned to a share of the points, against all others."""
+    rng, found = np.random.default_rng(SEED), {}
+    for part, (x, y) in parts(base).items():
+        is_positive = np.isin(y, positive)
+        wanted = round(share / (1 - share) * int((~is_positive).sum()))
+        kept = np.flatnonzero(is_positive)
+        kept = np.sort(rng.permutation(kept)[: min(wanted, len(kept))])
+        others = np.flatnonzero(~is_positive)
+        others = np.sort(rng.permutation(others)[: round(len(kept) * (1 - share) / share)])
+        rows = np.sort(np.concatenate([kept, others]))
+        found |= {f"x{part}": x[rows], f"y{part}": is_positive[rows].astype(np.int64)}
+    return found
+
+
+def long_tail(base: str, ratio: float) -> Arrays:
+    """Return classes whose counts fall geometrically, from the first to the last by `ratio`, in pool and test set."""
+    rng, found = np.random.default_rng(SEED), {}
+    for part, (x, y) in parts(base).items():
+        num_classes, rows = int(y.max()) + 1, []
+        for label in range(num_classes):
+            of_class = np.flatnonzero(y == label)
+            share = ratio ** (-label / max(1, num_classes - 1))
+            rows.append(rng.permutation(of_class)[: max(2, round(share * len(of_class)))])
+        kept = np.sort(np.concatenate(rows))
+        found |= {f"x{part}": x[kept], f"y{part}": y[kept]}
+    return found
+
+
+def with_others(base: str, other: str) -> Arrays:
+    """Return a set with points from elsewhere, a tenth of the pool, whose class "none of these" the test set lacks."""
+    (x, y), test = parts(base)[""], parts(base)["_test"]
+    foreign = parts(other)[""][0]
+    rows = np.sort(np.random.default_rng(SEED).permutation(len(foreign))[: len(x) // 9])
+    labels = np.full(len(rows), int(y.max()) + 1)
+    return {
+        "x": np.concatenate([x, foreign[rows]]),
+        "y": np.concatenate([y, labels]),
+        "x_test": test[0],
+        "y_test": test[1],
+    }
+
+
+def with_copies(base: str) -> Arrays:
+    """Return 1,500 points three times: as they are, an exact copy, and one with noise of 2 % of its length."""
+    (x, y), test = parts(base)[""], parts(base)["_test"]
+    rng = np.random.default_rng(SEED)
+    x, y = x[:1500], y[:1500]
+    noise = rng.normal(size=x.shape).astype(x.dtype)
+    near = x + 0.02 * np.linalg.norm(x, axis=1, keepdims=True) * noise / np.linalg.norm(noise, axis=1, keepdims=True)
+    return {"x": np.concatenate([x, x, near]), "y": np.tile(y, 3), "x_test": test[0], "y_test": test[1]}
+
+
+def with_wrong_labels(base: str, share: float) -> Arrays:
+    """Return a set of whose labels a share is another class at random."""
+    (x, y), test = parts(base)[""], parts(base)["_test"]
+    rng, num_classes = np.random.default_rng(SEED), int(y.max()) + 1
+    wrong = rng.random(len(y)) < share
+    moved = (y + rng.integers(1, num_classes, size=len(y))) % num_classes
+    return {"x": x, "y": np.where(wrong, moved, y), "x_test": test[0], "y_test": test[1]}
+
+
+def parts(name: str) -> dict[str, tuple[Any, Any]]:
+    """Return the pool and the test set of a file that has been made."""
+    with np.load(FOLDER / f"{name}.npz") as file:
+        return {part: (file[f"x{part}"], file[f"y{part}"]) for part in ("", "_test")}
+
+
+PUBLISHED: dict[str, Callable[[Path], Arrays]] = {
+    "banking77": partial(texts, "banking77", "category", None),
+    "banking10": partial(texts, "banking77", "category", 10),
+    "trec": partial(texts, "trec", "label", None),
+    "reviews": partial(texts, "customer-reviews", "label", None),
+    "cifar-10": partial(images, "cifar-10"),
+    "fashion-mnist": partial(images, "fashion-mnist"),
+    "mnist": partial(images, "mnist"),
+}
+VARIANTS: dict[str, Callable[[], Arrays]] = {
+    "banking77-rare5": partial(rare, "banking77", list(range(8)), 0.05),
+    "cifar-10-rare5": partial(rare, "cifar-10", [3], 0.05),
+    "fashion-mnist-rare2": partial(rare, "fashion-mnist", [6], 0.02),
+    "banking77-tail": partial(long_tail, "banking77", 20.0),
+    "cifar-10-tail": partial(long_tail, "cifar-10", 50.0),
+    "fashion-mnist-tail": partial(long_tail, "fashion-mnist", 50.0),
+    "banking10-others": partial(with_others, "banking10", "trec"),
+    "cifar-10-others": partial(with_others, "cifar-10", "fashion-mnist"),
+    "fashion-mnist-copies": partial(with_copies, "fashion-mnist"),
+    "banking10-wrong": partial(with_wrong_labels, "banking10", 0.1),
+    "cifar-10-wrong": partial(with_wrong_labels, "cifar-10", 0.1),
+}
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """Return what a set holds, a hash of it, and how well always answering its most frequent class does."""
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in ("x", "y", "x_test", "y_test")}
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        rounded = np.round(arrays[name].astype(np.float64), 3) if name.startswith("x") else arrays[name]
+        digest.update(np.ascontiguousarray(rounded + 0.0).tobytes())  # −0 becomes 0
+    counts = np.bincount(arrays["y_test"])
+    share, present = float(counts.max() / counts.sum()), int((counts > 0).sum())
+    return {
+        "points": len(arrays["x"]), "test": len(arrays["x_test"]), "features": arrays["x"].shape[1],
+        "classes": int(arrays["y"].max()) + 1, "majority accuracy": round(share, 4),
+        "majority macro_f1": round(2 * share / (1 + share) / present, 4),
+        "majority balanced_accuracy": round(1 / present, 4), "sha256": digest.hexdigest(),
+    }  # fmt: skip
+
+
 def main() -> None:
-    """Make what is missing."""
+    """Make what is missing, and compare it with `sets.json`."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path, required=True)
     data_dir = parser.parse_args().data_dir
     FOLDER.mkdir(exist_ok=True)
-    for name in (*TEXTS, *IMAGES):
+    known = json.loads(SETS.read_text(encoding="utf-8")) if SETS.is_file() else {}
+    for name in (*PUBLISHED, *VARIANTS):
         path = FOLDER / f"{name}.npz"
         if not path.exists():
-            arrays = texts(TEXTS[name], data_dir) if name in TEXTS else images(name, data_dir)
+            arrays = PUBLISHED[name](data_dir) if name in PUBLISHED else VARIANTS[name]()
             np.savez(path.with_suffix(".part.npz"), **arrays)
             path.with_suffix(".part.npz").rename(path)
-            print(f"{path.name}: {len(arrays['x']):,} + {len(arrays['x_test']):,} × {arrays['x'].shape[1]}")
+        found = facts_of(path)
+        told = "new" if name not in known else "as before" if known[name] == found else "DIFFERS from sets.json"
+        print(f"{path.name}: {found['points']:,} + {found['test']:,} × {found['features']}, {told}")
+        known.setdefault(name, found)
+    SETS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""The suite that decides what `auto` is: all strategies on nine data sets, from a cold start where that is possible.
+"""The suite that decides what `auto` is: strategies on pools like those of users, from a cold start.
 
     python results/suite/suite.py run --data-dir DATA   # goes on where it stopped; --dry-run tells the core-hours
     python results/suite/suite.py show                  # tables and figure from the records
+    python results/suite/suite.py enter mypackage.module:Mine --data-dir DATA   # your strategy on the same splits
 
-Each ``.toml`` file beside this one is a comparison that `batchbalance run` and `report` know too. The embeddings come
-first: ``python results/suite/embeddings.py --data-dir DATA``. Run both from the root of the repository. ``--folder
-results/cover`` takes the comparisons of another folder, with tables and records there.
+Each ``.toml`` file beside this one is a comparison that `batchbalance run` and `report` know too; PLAN.md says how they
+were chosen. The embeddings come first: ``python results/suite/embeddings.py --data-dir DATA``. Run all of it from the
+root of the repository. ``--folder results/first-suite`` takes the comparisons of another folder, with tables and records
+there.
 """
 
 import json
@@ -15,11 +17,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from tables import figure, page
+from tables import against_entry, figure, page
 
 from batchbalance.cli.app import out, reported_errors
 from batchbalance.cli.run import follow
-from batchbalance.lab.config import Comparison, read_comparison
+from batchbalance.lab.config import Comparison, RunConfig, read_comparison
 from batchbalance.lab.processes import Task, run_tasks
 from batchbalance.lab.records import read_runs
 from batchbalance.lab.report.comparisons import Report, compare
@@ -33,6 +35,8 @@ from packing import pack, unpack  # noqa: E402
 FIGURES = OWN.parents[1] / "docs" / "images" / "results"
 RECORDS = "records.tar.xz"
 SECONDS = "seconds.json"  # of a trial of each strategy, measured, for `--dry-run`
+SETS = OWN / "sets.json"  # written by embeddings.py
+FEWER = {"typiclust", "coreset", "bait", "refine", "power-balance", "falcun", "drop-query"}  # half of the trials
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
 Folder = Annotated[Path, typer.Option(help="Where the comparisons are, and their records and tables.")]
@@ -62,8 +66,8 @@ def run(
             Task(config, seed, runs_dir / name, Goal(comparison.budget), data_dir)
             for seed in range(max(trials or comparison.trials for comparison in found.values()))
             for name, comparison in found.items()
-            if seed < (trials or comparison.trials)
             for config in comparison.runs()
+            if seed < num_trials(config, trials or comparison.trials)
         ]
         failed = follow(tasks, run_tasks(tasks, jobs))
         if failed:
@@ -81,9 +85,47 @@ def show(folder: Folder = OWN, runs_dir: RunsDir = None) -> None:
         seconds = {name: seconds_of(report) for name, report in reports.items()}
         (folder / SECONDS).write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
         tables, drawn = folder / "tables.md", FIGURES / f"{folder.resolve().name}.png"
-        tables.write_text(page(reports, folder.resolve().name), encoding="utf-8")
+        sets = json.loads(SETS.read_text(encoding="utf-8")) if SETS.is_file() else {}
+        tables.write_text(page(reports, folder.resolve().name, sets), encoding="utf-8")
         drawn.write_bytes(figure(reports))
         out.print(Text(f"written: {tables} and {drawn}"), soft_wrap=True)
+
+
+@app.command()
+def enter(
+    strategy: Annotated[str, typer.Argument(help="Your strategy: a name, or mypackage.module:Mine.")],
+    data_dir: Annotated[Path, typer.Option(help="Where published data sets are.")],
+    folder: Folder = OWN,
+    runs_dir: RunsDir = None,
+    only: Annotated[list[str] | None, typer.Option(help="A comparison, as trec-b10; repeat it for more.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Instead of the number in each file.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time; no number depends on it.")] = 1,
+) -> None:
+    """Run your strategy on the splits of the published records, and print it against them, paired."""
+    with reported_errors():
+        published = runs_dir or runs_of(folder)
+        if not published.is_dir():
+            unpack(folder / RECORDS, published)
+        entries = published.with_name(f"{published.name}-entries")
+        mine = {
+            name: comparison.model_copy(update={"strategies": [strategy]})
+            for name, comparison in comparisons(folder, only).items()
+        }
+        tasks = [
+            Task(config, seed, entries / name, Goal(comparison.budget), data_dir)
+            for name, comparison in mine.items()
+            for seed in range(trials or comparison.trials)
+            for config in comparison.runs()
+        ]
+        if follow(tasks, run_tasks(tasks, jobs)):
+            raise typer.Exit(2)
+        reports = {}
+        for name, comparison in mine.items():
+            labels = {config.label for config in comparison.runs()}
+            own = read_runs([config.folder(entries / name) for config in comparison.runs()])
+            others = [run for run in read_runs([published / name]) if run.label not in labels]
+            reports[name] = compare([*own, *others], metric=metric_of(name), control=own[0].label)
+        out.print(Text(against_entry(reports, strategy)), soft_wrap=True)
 
 
 @app.command()
@@ -113,10 +155,20 @@ def runs_of(folder: Path) -> Path:
     return Path("results/runs") / folder.resolve().name
 
 
+def num_trials(config: RunConfig, trials: int) -> int:
+    """How many trials of a comparison's a strategy has: rivals that were far behind have half, as PLAN.md says."""
+    return trials // 2 if config.strategy["name"] in FEWER else trials
+
+
 def report_of(folder: Path) -> Report | None:
     """What the records of a comparison show; None if there are none yet."""
     runs = read_runs([folder]) if folder.is_dir() else []
-    return compare(runs) if runs else None
+    return compare(runs, metric=metric_of(folder.name)) if runs else None
+
+
+def metric_of(name: str) -> str:
+    """What a comparison is scored by: macro F1 where classes are rare."""
+    return "macro_f1" if "-rare" in name or "-tail" in name else "accuracy"
 
 
 def seconds_of(report: Report) -> dict[str, float]:
@@ -136,16 +188,18 @@ def show_hours(folder: Path, found: dict[str, Comparison], runs_dir: Path, trial
     known: dict[str, dict[str, float]] = json.loads(seconds.read_text(encoding="utf-8")) if seconds.is_file() else {}
     total, whole = 0.0, 0.0
     for name, comparison in found.items():
-        goal, num = Goal(comparison.budget), trials or comparison.trials
-        left = 0.0
+        goal, left = Goal(comparison.budget), 0.0
         for config in comparison.runs():
+            num = num_trials(config, trials or comparison.trials)
             each = known.get(name, {}).get(config.label, 0.0)
             left += each * (num - num_complete(config.folder(runs_dir / name), goal, comparison.batch_size, num))
             whole += each * num
         total += left
         unknown = "" if name in known else ", and nothing is known of it"
         out.print(
-            Text(f"{name}: {num} trials of {len(comparison.strategies)} strategies, {left / 3600:.2f} h left{unknown}")
+            Text(
+                f"{name}: {trials or comparison.trials} trials of {len(comparison.strategies)} strategies, {left / 3600:.2f} h left{unknown}"
+            )
         )
     out.print(Text(f"{total / 3600:.1f} core-hours left of {whole / 3600:.1f}"))
 

@@ -1,8 +1,10 @@
 """The page of the suite: a matrix of differences with intervals, ranks, labels saved, seconds; and its figure."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from batchbalance.lab.report.comparisons import PairedComparison, Report, Summary, compare
 from batchbalance.lab.report.figures import rendered
@@ -16,10 +18,11 @@ SIGNIFICANT = 0.05
 
 Reports = Mapping[str, Report]  # by the name of the comparison
 Rows = list[list[str]]
+Sets = Mapping[str, Mapping[str, Any]]  # facts about data sets, by name
 
 
-def page(reports: Reports, folder: str = "suite") -> str:
-    """All tables of a folder of `results/`."""
+def page(reports: Reports, folder: str = "suite", sets: Sets | None = None) -> str:
+    """All tables of a folder of `results/`; `sets` tells how well the majority class of a data set does."""
     names = ranked(reports)
     rivals, others = [name for name in RIVALS if name in names], [name for name in names if name != DEFAULT]
     option = "" if folder == "suite" else f" --folder results/{folder}"
@@ -27,10 +30,16 @@ def page(reports: Reports, folder: str = "suite") -> str:
         f"# All tables of results/{folder}",
         f"Made by `python results/suite/suite.py show{option}`; [results](../../docs/results.md) says what they mean.",
         "## Against random",
-        "Mean accuracy over the curve minus that of random, in points of accuracy, and half its 95 % interval. Bold: "
+        "Mean accuracy over the curve minus that of random, in points, and half its 95 % interval; macro F1 instead of "
+        "accuracy where classes are rare (`-rare`, `-tail`). Bold: "
         "the exact sign-flip test, corrected by Holm over the strategies of a column, gives p < 0.05. Strategies stand "
         "in the order of their mean rank over the columns.",
-        table(names, reports, against_random, last={"trials": num_trials(reports)}),
+        table(
+            names,
+            reports,
+            against_random,
+            last={"majority class": majority(reports, sets), "trials": num_trials(reports)},
+        ),
         "## Ranks and regret",
         "Rank of the mean area among all strategies of a comparison (1 is best); regret is what the best strategy of a "
         "comparison has more, in points.",
@@ -63,8 +72,10 @@ def page(reports: Reports, folder: str = "suite") -> str:
 
 
 def short(label: str) -> str:
-    """A strategy without its options."""
-    return label.split("(")[0].strip()
+    """A strategy without its options, but for the metric."""
+    name, _, options = label.partition("(")
+    metric = re.search(r"metric=(\w+)", options)
+    return name.strip() if metric is None else f"{name.strip()} ({metric[1]})"
 
 
 def summary_of(report: Report, name: str) -> Summary | None:
@@ -135,13 +146,26 @@ def against_random(report: Report, name: str) -> str:
 
 
 def num_trials(reports: Reports) -> list[str]:
-    """How many trials each column is the mean of."""
-    return [str(min(len(summary.areas) for summary in report.summaries)) for report in reports.values()]
+    """How many trials each column is the mean of; of two numbers, the smaller is that of rivals with fewer."""
+    found = [sorted({len(summary.areas) for summary in report.summaries}) for report in reports.values()]
+    return [str(each[0]) if len(each) == 1 else f"{each[0]}–{each[-1]}" for each in found]
+
+
+def majority(reports: Reports, sets: Sets | None) -> list[str]:
+    """Always answering the most frequent class, minus random, in points."""
+    found = []
+    for name, report in reports.items():
+        facts, control = (sets or {}).get(name.rpartition("-b")[0]), summary_of(report, "random")
+        known = None if facts is None else facts.get(f"majority {report.metric}")
+        found.append(
+            "" if known is None or control is None else points(known - mean([*control.areas.values()]), None, False)
+        )
+    return found
 
 
 def with_control(reports: Reports) -> Reports:
     """The same runs, against the default instead of random."""
-    return {name: compare(report.runs, control=DEFAULT) for name, report in reports.items()}
+    return {name: compare(report.runs, metric=report.metric, control=DEFAULT) for name, report in reports.items()}
 
 
 def against_control(report: Report, name: str) -> str:
@@ -152,6 +176,13 @@ def against_control(report: Report, name: str) -> str:
     return points(-found.effect, found.interval, is_significant(found))
 
 
+def against_entry(reports: Reports, name: str) -> str:
+    """An entry minus each published strategy, for the terminal: reports whose control is the entry."""
+    rivals = sorted({short(each.label) for report in reports.values() for each in report.comparisons})
+    heading = f"{name} minus each, mean over the curve in points; bold: p < {SIGNIFICANT}, corrected by Holm"
+    return f"{heading}\n\n{table(rivals, reports, against_control)}"
+
+
 def is_significant(found: PairedComparison) -> bool:
     """Whether a difference would be rare by chance, among all strategies of its report."""
     return found.corrected_p is not None and found.corrected_p < SIGNIFICANT
@@ -159,13 +190,15 @@ def is_significant(found: PairedComparison) -> bool:
 
 def over_sets(names: Sequence[str], reports: Reports) -> str:
     """The default minus each strategy, with data sets as what varies."""
-    found = {comparison: areas(report) for comparison, report in reports.items()}
     rows = []
     for name in names:
         of_set: dict[str, list[float]] = {}
-        for comparison, each in found.items():
-            if name in each:
-                of_set.setdefault(comparison.rpartition("-b")[0], []).append(each[DEFAULT] - each[name])
+        for comparison, report in reports.items():
+            ours, theirs = summary_of(report, DEFAULT), summary_of(report, name)
+            if ours is not None and theirs is not None:
+                shared = ours.areas.keys() & theirs.areas.keys()
+                differences = [ours.areas[seed] - theirs.areas[seed] for seed in shared]
+                of_set.setdefault(comparison.rpartition("-b")[0], []).append(mean(differences))
         means = [mean(values) for values in of_set.values()]
         interval = mean_interval(means)
         ahead = f"{sum(value > 0 for value in means)} of {len(means)}"

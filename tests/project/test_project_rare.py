@@ -113,10 +113,10 @@ def test_the_nearest_rows_by_a_plain_loop(is_table):
 
     apart = {i: min(np.sqrt(((placed(vectors[i]) - placed(q)) ** 2).sum()) for q in queries) for i in rows.tolist()}
     expected = sorted(apart, key=apart.__getitem__)[:5]
-    found = nearest(vectors, queries, rows, 5, is_table=is_table)
+    found = nearest(vectors, queries, rows, 5, metric="raw" if is_table else "unit")
     assert [row for row, _ in found] == expected
     assert [far for _, far in found] == pytest.approx([apart[row] for row in expected], abs=1e-10)
-    assert nearest(vectors, queries, rows[:0], 5, is_table=is_table) == []
+    assert nearest(vectors, queries, rows[:0], 5, metric="raw" if is_table else "unit") == []
 
 
 def test_found_items_are_asked_first_marked_and_trained_on(tmp_path):

@@ -60,6 +60,70 @@ def test_each_strategy_has_its_own_weights(small, strategy, weights):
     assert (chosen.value is not None) == (strategy == "cover-balance")
 
 
+def unit_rows(points, centre):
+    """Rows minus a centre, each divided by its length, by plain loops."""
+    found = []
+    for row in points:
+        moved = [float(x) - c for x, c in zip(row, centre, strict=True)]
+        length = sum(x * x for x in moved) ** 0.5
+        found.append([x / length for x in moved] if length else moved)
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    ("num_features", "metric", "is_unit"), [(3, None, False), (3, "unit", True), (40, None, True), (40, "raw", False)]
+)
+def test_the_metric_decides_what_is_near(num_features, metric, is_unit):
+    rng = np.random.default_rng(6)
+    lengths = rng.uniform(0.2, 5.0, size=(30, 1))
+    points = 7.0 + lengths * rng.normal(size=(30, num_features))
+    targets, labelled = points[20:] + 0.3, points[:2] * 1.1
+    centre = [sum(float(row[d]) for row in points) / 30 for d in range(num_features)]
+    placed = unit_rows(points, centre) if is_unit else points
+    length = oracles.squared_length(placed.tolist(), 4)
+    value = value_of(placed, [1.0] * 30, length)
+    chosen = select(embeddings=points, batch_size=4, metric=metric, strategy="max-herding")
+    assert chosen.indices.tolist() == oracles.greedy(value, range(30), 4)
+    assert chosen.cover.length == pytest.approx((length / 2) ** 0.5)
+    same = select(embeddings=points, batch_size=4, strategy=MaxHerding(metric="unit" if is_unit else "raw"))
+    assert same.indices.tolist() == chosen.indices.tolist()
+
+    every = [unit_rows(some, centre) if is_unit else some for some in (points, targets, labelled)]
+    joined = np.concatenate(every)
+    length = oracles.squared_length(every[1].tolist(), 4)
+    value = value_of(joined, [1.0] * 10, length, labelled=every[2].tolist(), targets=list(range(30, 40)))
+    chosen = select(
+        embeddings=points,
+        batch_size=4,
+        metric=metric,
+        strategy="max-herding",
+        targets=targets,
+        labelled_embeddings=labelled,
+    )
+    assert chosen.indices.tolist() == oracles.greedy(value, range(30), 4)
+
+
+@pytest.mark.parametrize("name", ["max-herding", "coreset", "typiclust"])
+def test_the_unit_metric_ignores_lengths_and_refuses_other_names(name):
+    rng = np.random.default_rng(7)
+    rows = rng.normal(size=(20, 5))
+    rows = np.concatenate([rows, -rows])  # whose centre is 0, whatever their lengths
+    longer = rows * np.tile(rng.uniform(0.1, 9.0, size=(20, 1)), (2, 1))
+    how = {"batch_size": 6, "strategy": name, "metric": "unit"}
+    first, second = (sorted(select(embeddings=each, **how).indices.tolist()) for each in (rows, longer))
+    assert first == second  # opposite points tie
+    with pytest.raises(ValueError, match="`metric` must be one of 'auto', 'raw', 'unit', got 'cosine'"):
+        select(embeddings=rows, **{**how, "metric": "cosine"})
+
+
+def test_a_metric_that_is_not_used_is_named(small):
+    pool, points = small
+    assert (
+        "`metric` was not used: strategy 'margin' has no use for it"
+        in select(pool, 2, strategy="margin", embeddings=points, metric="unit").warnings
+    )
+
+
 @pytest.mark.parametrize("name", [*COVER, "coreset", "typiclust"])
 def test_labelled_points_cover_and_excluded_ones_do_not(small, name):
     pool, points = small

@@ -73,6 +73,10 @@ def select_command(
     targets: Annotated[
         Path | None, typer.Option(help="Features of the points to cover instead of the pool, as .npy.")
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="How embeddings are compared: unit, raw, or auto (the default: raw below 32 features)."),
+    ] = None,
     labelled: Annotated[
         Path | None, typer.Option(help="Points of the pool that have labels, one per line, as in --exclude.")
     ] = None,
@@ -153,6 +157,7 @@ def select_command(
             "labelled_embeddings": None if labelled_embeddings is None else read_embeddings(labelled_embeddings),
             "weights": None if weights is None else read_array(weights, "weights", mapped_array),
             "targets": None if targets is None else read_embeddings(targets),
+            "metric": metric,
         }
         how: dict[str, Any] = {
             "exclude": None if exclude is None else read_points(exclude, names),

@@ -259,6 +259,7 @@ class Learner:
                 "embeddings": embeddings,
                 "draw_embeddings": lambda: embed(posterior, inputs, rows, every_draw=True),
                 "labelled_embeddings": lambda: embed(posterior, inputs, covering),
+                "metric": lambda: posterior.metric,
             }
         return made
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from batchbalance.batches.distances import directions, nearest_distances
+from batchbalance.strategies.pool import Metric, is_unit
 
 BLOCK = 4096  # items compared at a time
 
@@ -16,7 +17,7 @@ class Found:
 
     Attributes:
         id: of the item.
-        distance: to the nearest of those it is like; from 0 to 2, but for tables, where it has no upper end.
+        distance: to the nearest of those it is like; at most 2 if rows have unit length.
     """
 
     id: str
@@ -24,7 +25,7 @@ class Found:
 
 
 def nearest(
-    vectors: np.ndarray, queries: np.ndarray, rows: np.ndarray, count: int, *, is_table: bool
+    vectors: np.ndarray, queries: np.ndarray, rows: np.ndarray, count: int, *, metric: Metric
 ) -> list[tuple[int, float]]:
     """Return the rows nearest to any of the queries with their distances, the nearest first, ties by row.
 
@@ -33,9 +34,9 @@ def nearest(
         queries: (Q, D) embeddings of what to look for.
         rows: (n,) items to look at.
         count: how many to return.
-        is_table: measure between standardised columns as they are; else between rows that are centred with the pool
-            and scaled to unit length.
+        metric: how distances are measured, as in ``select``.
     """
+    unit = is_unit(metric, vectors.shape[1])
     centre = torch.zeros(vectors.shape[1], dtype=torch.float64)
     for start in range(0, len(vectors), BLOCK):
         centre += torch.from_numpy(np.array(vectors[start : start + BLOCK], dtype=np.float64)).sum(dim=0)
@@ -43,7 +44,7 @@ def nearest(
 
     def placed(some: np.ndarray) -> torch.Tensor:
         points = torch.from_numpy(np.array(some, dtype=np.float64))
-        return points if is_table else directions(points, centre)
+        return directions(points, centre) if unit else points
 
     wanted = placed(queries)
     parts = [nearest_distances(placed(vectors[rows[i : i + BLOCK]]), wanted) for i in range(0, len(rows), BLOCK)]

@@ -18,7 +18,7 @@ from batchbalance.selection import Selection
 from batchbalance.selection.choosing import as_strategy
 from batchbalance.strategies import AUTO, Choice, Explore, Random, Seek, Strategy, strategy_named
 from batchbalance.strategies.baselines import ScoreStrategy
-from batchbalance.strategies.pool import Pool
+from batchbalance.strategies.pool import Metric, Pool
 from batchbalance.strategies.seeking import class_position
 
 OFFERED = 4  # times as many items as are wanted, to choose from by gain per cost
@@ -206,9 +206,9 @@ def strategy_reason(name: str) -> str:
 class Planner:
     """Plans questions for the items of a store."""
 
-    def __init__(self, store: ProjectStore, rules: Rules, strategy: str | Strategy) -> None:
+    def __init__(self, store: ProjectStore, rules: Rules, strategy: str | Strategy, metric: Metric) -> None:
         self._store, self._rules = store, rules
-        self._strategy = strategy
+        self._strategy, self._metric = strategy, metric
         self._orders: dict[str, list[int]] = {}
         self._orders_of = -1
 
@@ -269,7 +269,7 @@ class Planner:
         progress: bool,
     ) -> Selection:
         labelled = training_rows(state, self._store)
-        made: dict[str, Callable[[], Any]] = {"embeddings": lambda: vectors}
+        made: dict[str, Callable[[], Any]] = {"embeddings": lambda: vectors, "metric": lambda: self._metric}
         if trained is not None:
             made |= {
                 "predictions": lambda: pool_predictions(trained.posterior, vectors),

@@ -14,6 +14,7 @@ from batchbalance.project.settings import ProjectSettings
 from batchbalance.project.state import FOUND, State, Who
 from batchbalance.project.store import ProjectStore
 from batchbalance.selection import Selection
+from batchbalance.strategies.pool import Metric
 
 
 class Questions:
@@ -39,7 +40,8 @@ class Questions:
         self._store, self._embeddings, self._model, self._progress = store, embeddings, model, progress
         self._kind = settings.data.kind
         self._rules = Rules(settings.seed, settings.audit, settings.random_arm, settings.annotators_per_item)
-        self._planner = Planner(store, self._rules, strategy_of(settings.strategy, settings.classes))
+        self._metric: Metric = "raw" if self._kind == "table" else "auto"  # columns of a table are standardised
+        self._planner = Planner(store, self._rules, strategy_of(settings.strategy, settings.classes), self._metric)
 
     def open(self, who: Who) -> Batch:
         """Return the open questions of a person."""
@@ -111,7 +113,7 @@ class Questions:
             queries.append(self._embeddings.encoded_text(text))
         free = free_rows(state, self._store.num_items, who) & ~self._store.is_audit
         free[like] = False
-        found = nearest(vectors, np.concatenate(queries), np.flatnonzero(free), count, is_table=self._kind == "table")
+        found = nearest(vectors, np.concatenate(queries), np.flatnonzero(free), count, metric=self._metric)
         names = self._store.ids([row for row, _ in found])
         return [Found(name, distance) for name, (_, distance) in zip(names, found, strict=True)]
 

@@ -15,7 +15,7 @@ from batchbalance.scores import unsureness
 from batchbalance.selection.budget import FREE_SHARE, check_budget, streaming_bytes
 from batchbalance.selection.result import Selection
 from batchbalance.strategies import AUTO, Choice, ConnectedStrategy, Random, Strategy, auto_strategy, strategy_named
-from batchbalance.strategies.pool import Pool, open_candidates
+from batchbalance.strategies.pool import Metric, Pool, open_candidates
 from batchbalance.system import threads
 from batchbalance.system.memory import free_memory
 
@@ -42,6 +42,7 @@ def select(
     executor: Executor | None = None,
     weights: Any = None,
     targets: Any = None,
+    metric: Metric | None = None,
 ) -> Selection:
     """Choose the batch of points to label next.
 
@@ -75,6 +76,9 @@ def select(
             `targets` if those are given.
         targets: (M, D) for strategies of coverage: the points to cover instead of the pool, in the space of
             `embeddings`.
+        metric: how distances between embeddings are measured. "unit": of rows that are centred with the pool and
+            scaled to unit length, as linear heads see them. "raw": of rows as they are, for columns of a table. "auto",
+            which is the default: "unit" from 32 features on, "raw" below.
 
     Arguments that the strategy never reads are named in `selection.warnings`.
     """
@@ -87,6 +91,7 @@ def select(
         "predictions": predictions, "embeddings": embeddings, "labelled_embeddings": labelled_embeddings,
         "reference": reference, "validation_error": validation_error, "threshold": threshold, "ratio": ratio,
         "pairs": pairs, "max_reference": max_reference, "weights": weights, "targets": targets,
+        "metric": metric,
     }  # fmt: skip
     pool = prepared(
         Pool(given, device=device), batch_size, labelled, exclude, seed=seed, progress=progress, executor=executor

@@ -25,7 +25,7 @@ from batchbalance.batches.typiclust import MAX_CLUSTERS, typiclust
 from batchbalance.strategies.baselines import LOG_SCORES, SCORES, EmbeddingStrategy, ScoreName, embedding_bytes
 from batchbalance.strategies.connected import BalanceStrategy
 from batchbalance.strategies.contract import Choice, Strategy
-from batchbalance.strategies.pool import Pool
+from batchbalance.strategies.pool import Metric, Pool
 
 
 class CoverStrategy(Strategy):
@@ -34,12 +34,15 @@ class CoverStrategy(Strategy):
     Attributes:
         max_targets: points whose cover is measured; a larger pool is sampled. If omitted, 4,096 or 40 times the batch
             size, whichever is more.
+        metric: how distances are measured, instead of as the pool has it: "raw" as embeddings are, "unit" centred with
+            the pool and scaled to unit length.
     """
 
     runs_on_executors: ClassVar[bool] = True
     kernel: ClassVar[Kernel] = "gaussian"
 
     max_targets: PositiveInt | None = None
+    metric: Metric | None = None
 
     @abstractmethod
     def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
@@ -69,13 +72,14 @@ class CoverStrategy(Strategy):
 
     def choose(self, pool: Pool) -> Choice:
         """Cover the targets."""
+        pool = pool if self.metric is None else pool.measured_by(self.metric)
         largest = check_finite("embeddings", pool.embeddings)
         labelled = pool.labelled_embeddings
         if labelled is not None:
             largest = max(largest, check_finite("labelled_embeddings", labelled))
         if pool.has("targets"):
             largest = max(largest, check_finite("targets", pool.targets))
-        scale = usual_scale(largest)
+        scale = 1.0 if pool.is_unit else usual_scale(largest)
         if scale != 1:
             pool = pool.scaled(scale)
             labelled = pool.labelled_embeddings

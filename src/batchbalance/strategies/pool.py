@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import Any, Literal, SupportsFloat, SupportsIndex, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -14,9 +14,13 @@ from batchbalance.balance.closed_form import CACHE_BYTES
 from batchbalance.balance.edges import DEFAULT_RATIO, Edges, MaxReference, Pairs, annealed_threshold
 from batchbalance.balance.evaluation import remaining_candidates
 from batchbalance.balance.greedy import Executor
+from batchbalance.batches.distances import BLOCK_NUMBERS, directions
 from batchbalance.errors import MissingPartError
 from batchbalance.predictions import Predictions
 from batchbalance.scores import unsureness
+
+Metric = Literal["auto", "raw", "unit"]
+UNIT_FEATURES = 32  # from this many features on, "auto" takes rows for embeddings, not for columns of a table
 
 HOW_TO_GET = {  # what to do about a part that a strategy reads and nobody gave
     "predictions": "predict the pool with a model (Predictions.from_probs), or choose a strategy that needs none",
@@ -101,6 +105,12 @@ class Pool:
         """Return a view of this pool with all embeddings times `factor`."""
         return self.to_choose(_factor=self._factor * factor)
 
+    def measured_by(self, metric: Metric) -> "Pool":
+        """Return a view of this pool whose distances are measured by another metric."""
+        other = self.without("metric")
+        other.given["metric"] = metric
+        return other
+
     def has(self, name: str) -> bool:
         """Return whether a part is there, or can be made."""
         return name in self.given or name in self._made
@@ -182,8 +192,24 @@ class Pool:
 
     @property
     def embeddings(self) -> Tensor:
-        """(N, D) features of the pool, or (N, S, D) those of every draw."""
+        """(N, D) features of the pool, or (N, S, D) those of every draw, as they were given."""
         return self._scaled(self._read("embeddings"))
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether distances are measured between rows that are centred with the pool and scaled to unit length."""
+        return is_unit(self._read("metric") if self.has("metric") else "auto", self.num_features)
+
+    @property
+    def centre(self) -> Float[Tensor, " D"]:
+        """The mean of the embeddings of the pool, read in blocks."""
+        if "centre" not in self._values:
+            found = self._read("embeddings")
+            total = torch.zeros(self.num_features, dtype=torch.float64)
+            for block in found.split(max(1, BLOCK_NUMBERS // found[0].numel())):
+                total += self._mean(block).sum(dim=0, dtype=torch.float64).cpu()
+            self._values["centre"] = total / len(found)
+        return self._values["centre"]  # type: ignore[no-any-return]
 
     @property
     def num_features(self) -> int:
@@ -202,13 +228,13 @@ class Pool:
 
     @property
     def mean_embeddings(self) -> Float[Tensor, "N D"]:
-        """Embeddings of the pool, averaged over draws by their weights."""
-        return self._mean(self.embeddings)
+        """Embeddings of the pool in the space where distances are measured, averaged over draws by their weights."""
+        return self._placed_rows(self._read("embeddings"))
 
     def embedding_rows(self, rows: Int[Tensor, " p"]) -> Float[Tensor, "p D"]:
-        """Return mean embeddings of some points; those of a mapped file are never in memory as a whole."""
+        """Return `mean_embeddings` of some points; those of a mapped file are never in memory as a whole."""
         found = self._read("embeddings")
-        return self._mean(self._scaled(found[rows.to(found.device)]))
+        return self._placed_rows(found[rows.to(found.device)])
 
     @property
     def labelled_embeddings(self) -> Float[Tensor, "L D"] | None:
@@ -223,7 +249,7 @@ class Pool:
                     f"`labelled_embeddings` must have the {self.num_features} features of `embeddings`, got "
                     f"{others.shape[-1]}; embed both with one network"
                 )
-            found.append(self._mean(self._scaled(others)).to(self._read("embeddings").device))
+            found.append(self._placed_rows(others).to(self._read("embeddings").device))
         return torch.cat(found) if found else None
 
     @property
@@ -235,7 +261,7 @@ class Pool:
                 f"`targets` must be points × the {self.num_features} features of `embeddings`, at least one point, "
                 f"got shape {tuple(found.shape)}"
             )
-        return self._scaled(found)
+        return self._placed_rows(found)
 
     @property
     def weights(self) -> Float[Tensor, " N"]:
@@ -250,6 +276,13 @@ class Pool:
                 f"`weights` must be finite and not negative, got {float(found[wrong]):g} at position {wrong}"
             )
         return found
+
+    def _placed_rows(self, embeddings: Tensor) -> Float[Tensor, "p D"]:
+        """Return embeddings in the space where distances are measured, averaged over draws."""
+        if not self.is_unit:
+            return self._mean(self._scaled(embeddings))
+        rows = self._mean(embeddings)
+        return directions(rows, self.centre.to(rows))
 
     def _scaled(self, embeddings: Tensor) -> Tensor:
         return embeddings if self._factor == 1 else _as_floats(embeddings) * self._factor
@@ -297,6 +330,8 @@ class Pool:
             found = check_embeddings(name, raw, num_draws, num_points)
             where = self._device or (None if predictions is None else predictions.device)
             return found if found is None else found.to(where or (found.device if name in self._made else "cpu"))
+        if name == "metric" and raw not in get_args(Metric):
+            raise ValueError(f"`metric` must be one of {', '.join(map(repr, get_args(Metric)))}, got {raw!r}")
         if name == "weights":
             return as_tensor(raw, "`weights`").to("cpu", torch.float64)
         return check_unit(name, raw) if name == "threshold" else raw
@@ -312,6 +347,15 @@ class Pool:
             found = found.with_weights(own.weights)  # weights belong to draws, not to points
         own.check_same_draws(found)
         return found
+
+
+def is_unit(metric: Metric, num_features: int) -> bool:
+    """Return whether a metric is that of rows of unit length.
+
+    Lengths of embeddings tell little about classes, and linear heads ignore them. Columns of a table are measured as
+    they are. "auto" distinguishes the two by the number of features.
+    """
+    return num_features >= UNIT_FEATURES if metric == "auto" else metric == "unit"
 
 
 def _as_floats(embeddings: Tensor) -> Tensor:
