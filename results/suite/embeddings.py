@@ -1,12 +1,12 @@
 """The data of the suite: ``python results/suite/embeddings.py --data-dir DATA``.
 
-Writes `x`, `y`, `x_test` and `y_test` of each set as a ``.npz`` file, leaves files that are there alone, and writes what
-they hold into ``sets.json``, or compares it with what is there.
+Writes `x`, `y`, `x_test` and `y_test` of each set as a ``.npz`` file, leaves files that are there alone, and writes
+what they hold into ``sets.json``, or compares it with what is there.
 
 Images: the first 10,000 training and 2,000 test images of MNIST, Fashion-MNIST and CIFAR-10 by EfficientNet-Lite0 at
-128 pixels. Texts by WordLlama: all of Banking77, its first ten categories, TREC, and customer reviews, of which the last
-1,000 of a shuffle are the test set. The other sets are made of these (`VARIANTS`). Test sets have the skew of the pool;
-they have no copies, no points from elsewhere and no wrong labels.
+128 pixels. Texts by WordLlama: all of Banking77, its first ten categories, TREC, and customer reviews, of which the
+last 1,000 of a shuffle are the test set. The other sets are made of these (`VARIANTS`). Test sets have the skew of the
+pool; they have no copies, no points from elsewhere and no wrong labels.
 """
 
 import argparse
