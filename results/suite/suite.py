@@ -6,8 +6,8 @@
 
 Each ``.toml`` file beside this one is a comparison that `batchbalance run` and `report` know too; PLAN.md says how they
 were chosen. The embeddings come first: ``python results/suite/embeddings.py --data-dir DATA``. Run all of it from the
-root of the repository. ``--folder results/first-suite`` takes the comparisons of another folder, with tables and records
-there.
+root of the repository. ``--folder results/first-suite`` takes the comparisons of another folder, with tables and
+records there.
 """
 
 import json
@@ -196,11 +196,8 @@ def show_hours(folder: Path, found: dict[str, Comparison], runs_dir: Path, trial
             whole += each * num
         total += left
         unknown = "" if name in known else ", and nothing is known of it"
-        out.print(
-            Text(
-                f"{name}: {trials or comparison.trials} trials of {len(comparison.strategies)} strategies, {left / 3600:.2f} h left{unknown}"
-            )
-        )
+        counted = f"{trials or comparison.trials} trials of {len(comparison.strategies)} strategies"
+        out.print(Text(f"{name}: {counted}, {left / 3600:.2f} h left{unknown}"))
     out.print(Text(f"{total / 3600:.1f} core-hours left of {whole / 3600:.1f}"))
 
 
