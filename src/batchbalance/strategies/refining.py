@@ -34,7 +34,7 @@ class Refine(Strategy):
     strategy: str = "u-herding"
     ensemble: Names = ("random", "margin", "badge", "bait", "typiclust", "drop-query", "max-herding", "u-herding")
     num_batches: PositiveInt = 50
-    share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.4
+    share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.1
 
     @field_validator("strategy", "ensemble")
     @classmethod

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from batchbalance import scores
 from batchbalance.batches.bait import bait
-from batchbalance.batches.distances import BLOCK_NUMBERS
+from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite
 from batchbalance.batches.drop_query import central_points, disagreements
 from batchbalance.batches.falcun import falcun
 from batchbalance.batches.targets import Cloud
@@ -21,6 +21,8 @@ from batchbalance.strategies.contract import Choice, Coldness, candidate_scores,
 from batchbalance.strategies.coverage import UHerding
 from batchbalance.strategies.pool import Pool
 from batchbalance.strategies.seeking import without
+
+ENOUGH = 25  # times the batch size: as many points to cluster are enough for DropQuery
 
 
 class Bait(EmbeddingStrategy):
@@ -98,15 +100,16 @@ class Falcun(PredictionStrategy):
 class DropQuery(EmbeddingStrategy):
     """DropQuery: clusters the points on which draws disagree with their mean (arXiv 2401.14555).
 
-    A point is a candidate if more than half of the passes predict another class than the mean of all draws. If there
-    are too few, those of smallest margin complete the batch.
+    A point counts if more than half of the passes predict another class than the mean of all draws. While these are
+    fewer than 25 times the batch size, fewer passes are enough, but at least one. If there are still too few, points of
+    small margin complete the batch.
 
     Attributes:
         num_passes: M, draws that take the place of predictions with dropout on the embedding.
     """
 
     name: ClassVar[str] = "drop-query"
-    summary: ClassVar[str] = "points on which most of three draws disagree with the mean, the centres of k-means"
+    summary: ClassVar[str] = "the centres of clusters of points on which draws disagree with their mean"
 
     num_passes: PositiveInt = 3
 
@@ -116,16 +119,20 @@ class DropQuery(EmbeddingStrategy):
 
     def choose(self, pool: Pool) -> Choice:
         """Find points to disagree on, cluster them, and take the centres."""
+        check_finite("embeddings", pool.embeddings)
         predictions = pool.predictions
         weights = predictions.draw_weights.cpu()
         likely = (weights > 0).nonzero().flatten()
         drawn = power_sample(weights[likely], self.num_passes, 1.0, generator=pool.generator("passes"))
-        is_unsure = disagreements(predictions, likely[drawn]) > len(drawn) / 2
+        counts = disagreements(predictions, likely[drawn])
+        needed = len(drawn) // 2 + 1
+        while needed > 1 and int((counts[pool.candidates] >= needed).sum()) < ENOUGH * pool.batch_size:
+            needed -= 1
+        is_unsure = counts >= needed
         chosen = pool.candidates[is_unsure[pool.candidates]]
-        points = pool.embedding_rows(chosen)
         notes: tuple[str, ...] = ()
         if len(chosen) > pool.batch_size:
-            chosen = chosen[central_points(points, pool.batch_size, pool.seed)]
+            chosen = chosen[central_points(pool.embedding_rows(chosen), pool.batch_size, pool.seed)]
         elif len(chosen) < pool.batch_size:
             notes = (f"draws disagree on {len(chosen)} points only; others of small margin complete the batch",)
         if len(chosen) == pool.batch_size:
