@@ -25,15 +25,15 @@ ROOMS = [
 LIBRARY = ROOMS[: ROOMS.index("lab.data")]
 
 PUBLIC = {
-    "Badge", "Balance", "Bald", "BatchBalance", "BatchBalanceError", "BatchBald", "BatchEvaluation", "ClusterBalance",
-    "ClusterMargin", "CoreSet", "Cover", "CoverBalance", "DrawMismatchError", "Ec2", "Eced", "Edges", "Entropy",
-    "EnumeratedBalance", "Epig", "Explore", "FileFormatError", "GreedyBalance", "HypothesisTable", "Learner",
-    "LeastConfidence", "Margin", "MaxHerding", "MeanStd", "MissingExtraError", "NothingLeftError", "PartitionBalance",
-    "PowerBalance", "PowerBald",
-    "PowerSampling", "Predictions", "ProbCover", "Project", "Random", "STRATEGIES", "SampledBalance", "Seek",
-    "Selection", "StochasticBalance", "Strategy", "TypiClust", "UHerding", "UnknownNameError", "VariationRatio",
-    "annealed_threshold", "balance_scores",
-    "connect", "evaluate_batch", "hamming_distances", "information", "joint_balance", "select",
+    "Badge", "Bait", "Balance", "Bald", "BatchBalance", "BatchBalanceError", "BatchBald", "BatchEvaluation",
+    "ClusterBalance", "ClusterMargin", "CoreSet", "Cover", "CoverBalance", "DrawMismatchError", "DropQuery", "Ec2",
+    "Eced", "Edges", "Entropy", "EnumeratedBalance", "Epig", "Explore", "Falcun", "FileFormatError",
+    "GreedyBalance", "HypothesisTable", "Learner", "LeastConfidence", "Margin", "MaxHerding", "MeanStd",
+    "MissingExtraError", "NothingLeftError", "PartitionBalance", "PowerBalance", "PowerBald", "PowerSampling",
+    "Predictions", "ProbCover", "Project", "PublishedUHerding", "Random", "Refine", "STRATEGIES", "SampledBalance",
+    "Seek", "Selection", "StochasticBalance", "Strategy", "TypiClust", "UHerding", "UnknownNameError",
+    "VariationRatio", "annealed_threshold", "balance_scores", "connect", "evaluate_batch", "hamming_distances",
+    "information", "joint_balance", "select",
 }  # fmt: skip
 
 

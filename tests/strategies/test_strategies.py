@@ -26,7 +26,7 @@ from conftest import random_probs, random_weights
 NAMES = sorted(STRATEGIES)
 RANDOMISED = {
     "random", "power-balance", "cluster-balance", "stochastic-balance", "sampled-balance", "power-bald",
-    "power-sampling", "badge", "typiclust", "explore",
+    "power-sampling", "badge", "typiclust", "explore", "falcun", "drop-query", "refine",
 }  # fmt: skip
 CONNECTED = sorted(name for name, strategy in STRATEGIES.items() if issubclass(strategy, ConnectedStrategy))
 BALANCE = sorted(name for name, strategy in STRATEGIES.items() if issubclass(strategy, BalanceStrategy))

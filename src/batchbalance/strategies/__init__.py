@@ -36,6 +36,8 @@ from batchbalance.strategies.connected import (
 from batchbalance.strategies.contract import Choice, ConnectedStrategy, Strategy
 from batchbalance.strategies.coverage import CoverBalance, MaxHerding, ProbCover, TypiClust, UHerding
 from batchbalance.strategies.pool import Pool
+from batchbalance.strategies.refining import Refine
+from batchbalance.strategies.rivals import Bait, DropQuery, Falcun, PublishedUHerding
 from batchbalance.strategies.seeking import Explore, Seek
 
 OWN = {
@@ -52,6 +54,7 @@ OWN = {
         SampledBalance,
         CoverBalance,
         UHerding,
+        PublishedUHerding,
         MaxHerding,
         ProbCover,
         TypiClust,
@@ -70,6 +73,10 @@ OWN = {
         CoreSet,
         Badge,
         ClusterMargin,
+        Bait,
+        Falcun,
+        DropQuery,
+        Refine,
         Ec2,
         Eced,
         Random,
@@ -98,6 +105,7 @@ __all__ = [
     "AUTO",
     "STRATEGIES",
     "Badge",
+    "Bait",
     "Balance",
     "Bald",
     "BatchBalance",
@@ -108,12 +116,14 @@ __all__ = [
     "ConnectedStrategy",
     "CoreSet",
     "CoverBalance",
+    "DropQuery",
     "Ec2",
     "Eced",
     "Entropy",
     "EnumeratedBalance",
     "Epig",
     "Explore",
+    "Falcun",
     "GreedyBalance",
     "LeastConfidence",
     "Margin",
@@ -125,7 +135,9 @@ __all__ = [
     "PowerBald",
     "PowerSampling",
     "ProbCover",
+    "PublishedUHerding",
     "Random",
+    "Refine",
     "SampledBalance",
     "Seek",
     "StochasticBalance",

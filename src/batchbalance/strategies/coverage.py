@@ -48,9 +48,9 @@ class CoverStrategy(Strategy):
     def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
         """Return what each of some points of the pool is worth; not negative."""
 
-    def squared_length(self, targets: Cloud, batch_size: int, scale: float) -> float:  # noqa: ARG002
+    def squared_length(self, targets: Cloud, pool: Pool, scale: float) -> float:  # noqa: ARG002
         """Return ℓ² of the kernel for embeddings times `scale`, by the rule of ``batches.targets.squared_length``."""
-        return squared_length(targets, batch_size)
+        return squared_length(targets, pool.batch_size)
 
     def flops(self, pool: Pool) -> float:
         """Return the operations of the first pass over candidates and targets, and about as much for the others."""
@@ -86,7 +86,7 @@ class CoverStrategy(Strategy):
         spare = max(0, pool.cache_bytes - self.memory_needed(pool))
         points, weights = self._targets(pool, spare)
         made = CoverProblem(
-            Targets(points, weights, self.kernel, self.squared_length(points, pool.batch_size, scale), labelled),
+            Targets(points, weights, self.kernel, self.squared_length(points, pool, scale), labelled),
             pool.embedding_rows,
             pool.candidates,
             pool.batch_size,
@@ -167,10 +167,10 @@ class ProbCover(AlikeStrategy):
 
     radius: PositiveFloat | None = None
 
-    def squared_length(self, targets: Cloud, batch_size: int, scale: float) -> float:
+    def squared_length(self, targets: Cloud, pool: Pool, scale: float) -> float:
         """Return the square of the radius."""
         if self.radius is None:
-            return super().squared_length(targets, batch_size, scale)
+            return super().squared_length(targets, pool, scale)
         return max((self.radius * scale) ** 2, sys.float_info.min)
 
 
