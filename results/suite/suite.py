@@ -156,8 +156,8 @@ def runs_of(folder: Path) -> Path:
 
 
 def num_trials(config: RunConfig, trials: int) -> int:
-    """How many trials of a comparison's a strategy has: rivals that were far behind have half, as PLAN.md says."""
-    return trials // 2 if config.strategy["name"] in FEWER else trials
+    """How many trials of a comparison's a strategy has: some rivals have half, as PLAN.md says."""
+    return -(-trials // 2) if config.strategy["name"] in FEWER else trials
 
 
 def report_of(folder: Path) -> Report | None:
