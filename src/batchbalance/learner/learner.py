@@ -259,7 +259,6 @@ class Learner:
                 "embeddings": embeddings,
                 "draw_embeddings": lambda: embed(posterior, inputs, rows, every_draw=True),
                 "labelled_embeddings": lambda: embed(posterior, inputs, covering),
-                "metric": lambda: posterior.metric,
             }
         return made
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from batchbalance.posteriors.inputs import Inputs, batches_of, fitting, num_points
 from batchbalance.posteriors.saved import write_saved
 from batchbalance.predictions import Label, Predictions, check_rows, note_path, stored_predictions, write_note
-from batchbalance.strategies.pool import Metric
 from batchbalance.system import threads
 from batchbalance.system.files import MappedFile, mapped_array, replacing
 from batchbalance.system.memory import as_text, free_memory
@@ -34,12 +33,10 @@ class Posterior(ABC):
         takes_structures: whether batches may be dicts and tuples of tensors, or single tensors only.
         weights: (S,) draw weights that sum to 1, or None for equal weights.
         classes: the C labels, in the order of the class axis, or None if they have no names.
-        metric: how distances between its embeddings are measured, as in ``select``.
     """
 
     kind: ClassVar[str]
     takes_structures: ClassVar[bool] = False
-    metric: ClassVar[Metric] = "auto"
     weights: Tensor | None = None
     classes: list[Any] | None = None
 

@@ -319,7 +319,7 @@ class Badge(Strategy):
         return embedding_flops(pool, self._features(pool)) + prediction_flops(pool, pool.predictions)
 
     def _features(self, pool: Pool) -> Tensor:
-        return pool.draw_embeddings if self.mean_gradients else pool.mean_embeddings
+        return pool.draw_embeddings if self.mean_gradients else pool.features
 
     def memory_needed(self, pool: Pool) -> int:
         """The embeddings and the mean predictions of all points, or those of every draw."""

@@ -227,6 +227,11 @@ class Pool:
         return self._scaled(found)
 
     @property
+    def features(self) -> Float[Tensor, "N D"]:
+        """Embeddings of the pool as they were given, averaged over draws by their weights."""
+        return self._mean(self.embeddings)
+
+    @property
     def mean_embeddings(self) -> Float[Tensor, "N D"]:
         """Embeddings of the pool in the space where distances are measured, averaged over draws by their weights."""
         return self._placed_rows(self._read("embeddings"))
