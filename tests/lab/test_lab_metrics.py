@@ -7,7 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchbalance.lab.metrics import accuracy, area_under_curve, calibration_error, macro_auc, macro_f1, nll
+from batchbalance.lab.metrics import (
+    accuracy,
+    area_under_curve,
+    balanced_accuracy,
+    calibration_error,
+    macro_auc,
+    macro_f1,
+    nll,
+)
 from batchbalance.lab.metrics import test_metrics as all_metrics
 from batchbalance.predictions import Predictions
 
@@ -74,6 +82,11 @@ def test_against_loops(seed: int, missing: int | None, ties: bool) -> None:
     assert accuracy(probs, labels) == pytest.approx(sum(top(r) == c for r, c in zip(p, y, strict=True)) / 40, abs=1e-10)
     assert macro_auc(probs, labels) == pytest.approx(loop_auc(p, y), abs=1e-10)
     assert macro_f1(probs, labels) == pytest.approx(loop_f1(p, y), abs=1e-10)
+    recalls = []
+    for label in set(y):
+        mine = [row for row, true in zip(p, y, strict=True) if true == label]
+        recalls.append(sum(row.index(max(row)) == label for row in mine) / len(mine))
+    assert balanced_accuracy(probs, labels) == pytest.approx(sum(recalls) / len(recalls), abs=1e-10)
     mean_log = sum(-math.log(r[c]) for r, c in zip(p, y, strict=True)) / 40
     assert nll(probs, labels) == pytest.approx(mean_log, abs=1e-10)
     # 7 bins: the tied probabilities are fractions whose ends no bin of width 1/7 shares with another.
@@ -82,7 +95,7 @@ def test_against_loops(seed: int, missing: int | None, ties: bool) -> None:
 
 def test_float32_is_near_float64() -> None:
     probs, labels = example(3, num=300)
-    for metric in (accuracy, macro_auc, macro_f1, nll, calibration_error):
+    for metric in (accuracy, balanced_accuracy, macro_auc, macro_f1, nll, calibration_error):
         assert metric(probs.float(), labels) == pytest.approx(metric(probs, labels), abs=1e-5)
 
 
@@ -130,7 +143,7 @@ def test_a_missing_class_does_not_count() -> None:
 )
 def test_labels_that_do_not_fit(labels: list[int], complaint: str) -> None:
     probs, _ = example(0)
-    for metric in (accuracy, macro_auc, macro_f1, nll, calibration_error):
+    for metric in (accuracy, balanced_accuracy, macro_auc, macro_f1, nll, calibration_error):
         with pytest.raises(ValueError, match=complaint):
             metric(probs, torch.tensor(labels))
 

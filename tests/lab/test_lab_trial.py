@@ -65,7 +65,14 @@ def test_records_say_what_happened(config, uninterrupted):
         labelled += record["indices"]
         assert record["num_validation"] == 30
         assert 0 <= record["validation_error"] <= 1
-        assert set(record["metrics"]) == {"accuracy", "macro_auc", "macro_f1", "nll", "calibration_error"}
+        assert set(record["metrics"]) == {
+            "accuracy",
+            "balanced_accuracy",
+            "macro_auc",
+            "macro_f1",
+            "nll",
+            "calibration_error",
+        }
         assert set(record["seconds"]) == {"train", "predict", "select", "evaluate"}
         assert record["peak_memory"] > 2**20
         (kept,) = record["training"]

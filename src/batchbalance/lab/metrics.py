@@ -1,4 +1,4 @@
-"""How good averaged predictions are: accuracy, macro AUC, macro F1, NLL and calibration; area under a learning curve.
+"""How good averaged predictions are: accuracy, plain and balanced, macro AUC, macro F1, NLL and calibration; areas of curves.
 
 All but the last take class probabilities averaged over draws, (N, C), and true classes, (N,). A class without a test
 input says nothing about a classifier, so the macro averages leave it out; every result is finite.
@@ -26,6 +26,7 @@ class Metrics:
 
     Attributes:
         accuracy: share of inputs whose most probable class is the true one.
+        balanced_accuracy: see ``balanced_accuracy``.
         macro_auc: see ``macro_auc``.
         macro_f1: see ``macro_f1``.
         nll: see ``nll``.
@@ -33,6 +34,7 @@ class Metrics:
     """
 
     accuracy: float
+    balanced_accuracy: float
     macro_auc: float
     macro_f1: float
     nll: float
@@ -44,6 +46,7 @@ def test_metrics(predictions: Predictions, labels: Int[Tensor, " n"]) -> Metrics
     probs = predictions.mean_probs()
     return Metrics(
         accuracy=accuracy(probs, labels),
+        balanced_accuracy=balanced_accuracy(probs, labels),
         macro_auc=macro_auc(probs, labels),
         macro_f1=macro_f1(probs, labels),
         nll=nll(probs, labels),
@@ -55,6 +58,14 @@ def accuracy(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
     """Return the share of inputs whose most probable class is the true one; a tie goes to the lowest class."""
     _check(probs, labels)
     return float((probs.argmax(dim=1) == labels).to(torch.float64).mean())
+
+
+def balanced_accuracy(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
+    """Return the accuracy on the inputs of each class, averaged over the classes that occur."""
+    _check(probs, labels)
+    of_class = torch.bincount(labels, minlength=probs.shape[1])
+    right = torch.bincount(labels[probs.argmax(dim=1) == labels], minlength=probs.shape[1])
+    return float((right[of_class > 0] / of_class[of_class > 0].to(torch.float64)).mean())
 
 
 def macro_auc(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
