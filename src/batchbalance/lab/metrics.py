@@ -1,4 +1,4 @@
-"""How good averaged predictions are: accuracy, plain and balanced, macro AUC, macro F1, NLL and calibration; areas of curves.
+"""How good averaged predictions are: accuracies, macro AUC, macro F1, NLL and calibration; area under a learning curve.
 
 All but the last take class probabilities averaged over draws, (N, C), and true classes, (N,). A class without a test
 input says nothing about a classifier, so the macro averages leave it out; every result is finite.
