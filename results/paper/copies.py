@@ -16,7 +16,8 @@ from batchbalance.arguments.seeds import generator
 from batchbalance.lab.paper.experiments import experiment
 from batchbalance.lab.paper.trained import Setup
 from batchbalance.lab.strategies import ReleasedBatchBald
-from batchbalance.strategies import BatchBald, Problem
+from batchbalance.strategies import BatchBald
+from batchbalance.strategies.pool import Pool
 
 NUM_IMAGES, COPIES, BATCH, SEEDS = 200, 3, 10, 4
 
@@ -28,18 +29,19 @@ def main() -> None:
     torch.set_num_threads(1)
     paper = experiment("mnist").settings("paper", "b10")
     tables = {name: paper[name] for name in ("data", "split", "model", "training", "posterior", "edges")}
-    setup = Setup.read(tables, 0, parser.parse_args().data_dir)
+    setup = Setup(tables, 0, parser.parse_args().data_dir)
     order = torch.randperm(len(setup.splits.pool), generator=generator(0, "images"))
     pool = setup.splits.pool[order]
-    model, _ = setup.train(torch.cat([setup.splits.initial, pool[:60]]), 0)
+    model, _ = setup.train(torch.cat([setup.splits.initial, pool[:60]]))
     draws = setup.draws(model, "copies", num_draws=100)
     for seed in range(SEEDS):
         rows = pool[60 + seed * NUM_IMAGES : 60 + (seed + 1) * NUM_IMAGES]
         images = setup.predict(draws, rows).log_probs()
         copied = Predictions.from_log_probs(images.repeat(COPIES, 1, 1))
-        problem = Problem(copied, torch.arange(copied.num_points), BATCH, seed)
+        every = torch.arange(copied.num_points)
+        pool_of_copies = Pool({"predictions": copied}).to_choose(candidates=every, batch_size=BATCH, seed=seed)
         for strategy in (ReleasedBatchBald(num_samples=1_000), BatchBald()):
-            distinct = len((strategy.choose(problem).indices % NUM_IMAGES).unique())
+            distinct = len((strategy.choose(pool_of_copies).indices % NUM_IMAGES).unique())
             print(f"seed {seed}, {strategy.name}: {distinct} distinct images of {BATCH}")
 
 

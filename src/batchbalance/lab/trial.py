@@ -20,7 +20,7 @@ from batchbalance.lab.data import Dataset, Splits, prepare
 from batchbalance.lab.records import Record, check_records, open_trial, settled, versions
 from batchbalance.learner import Learner
 from batchbalance.learner.passes import BLOCK
-from batchbalance.posteriors import Fitted
+from batchbalance.posteriors import Fitted, Posterior
 from batchbalance.posteriors.training.fitting import Labelled
 from batchbalance.predictions import Predictions
 from batchbalance.selection import Selection
@@ -242,10 +242,7 @@ class Trial:
         if fitted is None:
             probs = torch.full((len(y), num_classes), 1 / num_classes)
         else:
-            posterior = self._config.posterior.for_metrics(fitted.posterior)
-            blocks = torch.split(torch.arange(len(y)), BLOCK)
-            parts = (flattened(self._data.test_inputs(block), self._flat) for block in blocks)
-            probs = torch.cat([posterior.predict(part).mean_probs() for part in parts])
+            probs = test_probs(self._config.posterior.for_metrics(fitted.posterior), self._data, self._flat)
         return metrics.test_metrics(Predictions.from_probs(probs, "nc"), y)
 
     def _chance_error(self, num_labelled: int) -> float | None:
@@ -270,6 +267,12 @@ class TrainingRows:
 def flattened(inputs: Tensor, flat: bool) -> Tensor:
     """Return inputs as rows of features, if `flat`."""
     return inputs.flatten(1) if flat else inputs
+
+
+def test_probs(posterior: Posterior, data: Dataset, flat: bool) -> Tensor:
+    """Return the mean prediction (T, C) of every input of the test part."""
+    blocks = torch.split(torch.arange(len(data.test_y)), BLOCK)
+    return torch.cat([posterior.predict(flattened(data.test_inputs(rows), flat)).mean_probs() for rows in blocks])
 
 
 def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Dataset, Splits]:

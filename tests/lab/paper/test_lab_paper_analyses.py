@@ -10,11 +10,17 @@ from batchbalance import Predictions, connect
 from batchbalance.balance.closed_form import BalanceModel
 from batchbalance.cli import app
 from batchbalance.lab.paper.analyses import ANALYSES, analyse, analysis_names
+from batchbalance.lab.paper.draws import (
+    best,
+    coverage,
+    exact_picks,
+    fewest_classes,
+    sampled_picks,
+    variation,
+    with_truth,
+)
 from batchbalance.lab.paper.line_example import ask_bald, ask_ec2, worst_case
-from batchbalance.lab.paper.posterior_map import fewest_classes, with_truth
 from batchbalance.lab.paper.run_time import slope
-from batchbalance.lab.paper.saturation import best, coverage, exact_picks, sampled_picks
-from batchbalance.lab.paper.score_spread import variation
 from batchbalance.lab.paper.single_batch import halved
 from batchbalance.lab.paper.trained import first_draws
 from batchbalance.posteriors import Fitted, MCDropout

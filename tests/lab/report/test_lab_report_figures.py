@@ -97,6 +97,6 @@ def test_pyplot_is_never_loaded_and_matplotlib_only_when_drawing(parent):
     code = (
         "import sys; from batchbalance.lab.report import figures\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "figures._paper(3, False); assert 'matplotlib.pyplot' not in sys.modules\n"
+        "figures.blank_figure(3); assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     assert parent.run(code) == (0, "", "")

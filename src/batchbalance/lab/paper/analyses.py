@@ -1,7 +1,7 @@
 """The paper's figures that are not learning curves, and one of ours: ``analyse`` computes, draws and writes them.
 
-Each analysis is a module (or a pair of functions): `compute` gives plain numbers, and `draw` turns just these numbers
-into a figure. Their settings are TOML files beside those of the experiments.
+Each analysis has two functions: one computes plain numbers, the other draws a figure from these numbers alone. Their
+settings are TOML files beside those of the experiments.
 """
 
 import json
@@ -13,8 +13,9 @@ from typing import Any
 from batchbalance.arguments.sections import Section, parsed
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.config import changed
-from batchbalance.lab.paper import line_example, posterior_map, run_time, saturation, score_spread, single_batch
-from batchbalance.lab.paper.experiments import Experiment, experiment, experiment_names
+from batchbalance.lab.paper import draws, line_example, run_time, single_batch
+from batchbalance.lab.paper.experiments import experiment, experiment_names
+from batchbalance.lab.paper.trained import Setup
 from batchbalance.lab.report.figures import rendered, require_matplotlib
 from batchbalance.system.files import replacing
 
@@ -25,23 +26,21 @@ FIGURE_KINDS = ("png", "svg")
 
 @dataclass(frozen=True)
 class Analysis:
-    """What computes the numbers, what draws them, and the options of its own."""
+    """The options of an analysis, the function that computes its numbers, and the one that draws them."""
 
     options: type[Section]
-    compute: Callable[[dict[str, Any], Any, int, Path | None], dict[str, Any]]
+    compute: Callable[[Any, Setup], dict[str, Any]]
     draw: Callable[[dict[str, Any]], Any]
 
 
 ANALYSES = {
-    "posterior-map": Analysis(posterior_map.PosteriorMapOptions, posterior_map.compute, posterior_map.draw),
-    "score-variation": Analysis(
-        score_spread.VariationOptions, score_spread.compute_variation, score_spread.draw_variation
-    ),
-    "delta-against-k": Analysis(score_spread.DeltaOptions, score_spread.compute_delta, score_spread.draw_delta),
+    "posterior-map": Analysis(draws.PosteriorMapOptions, draws.compute_map, draws.draw_map),
+    "score-variation": Analysis(draws.VariationOptions, draws.compute_variation, draws.draw_variation),
+    "delta-against-k": Analysis(draws.DeltaOptions, draws.compute_delta, draws.draw_delta),
+    "saturation": Analysis(draws.SaturationOptions, draws.compute_saturation, draws.draw_saturation),
     "single-batch": Analysis(single_batch.SingleBatchOptions, single_batch.compute, single_batch.draw),
     "run-time": Analysis(run_time.RunTimeOptions, run_time.compute, run_time.draw),
     "appendix-example": Analysis(line_example.LineExampleOptions, line_example.compute, line_example.draw),
-    "saturation": Analysis(saturation.SaturationOptions, saturation.compute, saturation.draw),
 }
 
 
@@ -73,12 +72,17 @@ def analyse(
         The files written: the numbers with all settings as JSON, and the figure as PNG and SVG.
     """
     require_matplotlib()
-    given = known_analysis(name)
+    names = analysis_names()
+    if name not in names and name in experiment_names():
+        raise ValueError(f"{name!r} is not an analysis; run it with: batchbalance run {name}")
+    if name not in names:
+        raise UnknownNameError("analysis", name, names)
+    given = experiment(name)
     settings = changed(given.settings(preset), changes)
     analysis = ANALYSES[given.analysis or name]
     tables = {key: value for key, value in settings.items() if key != "options"}
     options = parsed(lambda: analysis.options(**settings.get("options", {})))
-    numbers = analysis.compute(tables, options, seed, data_dir)
+    numbers = analysis.compute(options, Setup(tables, seed, data_dir))
     text = json.dumps({"analysis": name, "preset": preset, "seed": seed, "settings": settings, "numbers": numbers})
     figure = analysis.draw(numbers)
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,12 +94,3 @@ def analyse(
             temporary.write_bytes(content)
         written.append(path)
     return written
-
-
-def known_analysis(name: str) -> Experiment:
-    """Return the experiment of that name; raise if it is not an analysis."""
-    names = analysis_names()
-    if name not in names:
-        hint = f"; {name!r} is run by: batchbalance run {name}" if name in experiment_names() else ""
-        raise UnknownNameError("analysis", name, names) if not hint else ValueError(f"no analysis {name!r}{hint}")
-    return experiment(name)

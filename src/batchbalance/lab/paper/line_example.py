@@ -3,12 +3,11 @@
 Hypothesis h_i lies at 2^(1−i) on a line, and two of them disagree on a share of all data that is their distance.
 For every subset of the hypotheses there is a point that exactly they label 1. Labels are free of noise. The search
 stops when all hypotheses left are within σ of each other. BALD halves the hypotheses and ignores the distances;
-EC² only tells apart what lies further apart than σ.
+EC² only distinguishes what lies further apart than σ.
 """
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from batchbalance.arguments.sections import Section
 from batchbalance.balance.finite import HypothesisTable
-from batchbalance.lab.paper.figures import INK, legend, look, panels
+from batchbalance.lab.paper.trained import Setup, draw_lines, panels
 from batchbalance.predictions import Predictions
 from batchbalance.scores import bald
 
@@ -26,7 +25,7 @@ MAX_HYPOTHESES = 1_000  # 2^(1−n) is still a number in float64
 
 
 class LineExampleOptions(Section):
-    """Sizes.
+    """The sizes of the searches.
 
     Attributes:
         num_hypotheses: n, one search for each.
@@ -38,7 +37,7 @@ class LineExampleOptions(Section):
     sigma: Annotated[float, Field(gt=0, lt=1)]
 
 
-def compute(settings: dict[str, Any], options: LineExampleOptions, seed: int, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG001
+def compute(options: LineExampleOptions, setup: Setup) -> dict[str, Any]:  # noqa: ARG001
     """Count the labels that BALD and EC² need in the worst case, for each n, beside ⌈log₂ n⌉ and ⌈log₂ 1/σ⌉."""
     sizes = options.num_hypotheses
     return {
@@ -53,22 +52,19 @@ def compute(settings: dict[str, Any], options: LineExampleOptions, seed: int, da
 
 def draw(numbers: dict[str, Any]) -> Any:
     """Draw the positions of the first hypotheses above; labels needed against n below."""
-    figure, (top, bottom) = panels(2, legend_rows=1)
+    figure, (top, bottom), ink = panels(2, legend_rows=1)
     places = positions(min(8, max(numbers["num_hypotheses"]))).tolist()
-    colour, _, marker = look(0, INK)
-    top.plot(places, [0.0] * len(places), color=colour, marker=marker, linestyle="")
+    top.plot(places, [0.0] * len(places), color=ink, marker="o", linestyle="")
     for index, place in enumerate(places[:4]):
         top.annotate(f"h{index + 1}", (place, 0.0), textcoords="offset points", xytext=(0, 8), ha="center")
     top.set_yticks([])
     top.set_xlabel("distance from the limit of the hypotheses")
-    for index, (name, label) in enumerate((("bald", "BALD"), ("ec2", "EC²"))):
-        colour, line, marker = look(index + 1, INK)
-        bottom.plot(numbers["num_hypotheses"], numbers[name], color=colour, linestyle=line, marker=marker, label=label)
-    bottom.axhline(numbers["log_sigma"], color=INK, linewidth=0.8, linestyle=":", label="log₂ 1/σ")
+    draw_lines(bottom, numbers["num_hypotheses"], {"BALD": numbers["bald"], "EC²": numbers["ec2"]}, first=1)
+    bottom.axhline(numbers["log_sigma"], color=ink, linewidth=0.8, linestyle=":", label="log₂ 1/σ")
     bottom.set_xscale("log", base=2)
     bottom.set_xlabel("hypotheses n")
     bottom.set_ylabel("labels in the worst case")
-    legend(figure, bottom, columns=3)
+    figure.legend(*bottom.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 

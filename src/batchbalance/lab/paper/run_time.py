@@ -7,19 +7,16 @@ log seconds against log batch size.
 import math
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import linear_regression
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from batchbalance.arguments.sections import Section, Whole
 from batchbalance.arguments.seeds import generator
-from batchbalance.lab.paper.figures import INK, look, panels
-from batchbalance.lab.paper.trained import first_draws
+from batchbalance.lab.paper.trained import Setup, draw_lines, first_draws, panels
 from batchbalance.predictions import Predictions
-from batchbalance.strategies import STRATEGIES, ConnectedStrategy, Strategy, strategy_named
+from batchbalance.strategies import STRATEGIES, ConnectedStrategy, strategy_named
 from batchbalance.strategies.pool import Pool
 
 # Table 1 of the paper: the cost, and the power of B in it where that is what grows.
@@ -40,7 +37,7 @@ TIMED = (*COMPLEXITIES, *(name for name in STRATEGIES if name not in (*COMPLEXIT
 
 
 class RunTimeOptions(Section):
-    """Sizes.
+    """The sizes of the random predictions, and which strategies are timed.
 
     Attributes:
         num_points: N.
@@ -66,36 +63,28 @@ class RunTimeOptions(Section):
     equal_draws: bool = True
 
 
-def compute(settings: dict[str, Any], options: RunTimeOptions, seed: int, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG001
+def compute(options: RunTimeOptions, setup: Setup) -> dict[str, Any]:
     """Measure the seconds of each strategy and batch size, and the exponents."""
-    stream = generator(seed, "run time")
+    stream = generator(setup.seed, "run time")
     shape = (options.num_points, options.num_draws, options.num_classes)
     shared = 2 * torch.randn(shape[0], 1, shape[2], generator=stream)  # what draws agree on
     pool = Predictions.from_logits(shared + torch.randn(shape, generator=stream))
     embeddings = torch.randn(options.num_points, options.num_features, generator=stream)
     few = first_draws(pool, max(1, options.num_draws // 2))
-    joins = {
-        name: options.equal_draws or isinstance(strategy_named(name), ConnectedStrategy) for name in options.strategies
-    }
-    given = {
-        "embeddings": embeddings,
-        "threshold": options.threshold,
-        "max_reference": "all",
-    }
-    seconds = {
-        name: timed(name, {**given, "predictions": pool if joins[name] else few}, seed, options)
-        for name in options.strategies
-    }
-    table = []
-    for name, taken in seconds.items():
+    given = {"embeddings": embeddings, "threshold": options.threshold, "max_reference": "all"}
+    seconds, table = {}, []
+    for name in options.strategies:
+        joins = options.equal_draws or isinstance(strategy_named(name), ConnectedStrategy)
+        predictions = pool if joins else few
+        seconds[name] = timed(name, {**given, "predictions": predictions}, setup.seed, options)
         cost, power = COMPLEXITIES.get(name, ("not in the table", None))
         table.append(
             {
                 "strategy": name,
-                "num_draws": options.num_draws if joins[name] else few.num_draws,
+                "num_draws": predictions.num_draws,
                 "paper": cost,
                 "paper_exponent": power,
-                "exponent": slope(options.batch_sizes, taken),
+                "exponent": slope(options.batch_sizes, seconds[name]),
             }
         )
     sizes = {"num_points": shape[0], "num_draws": shape[1], "num_classes": shape[2]}
@@ -105,22 +94,22 @@ def compute(settings: dict[str, Any], options: RunTimeOptions, seed: int, data_d
 
 def timed(name: str, given: dict[str, Any], seed: int, options: RunTimeOptions) -> list[float | None]:
     """Return the seconds for each batch size; None where it was not tried."""
-    strategy = strategy_named(name)
-    few = torch.arange(min(WARM_UP_POINTS, options.num_points))
-    _choose(strategy, given, few, min(options.batch_sizes[0], len(few)), seed)  # a first call pays for more
+
+    def choose(num_points: int, size: int) -> None:
+        pool = Pool(given).to_choose(candidates=torch.arange(num_points), batch_size=size, seed=seed)
+        strategy_named(name).choose(pool)
+
+    few = min(WARM_UP_POINTS, options.num_points)
+    choose(few, min(options.batch_sizes[0], few))  # a first call pays for more
     found: list[float | None] = []
     for size in options.batch_sizes:
         if size > options.num_points or (found and (found[-1] is None or found[-1] > options.max_seconds)):
             found.append(None)
             continue
         started = time.perf_counter()
-        _choose(strategy, given, torch.arange(options.num_points), size, seed)
+        choose(options.num_points, size)
         found.append(time.perf_counter() - started)
     return found
-
-
-def _choose(strategy: Strategy, given: dict[str, Any], candidates: Tensor, size: int, seed: int) -> None:
-    strategy.choose(Pool(given).to_choose(candidates=candidates, batch_size=size, seed=seed))
 
 
 def slope(sizes: Sequence[int], seconds: Sequence[float | None]) -> float | None:
@@ -139,14 +128,13 @@ def draw(numbers: dict[str, Any]) -> Any:
         "other strategies": [name for name in seconds if name not in COMPLEXITIES],
     }
     shown = {title: names for title, names in groups.items() if names}
-    figure, all_axes = panels(len(shown))
+    figure, all_axes, _ = panels(len(shown))
     for axes, (title, names) in zip(all_axes, shown.items(), strict=True):
-        for index, name in enumerate(names):
-            colour, line, marker = look(index, INK)
-            known = [(b, s) for b, s in zip(numbers["batch_sizes"], seconds[name], strict=True) if s is not None]
-            axes.loglog(
-                *zip(*known, strict=True), color=colour, linestyle=line, marker=marker, linewidth=1.6, label=name
-            )
+        # A batch size that was not timed is a gap in the line.
+        times = {name: [math.nan if taken is None else taken for taken in seconds[name]] for name in names}
+        draw_lines(axes, numbers["batch_sizes"], times)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
         axes.set_title(title, fontsize=10)
         axes.set_xticks(numbers["batch_sizes"], [f"{size:,}" for size in numbers["batch_sizes"]])
         axes.minorticks_off()

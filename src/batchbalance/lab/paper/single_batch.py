@@ -4,7 +4,7 @@ Each step adds random points to the training set. From each such set every strat
 with other weights and draws; the network is trained again with the batch, and its test accuracy is what counts.
 """
 
-from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from batchbalance.arguments.sections import Section, Whole
 from batchbalance.arguments.seeds import derived_seed, generator
-from batchbalance.lab.paper.figures import INK, legend, look, panels
-from batchbalance.lab.paper.trained import Setup
+from batchbalance.lab.paper.trained import Setup, draw_lines, panels
 from batchbalance.lab.report.paired import standard_deviation
 from batchbalance.learner import Learner
 from batchbalance.posteriors import Fit, Fitted, MCDropout, Posterior
@@ -43,9 +42,9 @@ class SingleBatchOptions(Section):
     equal_draws: bool = True
 
 
-def compute(settings: dict[str, Any], options: SingleBatchOptions, seed: int, data_dir: Path | None) -> dict[str, Any]:
+def compute(options: SingleBatchOptions, setup: Setup) -> dict[str, Any]:
     """Compute test accuracies before and after one batch of each strategy, for every step and repeat."""
-    setup = Setup.read(settings, seed, data_dir)
+    seed = setup.seed
     order = torch.randperm(len(setup.splits.pool), generator=generator(seed, "single batch"))
     sizes = [options.start + i * options.step for i in range(options.num_steps)]
     before: list[list[float]] = [[] for _ in sizes]
@@ -110,16 +109,13 @@ def halved(fit: Fit) -> Fit:
 
 def draw(numbers: dict[str, Any]) -> Any:
     """Draw mean and standard deviation of the accuracy over repeats, against the size of the training set."""
-    figure, (top, bottom) = panels(2, legend_rows=1 + len(numbers["after"]) // 2)
+    figure, (top, bottom), _ = panels(2, legend_rows=1 + len(numbers["after"]) // 2)
     curves = {"before the batch": numbers["before"], **numbers["after"]}
-    for index, (label, accuracy) in enumerate(curves.items()):
-        colour, line, marker = look(index, INK)
-        means = [sum(each) / len(each) for each in accuracy]
-        spreads = [standard_deviation(each) for each in accuracy]
-        for axes, values in ((top, means), (bottom, spreads)):
-            axes.plot(numbers["sizes"], values, color=colour, linestyle=line, marker=marker, linewidth=1.6, label=label)
+    for axes, summary in ((top, fmean), (bottom, standard_deviation)):
+        draw_lines(axes, numbers["sizes"], {label: [summary(x) for x in each] for label, each in curves.items()})
     top.set_ylabel("mean test accuracy")
     bottom.set_ylabel("std of test accuracy")
     bottom.set_xlabel(f"training labels before a batch of {numbers['batch']}")
-    legend(figure, top)
+    handles, labels = top.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, handlelength=3.2)
     return figure

@@ -1,6 +1,6 @@
-"""What most analyses start from: a data set, its split, and a network trained on some of it."""
+"""What the analyses share: a data set, its split and a network trained on it, and the panels of their figures."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,34 +11,38 @@ from torch import Tensor, nn
 
 from batchbalance.arguments.sections import parsed
 from batchbalance.arguments.seeds import derived_seed, generator
+from batchbalance.balance.edges import annealed_threshold
 from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits
-from batchbalance.lab.trial import TrainingRows, flattened, prepared
-from batchbalance.learner.passes import BLOCK, predict
+from batchbalance.lab.report.figures import LEGEND_ROW, LIGHT, blank_figure, look
+from batchbalance.lab.trial import TrainingRows, prepared, test_probs
+from batchbalance.learner.passes import predict
 from batchbalance.posteriors import MCDropout, Posterior, PosteriorFit
 from batchbalance.posteriors.training.fitting import Labelled, fit, network_accuracy
 from batchbalance.posteriors.training.networks import built, network_named
 from batchbalance.predictions import Predictions
 
+PANEL_HEIGHT = 3.0  # inches
+
 
 @dataclass(frozen=True)
 class Setup:
-    """A data set, its split, and the settings of a network on it.
+    """A data set, its split, and the settings of a network on it, read when they are first used.
 
     Attributes:
-        config: data, split, model, training, posterior and edges, as in a run; its strategy is not used.
+        settings: the tables data, split, model, training, posterior and edges of a run.
         seed: draws the split, the initial weights and the masks.
         data_dir: where published data sets are.
     """
 
-    config: RunConfig
+    settings: dict[str, Any]
     seed: int
     data_dir: Path | None
 
-    @classmethod
-    def read(cls, settings: dict[str, Any], seed: int, data_dir: Path | None) -> "Setup":
-        """Make a setup from the tables of a run."""
-        return cls(parsed(lambda: RunConfig(**settings, batch_size=1, strategy="balance")), seed, data_dir)
+    @cached_property
+    def config(self) -> RunConfig:
+        """The settings as those of a run; its strategy and batch size are not used."""
+        return parsed(lambda: RunConfig(**self.settings, batch_size=1, strategy="balance"))
 
     @cached_property
     def _prepared(self) -> tuple[Dataset, Splits]:
@@ -59,20 +63,15 @@ class Setup:
         """The number of draws, S."""
         return int(getattr(self.config.posterior, "num_draws", 0))
 
-    @property
-    def flat(self) -> bool:
-        """Whether the network takes rows of features."""
-        return self.config.flat_inputs
-
     def inputs(self, rows: Tensor) -> TrainingRows:
         """Return inputs of some rows of the training part."""
-        return TrainingRows(self.data, rows, self.flat)
+        return TrainingRows(self.data, rows, self.config.flat_inputs)
 
     def labelled(self, rows: Tensor) -> Labelled:
         """Return inputs and labels of some rows of the training part."""
         return self.inputs(rows)[torch.arange(len(rows))], self.data.train_y[rows]
 
-    def train(self, rows: Tensor, seed: int) -> tuple[nn.Module, float]:
+    def train(self, rows: Tensor) -> tuple[nn.Module, float]:
         """Train a network on these rows; return it and its validation error ε with dropout off."""
         inputs, labels = self.labelled(rows)
         validation = self.labelled(self.splits.validation_rows(len(rows)))
@@ -81,9 +80,14 @@ class Setup:
         build = partial(built, network, self.data.num_classes, tuple(inputs.shape[1:]), **options)
         trained = fit(
             build, inputs, labels, self.config.training,
-            num_classes=self.data.num_classes, validation=validation, seed=seed,
+            num_classes=self.data.num_classes, validation=validation, seed=self.seed,
         )  # fmt: skip
         return trained.model, 1 - network_accuracy(trained.model, *validation)
+
+    def train_with_threshold(self) -> tuple[nn.Module, float]:
+        """Train a network on the initial rows; return it and the threshold τ that its validation error gives."""
+        model, error = self.train(self.splits.initial)
+        return model, annealed_threshold(error, self.config.edges.ratio)
 
     def fit(self) -> PosteriorFit:
         """Return the function that a learner calls to train."""
@@ -104,16 +108,23 @@ class Setup:
 
     def test_accuracy(self, posterior: Posterior) -> float:
         """Return accuracy of the mean prediction on the test part."""
-        hits = sum(int((probs.argmax(dim=1) == labels).sum()) for probs, labels in self._test_probs(posterior))
-        return hits / len(self.data.test_y)
-
-    def _test_probs(self, posterior: Posterior) -> Iterator[tuple[Tensor, Tensor]]:
-        for rows in torch.split(torch.arange(len(self.data.test_y)), BLOCK):
-            inputs = flattened(self.data.test_inputs(rows), self.flat)
-            yield posterior.predict(inputs).mean_probs(), self.data.test_y[rows]
+        probs = test_probs(posterior, self.data, self.config.flat_inputs)
+        return int((probs.argmax(dim=1) == self.data.test_y).sum()) / len(self.data.test_y)
 
 
 def first_draws(predictions: Predictions, num_draws: int) -> Predictions:
     """Return predictions with the first draws only."""
     ids = None if predictions.draw_ids is None else predictions.draw_ids[:num_draws]
     return Predictions.from_log_probs(predictions.log_probs()[:, :num_draws], draw_ids=ids)
+
+
+def panels(num: int, legend_rows: int = 0) -> tuple[Any, list[Any], str]:
+    """Make a figure with `num` panels below each other; return it with its axes and its text colour."""
+    return blank_figure(num * PANEL_HEIGHT + LEGEND_ROW * legend_rows, num)
+
+
+def draw_lines(axes: Any, x: Sequence[float], curves: Mapping[str, Sequence[float]], first: int = 0) -> None:
+    """Draw one line for each label, in the looks from number `first` on."""
+    for index, (label, values) in enumerate(curves.items(), start=first):
+        colour, line, marker = look(index, LIGHT[0])
+        axes.plot(x, values, color=colour, linestyle=line, marker=marker, linewidth=1.6, label=label)

@@ -7,8 +7,7 @@ below the axes. Figures are drawn on canvases of their own; matplotlib's global 
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -65,7 +64,7 @@ def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
     longest = max(len(line) for label in labels for line in label.splitlines())
     columns = max(1, min(3, len(shown), 60 // (longest + 7)))
     rows = -(-sum(label.count("\n") + 1 for label in labels) // columns)
-    figure, axes, ink = _paper(AXES_HEIGHT + rows * LEGEND_ROW, dark)
+    figure, (axes,), ink = blank_figure(AXES_HEIGHT + rows * LEGEND_ROW, dark=dark)
     for (index, summary), label in zip(shown, labels, strict=True):
         band = summary.bands(metric)
         x = [b.num_labels for b in band]
@@ -90,7 +89,7 @@ def draw_differences(report: Report, dark: bool = False) -> Any:
     """Draw the differences of each run to the control, one tick a seed, and their mean with its interval."""
     shown = [c for c in report.comparisons if c.differences]
     labels = [_wrapped(c.label, TICK_CHARACTERS) for c in shown]
-    figure, axes, ink = _paper(1.1 + sum(0.38 + 0.18 * label.count("\n") for label in labels), dark)
+    figure, (axes,), ink = blank_figure(1.1 + sum(0.38 + 0.18 * label.count("\n") for label in labels), dark=dark)
     index_of = {summary.label: i for i, summary in enumerate(report.summaries)}
     for row, comparison in enumerate(shown):
         colour, _, marker = look(index_of[comparison.label], ink)
@@ -124,8 +123,9 @@ def look(index: int, ink: str) -> tuple[str, Any, str]:
     return colour, LINES[index % len(LINES)], MARKERS[index % len(MARKERS)]
 
 
-def _paper(height: float, dark: bool) -> tuple[Any, Any, str]:
-    """Make an empty figure; return it with its axes and its text colour."""
+def blank_figure(height: float, num_axes: int = 1, *, dark: bool = False) -> tuple[Any, list[Any], str]:
+    """Make a figure with empty axes below each other; return it with its axes and its text colour."""
+    require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -134,29 +134,24 @@ def _paper(height: float, dark: bool) -> tuple[Any, Any, str]:
     layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
     figure = Figure(figsize=(WIDTH, height), layout=layout, facecolor=paper)
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(facecolor=paper)
-    axes.grid(visible=True, color=grid, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=ink)
-    axes.xaxis.label.set_color(ink)
-    axes.yaxis.label.set_color(ink)
-    axes.spines[["left", "bottom"]].set_color(ink)
-    axes.spines[["right", "top"]].set_visible(False)
-    return figure, axes, ink
+    all_axes = [figure.add_subplot(num_axes, 1, i + 1, facecolor=paper) for i in range(num_axes)]
+    for axes in all_axes:
+        axes.grid(visible=True, color=grid, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(colors=ink)
+        axes.xaxis.label.set_color(ink)
+        axes.yaxis.label.set_color(ink)
+        axes.spines[["left", "bottom"]].set_color(ink)
+        axes.spines[["right", "top"]].set_visible(False)
+    return figure, all_axes, ink
 
 
 def rendered(figure: Any, kind: str) -> bytes:
     """Render a figure as a "png" or "svg" file, the same bytes each time."""
+    import matplotlib
+
     buffer = io.BytesIO()
-    with _fixed_ids():
+    with matplotlib.rc_context({"svg.hashsalt": "batchbalance"}):
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
         figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
     return buffer.getvalue()
-
-
-@contextmanager
-def _fixed_ids() -> Iterator[None]:
-    import matplotlib
-
-    with matplotlib.rc_context({"svg.hashsalt": "batchbalance"}):
-        yield
