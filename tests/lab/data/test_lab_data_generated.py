@@ -3,8 +3,7 @@ import torch
 
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.data import GENERATED, load
-from batchbalance.lab.data.generated import load_generated
-from batchbalance.lab.data.published import PUBLISHED
+from batchbalance.lab.data.published import PUBLISHED, load_generated
 
 
 @pytest.mark.parametrize("name", GENERATED)

@@ -173,7 +173,7 @@ def test_a_whole_data_set_gives_no_warning(tmp_path: Path, monkeypatch, recwarn)
     files.write_mnist(tmp_path / "mnist")
     with pytest.raises(FileFormatError, match="mnist is incomplete: got 60 of 60,000 training inputs") as caught:
         load("mnist", data_dir=tmp_path, download=False)
-    assert published.PUBLISHED["mnist"].source.downloads[0].url in str(caught.value)
+    assert next(iter(published.PUBLISHED["mnist"].source.downloads)) in str(caught.value)
     whole = dataclasses.replace(published.PUBLISHED["mnist"], num_train=60, num_test=30)
     monkeypatch.setitem(published.PUBLISHED, "mnist", whole)
     assert len(load("mnist", data_dir=tmp_path, download=False).train_y) == 60

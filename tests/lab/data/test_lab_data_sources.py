@@ -20,7 +20,7 @@ import pytest
 import published_files as files
 from batchbalance.errors import MissingExtraError
 from batchbalance.lab.data import load, published, sources
-from batchbalance.lab.data.sources import DataSource, Download
+from batchbalance.lab.data.sources import DataSource, Files
 
 ALL = [value for value in vars(sources).values() if isinstance(value, DataSource)]
 
@@ -50,14 +50,14 @@ def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 def test_every_hash_is_a_sha256_and_every_source_has_a_page() -> None:
     assert len(ALL) == 10
-    urls = [download.url for source in ALL for download in source.downloads]
+    urls = [url for source in ALL for url in source.downloads]
     # The publisher of SVHN has no https; its hashes are known.
     assert {url.split("/")[2] for url in urls if not url.startswith("https://")} == {"ufldl.stanford.edu"}
     for source in ALL:
         assert source.page.startswith("http")
-        for download in source.downloads:
-            assert download.sha256 is None or re.fullmatch("[0-9a-f]{64}", download.sha256)
-            assert download.sha256 or source in (sources.CINIC_10, sources.HAR, sources.DRIFT, sources.DRY_BEAN)
+        for sha256 in source.downloads.values():
+            assert sha256 is None or re.fullmatch("[0-9a-f]{64}", sha256)
+            assert sha256 or source in (sources.CINIC_10, sources.HAR, sources.DRIFT, sources.DRY_BEAN)
 
 
 def test_data_folder_order(tmp_path: Path, monkeypatch) -> None:
@@ -70,12 +70,12 @@ def test_data_folder_order(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_find_looks_one_folder_down_and_at_gz(tmp_path: Path) -> None:
-    source = DataSource(("har", "UCI HAR Dataset"), "http://page", ())
-    assert sources.find(source, tmp_path, "train/X.txt") is None
+    source = DataSource(("har", "UCI HAR Dataset"), "http://page", {})
+    assert Files(source, tmp_path).have("train/X.txt") is None
     deep = files.write(tmp_path / "UCI HAR Dataset" / "inner" / "train" / "X.txt", b"1", packed=True)
-    assert sources.find(source, tmp_path, "train/X.txt") == deep
+    assert Files(source, tmp_path).have("train/X.txt") == deep
     plain = files.write(tmp_path / "har" / "train" / "X.txt", b"1")
-    assert sources.find(source, tmp_path, "train/X.txt") == plain
+    assert Files(source, tmp_path).have("train/X.txt") == plain
 
 
 def test_missing_data_without_download_says_what_to_do(tmp_path: Path) -> None:
@@ -85,11 +85,11 @@ def test_missing_data_without_download_says_what_to_do(tmp_path: Path) -> None:
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         assert f"{name}-ubyte" in message
     assert str(tmp_path / "mnist") in message
-    assert sources.MNIST.downloads[0].url in message
+    assert next(iter(sources.MNIST.downloads)) in message
 
 
 def test_a_failing_download_names_file_folder_and_address(tmp_path: Path, monkeypatch) -> None:
-    nowhere = DataSource(("mnist",), "http://page", (Download("http://127.0.0.1:9/train-images-idx3-ubyte.gz"),))
+    nowhere = DataSource(("mnist",), "http://page", {"http://127.0.0.1:9/train-images-idx3-ubyte.gz": None})
     monkeypatch.setitem(published.PUBLISHED, "mnist", _with_source("mnist", nowhere))
     with pytest.raises(FileNotFoundError) as caught:
         load("mnist", data_dir=tmp_path)
@@ -100,12 +100,10 @@ def test_a_failing_download_names_file_folder_and_address(tmp_path: Path, monkey
 def test_single_files_are_downloaded_and_checked(tmp_path: Path, served, monkeypatch) -> None:
     folder, address = served
     files.write_mnist(folder, packed=True)
-    downloads = []
-    for path in sorted(folder.iterdir()):
-        downloads.append(Download(address + path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
-    monkeypatch.setitem(
-        published.PUBLISHED, "mnist", _with_source("mnist", DataSource(("mnist",), address, tuple(downloads)))
-    )
+    downloads = {
+        address + path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())
+    }
+    monkeypatch.setitem(published.PUBLISHED, "mnist", _with_source("mnist", DataSource(("mnist",), address, downloads)))
     # A file at hand stays as it is, even if the publisher packs it otherwise.
     own = files.write(tmp_path / "data" / "mnist" / "t10k-labels-idx1-ubyte", files.idx(files.labels(30, 10)))
     before = own.stat().st_mtime_ns
@@ -123,7 +121,7 @@ def test_a_download_draws_a_bar_on_a_terminal(tmp_path: Path, served, monkeypatc
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     content = (folder / "train.mat").read_bytes()
-    sources._retrieve(Download(address + "train.mat", hashlib.sha256(content).hexdigest()), tmp_path)
+    sources.retrieve(address + "train.mat", hashlib.sha256(content).hexdigest(), tmp_path)
     assert (tmp_path / "train.mat").stat().st_size == 1_000_000
     assert "1.0/1.0 MB" in capsys.readouterr().err
 
@@ -131,7 +129,7 @@ def test_a_download_draws_a_bar_on_a_terminal(tmp_path: Path, served, monkeypatc
 def test_a_wrong_hash_is_refused(tmp_path: Path, served, monkeypatch) -> None:
     folder, address = served
     files.write_mnist(folder, packed=True)
-    wrong = DataSource(("mnist",), address, (Download(address + "train-images-idx3-ubyte.gz", "0" * 64),))
+    wrong = DataSource(("mnist",), address, {address + "train-images-idx3-ubyte.gz": "0" * 64})
     monkeypatch.setitem(published.PUBLISHED, "mnist", _with_source("mnist", wrong))
     with pytest.raises(FileNotFoundError, match="hash"):
         load("mnist", data_dir=tmp_path / "data")
@@ -140,22 +138,22 @@ def test_a_wrong_hash_is_refused(tmp_path: Path, served, monkeypatch) -> None:
 
 def test_a_file_without_a_published_hash_must_stay_what_it_was(tmp_path: Path, served) -> None:
     folder, address = served
-    source = DataSource(("own",), address, (Download(address + "train.mat"),))
+    source = DataSource(("own",), address, {address + "train.mat": None})
     files.write(folder / "train.mat", b"first")
     with pytest.warns(UserWarning, match="nobody publishes a hash of .*train.mat: it is trusted as it came"):
-        sources.fetch(source, tmp_path, ["train.mat"])
+        Files(source, tmp_path).fetch(["train.mat"])
     known = json.loads((tmp_path / "downloads.json").read_text())
     assert known == {address + "train.mat": hashlib.sha256(b"first").hexdigest()}
     shutil.rmtree(tmp_path / "own")
-    sources.fetch(source, tmp_path, ["train.mat"])  # the same again
+    Files(source, tmp_path).fetch(["train.mat"])  # the same again
     (tmp_path / "own" / "train.mat").unlink()
     files.write(folder / "train.mat", b"other")
     with pytest.raises(FileNotFoundError, match="hash"):
-        sources.fetch(source, tmp_path, ["train.mat"])
+        Files(source, tmp_path).fetch(["train.mat"])
     assert not (tmp_path / "own" / "train.mat").exists()
     (tmp_path / "downloads.json").write_text("[1]")
     with pytest.raises(FileNotFoundError, match="hashes of earlier downloads"):
-        sources.fetch(source, tmp_path, ["train.mat"])
+        Files(source, tmp_path).fetch(["train.mat"])
 
 
 def test_an_archive_is_downloaded_and_unpacked(tmp_path: Path, served, monkeypatch) -> None:
@@ -163,7 +161,7 @@ def test_an_archive_is_downloaded_and_unpacked(tmp_path: Path, served, monkeypat
     files.write_cifar_10(tmp_path / "cifar-10-batches-bin")
     with tarfile.open(folder / "cifar.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "cifar-10-batches-bin", arcname="cifar-10-batches-bin")
-    source = DataSource(("cifar-10-batches-bin",), address, (Download(address + "cifar.tar.gz"),))
+    source = DataSource(("cifar-10-batches-bin",), address, {address + "cifar.tar.gz": None})
     monkeypatch.setitem(published.PUBLISHED, "cifar-10", _with_source("cifar-10", source))
     with pytest.warns(UserWarning, match="20 of 50,000"), pytest.warns(UserWarning, match="trusted as it came"):
         data = load("cifar-10", data_dir=tmp_path / "data", partial=True)
@@ -205,7 +203,7 @@ def _with_source(name: str, source: DataSource) -> published.Published:
 def test_a_download_names_the_extra_that_it_needs(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
     monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
-    source = DataSource(("x",), "https://example.com", (Download("https://example.com/x.bin"),))
-    for call in (lambda: sources.fetch(source, tmp_path, ["x.bin"]), sources.data_folder):
+    source = DataSource(("x",), "https://example.com", {"https://example.com/x.bin": None})
+    for call in (lambda: Files(source, tmp_path).fetch(["x.bin"]), sources.data_folder):
         with pytest.raises(MissingExtraError, match=r"batchbalance\[data\]"):
             call()

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.data.dataset import Dataset
-from batchbalance.lab.data.generated import GENERATED, load_generated
 from batchbalance.lab.data.own import is_own, load_own
-from batchbalance.lab.data.published import PUBLISHED, load_digits, load_published
+from batchbalance.lab.data.published import GENERATED, PUBLISHED, load_digits, load_generated, load_published
 from batchbalance.lab.data.sources import data_folder
 from batchbalance.lab.data.splits import (
     NOISE,

@@ -11,6 +11,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,26 +31,23 @@ PIECE_BYTES = 2**24
 
 
 def content(path: Path) -> bytes:
-    """Return the bytes of a file, unpacked if it is gzipped, whatever its name."""
+    """Return the bytes of a file, unpacked if it is gzipped, whatever its name.
+
+    A few megabytes may unpack to gigabytes, so memory is checked.
+    """
     raw = path.read_bytes()
     if raw[:2] != b"\x1f\x8b":
         return raw
+    most, unpacked = free_memory() // 2, io.BytesIO()
     try:
-        return _unpacked(path)
+        with gzip.open(path) as stream:
+            while piece := stream.read(PIECE_BYTES):
+                if unpacked.tell() + len(piece) > most:
+                    raise FileFormatError(f"{path} must fit in half of the free memory, {as_text(most)}, once unpacked")
+                unpacked.write(piece)
     except (EOFError, OSError, zlib.error) as error:
         raise FileFormatError(f"{path} is truncated or damaged: {error}") from error
-
-
-def _unpacked(path: Path) -> bytes:
-    """Return the content of a gzipped file. A few megabytes may unpack to gigabytes, so memory is checked."""
-    most, pieces, size = free_memory() // 2, [], 0
-    with gzip.open(path) as stream:
-        while piece := stream.read(PIECE_BYTES):
-            pieces.append(piece)
-            size += len(piece)
-            if size > most:
-                raise FileFormatError(f"{path} must fit in half of the free memory, {as_text(most)}, once unpacked")
-    return b"".join(pieces)
+    return unpacked.getvalue()
 
 
 def text(path: Path) -> str:
@@ -104,10 +102,7 @@ def read_mat(path: Path) -> dict[str, Any]:
     """Read the named arrays of a MATLAB file, version 5."""
     from scipy.io import loadmat
 
-    loaded: dict[str, Any] = parsed(
-        path, "a MATLAB file, version 5", lambda: loadmat(io.BytesIO(content(path)), simplify_cells=True)
-    )
-    return loaded
+    return parsed(path, "a MATLAB file, version 5", lambda: loadmat(io.BytesIO(content(path)), simplify_cells=True))
 
 
 def read_svhn(path: Path) -> tuple[Array, Array]:
@@ -139,7 +134,7 @@ def read_emnist_mat(path: Path) -> dict[str, tuple[Array, Array]]:
 
 
 def upright(images: Array) -> Array:
-    """Return EMNIST images, which are stored column by column, the right way up."""
+    """Return EMNIST images upright; they are stored column by column."""
     return images.transpose(0, 2, 1)
 
 
@@ -198,7 +193,15 @@ def table(
         if len(row) != len(header):
             raise FileFormatError(f"{path} line {line} must have {len(header)} cells, got {len(row)}")
         for j, column in enumerate(columns):
-            x[i, j] = _finite(path, line, header[column], row[column])
+            try:  # "1_000", which only Python reads as a number, is refused
+                x[i, j] = math.nan if "_" in str(row[column]) else float(row[column])
+            except (TypeError, ValueError):
+                x[i, j] = math.nan
+            if not math.isfinite(x[i, j]):
+                raise FileFormatError(
+                    f"{path} line {line}, column {header[column]!r} must be a finite number, got {row[column]!r}; "
+                    "encode text as numbers and fill gaps first"
+                )
         names.append(str(row[label_column]).strip())
         if row[label_column] is None or is_blank(names[-1]):
             raise FileFormatError(
@@ -206,20 +209,6 @@ def table(
                 "drop lines without a label"
             )
     return x, names
-
-
-def _finite(path: Path, line: int, column: str, cell: Any) -> float:
-    """Return the number of a cell. "1_000", which only Python reads as a number, is refused."""
-    try:
-        number = math.nan if "_" in str(cell) else float(cell)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise FileFormatError(
-            f"{path} line {line}, column {column!r} must be a finite number, got {cell!r}; "
-            "encode text as numbers and fill gaps first"
-        )
-    return number
 
 
 def read_svmlight(path: Path, num_features: int) -> tuple[Array, Array]:
@@ -262,21 +251,8 @@ def check_finite(path: Path, x: Array) -> None:
 def read_image_folder(folder: Path) -> tuple[Array, list[str]]:
     """Read images in folders named after their class: (N, channels, height, width) uint8 and N class names.
 
-    Grey images have 1 channel, all others 3; all must have one size.
+    There are 3 channels if any image has colour, else 1; all images must have one size.
     """
-    paths = [
-        path
-        for class_folder in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-        for path in sorted(class_folder.iterdir())
-        if path.suffix.lower() in IMAGE_ENDINGS
-    ]
-    if not paths:
-        raise FileFormatError(f"{folder} must hold folders named after classes with images in them, got none")
-    return read_images(paths), [path.parent.name for path in paths]
-
-
-def read_images(paths: Sequence[Path]) -> Array:
-    """Read image files of one size: (N, channels, height, width) uint8, with 3 channels if any image has colour."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -288,10 +264,14 @@ def read_images(paths: Sequence[Path]) -> Array:
                 raise FileFormatError(f"{path} must have 8 bits a channel, got mode {image.mode}; convert it first")
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1), image.mode in ("1", "L", "LA")
 
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    paths = [path for each in folders for path in sorted(each.iterdir()) if path.suffix.lower() in IMAGE_ENDINGS]
+    if not paths:
+        raise FileFormatError(f"{folder} must hold folders named after classes with images in them, got none")
     images: Array = np.empty(0)
     all_grey = True
     for i, path in enumerate(paths):
-        image, grey = parsed(path, "an image", lambda path=path: pixels(path))  # type: ignore[misc]
+        image, grey = parsed(path, "an image", partial(pixels, path))
         if i == 0:
             images = np.empty((len(paths), *image.shape), dtype=np.uint8)
         if image.shape != images.shape[1:]:
@@ -302,7 +282,7 @@ def read_images(paths: Sequence[Path]) -> Array:
             )
         images[i] = image
         all_grey = all_grey and grey
-    return images[:, :1] if all_grey else images
+    return images[:, :1] if all_grey else images, [path.parent.name for path in paths]
 
 
 def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:

@@ -10,6 +10,7 @@ import string
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from batchbalance.arguments.seeds import generator
+from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.lab.data import formats, sources
 from batchbalance.lab.data.dataset import Dataset, assemble
-from batchbalance.lab.data.sources import IDX_PARTS, DataSource
+from batchbalance.lab.data.sources import DataSource, Files
+from batchbalance.lab.data.splits import imbalance
 
 Part = tuple[NDArray[Any], NDArray[Any]]  # inputs and integer classes
 
@@ -38,43 +40,6 @@ BEANS = ("SEKER", "BARBUNYA", "BOMBAY", "CALI", "HOROZ", "SIRA", "DERMASON")
 
 
 @dataclass(frozen=True)
-class Files:
-    """The files of one data set: found, downloaded if need be, or complained about."""
-
-    source: DataSource
-    root: Path
-    partial: bool
-    download: bool
-
-    def need(self, *names: str) -> list[Path]:
-        """Return the paths of all these files."""
-        if self.download and self._lacking(names):
-            sources.fetch(self.source, self.root, self._lacking(names))
-        paths = [path for path in map(self.have, names) if path is not None]
-        if len(paths) < len(names):
-            raise FileNotFoundError(sources.missing_message(self.source, self.root, self._lacking(names)))
-        return paths
-
-    def need_some(self, *names: str) -> list[Path]:
-        """Return the paths of all these files; with `partial`, of those that exist, at least one."""
-        here = [name for name in names if self.have(name)]
-        if self.partial and here:
-            return self.need(*here)
-        try:
-            return self.need(*names)
-        except FileNotFoundError as error:
-            hint = f". To work on {', '.join(here)} alone, say `partial=True`" if here else ""
-            raise FileNotFoundError(f"{error}{hint}") from error
-
-    def have(self, name: str) -> Path | None:
-        """Return the path of a file, or None."""
-        return sources.find(self.source, self.root, name)
-
-    def _lacking(self, names: tuple[str, ...]) -> list[str]:
-        return [name for name in names if self.have(name) is None]
-
-
-@dataclass(frozen=True)
 class Published:
     """One published data set.
 
@@ -84,7 +49,6 @@ class Published:
         num_train: the publisher's number of training inputs (of all inputs, if there is one part only).
         num_test: the publisher's number of test inputs; where there is one part only, how many are drawn.
         class_names: one name for each class.
-        drawn_test: whether the test part is drawn.
         names_file: a file that comes with the data and names the classes, used if it is there.
     """
 
@@ -93,59 +57,50 @@ class Published:
     num_train: int
     num_test: int
     class_names: tuple[str, ...]
-    drawn_test: bool = False
     names_file: str | None = None
 
-    def names(self, files: Files) -> tuple[str, ...]:
-        """Return the names of the classes."""
-        path = files.have(self.names_file) if self.names_file else None
-        listed = tuple(formats.text(path).split()) if path else ()
-        return listed if len(listed) == len(self.class_names) else self.class_names
 
-
-def _read_idx_pair(files: Files, images: str, labels: str) -> Part:
-    images_path, labels_path = files.need(images, labels)
-    x, y = formats.read_idx(images_path, 3), formats.read_idx(labels_path, 1)
-    if x.shape[1:] != (28, 28):
-        raise FileFormatError(f"{images_path} must hold images of 28×28 pixels, got {x.shape[2]}×{x.shape[1]}")
-    if len(x) != len(y):
-        raise FileFormatError(f"{labels_path} must hold a label for each of {len(x):,} images, got {len(y):,}")
-    return x, y
+def _read_idx(files: Files, train: str, test: str) -> tuple[Part, Part]:
+    """Read images and labels of two parts, whose files begin with these names."""
+    files.need(*(f"{name}-{kind}-ubyte" for name in (train, test) for kind in ("images-idx3", "labels-idx1")))
+    parts = []
+    for name in (train, test):
+        images_path, labels_path = files.need(f"{name}-images-idx3-ubyte", f"{name}-labels-idx1-ubyte")
+        x, y = formats.read_idx(images_path, 3), formats.read_idx(labels_path, 1)
+        if x.shape[1:] != (28, 28):
+            raise FileFormatError(f"{images_path} must hold images of 28×28 pixels, got {x.shape[2]}×{x.shape[1]}")
+        if len(x) != len(y):
+            raise FileFormatError(f"{labels_path} must hold a label for each of {len(x):,} images, got {len(y):,}")
+        parts.append((x, y))
+    return parts[0], parts[1]
 
 
 def _read_mnist(files: Files) -> tuple[Part, Part]:
-    files.need(*(f"{part}-ubyte" for part in IDX_PARTS))
-    train = _read_idx_pair(files, "train-images-idx3-ubyte", "train-labels-idx1-ubyte")
-    return train, _read_idx_pair(files, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+    return _read_idx(files, "train", "t10k")
 
 
-def _read_emnist(variant: str) -> Callable[[Files], tuple[Part, Part]]:
-    def read(files: Files) -> tuple[Part, Part]:
-        mat = files.have(f"emnist-{variant}.mat")
-        names = [f"emnist-{variant}-{part}" for part in ("train", "test")]
-        if mat is not None and files.have(f"{names[0]}-images-idx3-ubyte") is None:
-            parts = formats.read_emnist_mat(mat)
-            return parts["train"], parts["test"]
-        files.need(*(f"{n}-{kind}-ubyte" for n in names for kind in ("images-idx3", "labels-idx1")))
-        train, test = (_read_idx_pair(files, f"{n}-images-idx3-ubyte", f"{n}-labels-idx1-ubyte") for n in names)
-        return (formats.upright(train[0]), train[1]), (formats.upright(test[0]), test[1])
-
-    return read
+def _read_emnist(variant: str, files: Files) -> tuple[Part, Part]:
+    mat = files.have(f"emnist-{variant}.mat")
+    if mat is not None and files.have(f"emnist-{variant}-train-images-idx3-ubyte") is None:
+        parts = formats.read_emnist_mat(mat)
+        return parts["train"], parts["test"]
+    train, test = _read_idx(files, f"emnist-{variant}-train", f"emnist-{variant}-test")
+    return (formats.upright(train[0]), train[1]), (formats.upright(test[0]), test[1])
 
 
-def _read_svhn(files: Files) -> tuple[Part, Part]:
-    train, test = files.need("train_32x32.mat", "test_32x32.mat")
-    return formats.read_svhn(train), formats.read_svhn(test)
+def _read_pair(train: str, test: str, read: Callable[[Path], Part], files: Files) -> tuple[Part, Part]:
+    """Read two files, one for each part."""
+    train_path, test_path = files.need(train, test)
+    return read(train_path), read(test_path)
+
+
+_read_svhn = partial(_read_pair, "train_32x32.mat", "test_32x32.mat", formats.read_svhn)
+_read_cifar_100 = partial(_read_pair, "train.bin", "test.bin", partial(formats.read_cifar, label_bytes=2))
 
 
 def _read_cifar_10(files: Files) -> tuple[Part, Part]:
     batches = [formats.read_cifar(p, 1) for p in files.need_some(*(f"data_batch_{i}.bin" for i in range(1, 6)))]
     return _joined(batches), formats.read_cifar(files.need("test_batch.bin")[0], 1)
-
-
-def _read_cifar_100(files: Files) -> tuple[Part, Part]:
-    train, test = files.need("train.bin", "test.bin")
-    return formats.read_cifar(train, 2), formats.read_cifar(test, 2)
 
 
 def _read_cinic_10(files: Files) -> tuple[Part, Part]:
@@ -204,25 +159,27 @@ def named_classes(path: Path, labels: list[str], class_names: tuple[str, ...]) -
     return np.array([number[label] for label in labels], dtype=np.int64)
 
 
-def _emnist(variant: str, num_train: int, num_test: int, class_names: tuple[str, ...]) -> Published:
-    return Published(sources.EMNIST, _read_emnist(variant), num_train, num_test, class_names)
-
-
 PUBLISHED = {
     "mnist": Published(sources.MNIST, _read_mnist, 60_000, 10_000, DIGITS),
     "fashion-mnist": Published(sources.FASHION_MNIST, _read_mnist, 60_000, 10_000, CLOTHES),
-    "emnist-balanced": _emnist("balanced", 112_800, 18_800, EMNIST_47),
-    "emnist-bymerge": _emnist("bymerge", 697_932, 116_323, EMNIST_47),
-    "emnist-byclass": _emnist("byclass", 697_932, 116_323, EMNIST_62),
-    "svhn": Published(sources.SVHN, _read_svhn, 73_257, 26_032, DIGITS),
+    "emnist-balanced": Published(sources.EMNIST, partial(_read_emnist, "balanced"), 112_800, 18_800, EMNIST_47),
+    "emnist-bymerge": Published(sources.EMNIST, partial(_read_emnist, "bymerge"), 697_932, 116_323, EMNIST_47),
+    "emnist-byclass": Published(sources.EMNIST, partial(_read_emnist, "byclass"), 697_932, 116_323, EMNIST_62),
+    "svhn": Published(
+        sources.SVHN,
+        partial(_read_pair, "train_32x32.mat", "test_32x32.mat", formats.read_svhn),
+        73_257,
+        26_032,
+        DIGITS,
+    ),
     "cifar-10": Published(sources.CIFAR_10, _read_cifar_10, 50_000, 10_000, OBJECTS),
     "cifar-100": Published(
         sources.CIFAR_100, _read_cifar_100, 50_000, 10_000, NUMBERS_100, names_file="fine_label_names.txt"
     ),
     "cinic-10": Published(sources.CINIC_10, _read_cinic_10, 180_000, 90_000, OBJECTS),
     "har": Published(sources.HAR, _read_har, 7_352, 2_947, ACTIVITIES),
-    "drift": Published(sources.DRIFT, _read_drift, 13_910, 2_000, GASES, drawn_test=True),
-    "dry-bean": Published(sources.DRY_BEAN, _read_dry_bean, 13_611, 2_000, BEANS, drawn_test=True),
+    "drift": Published(sources.DRIFT, _read_drift, 13_910, 2_000, GASES),
+    "dry-bean": Published(sources.DRY_BEAN, _read_dry_bean, 13_611, 2_000, BEANS),
 }
 
 
@@ -236,32 +193,27 @@ def load_published(
     files = Files(entry.source, sources.data_folder(root), partial, download)
     try:
         train, test = entry.read(files)
-        for part in (train,) if test is None else (train, test):
-            _check_classes(name, part[1], len(entry.class_names))
-        _check_sizes(name, entry, len(train[1]), None if test is None else len(test[1]), partial)
+        for _, y in (train,) if test is None else (train, test):
+            if not len(y) or y.min() < 0 or y.max() >= len(entry.class_names):
+                got = f"{y.min()} to {y.max()}" if len(y) else "none"
+                last = len(entry.class_names) - 1
+                raise FileFormatError(f"the classes of {name} must be numbers from 0 to {last}, got {got}")
+        counts = [(len(train[1]), entry.num_train, "training")]
+        if test is not None:
+            counts.append((len(test[1]), entry.num_test, "test"))
+        if any(num != whole for num, whole, _ in counts):
+            found = " and ".join(f"{num:,} of {whole:,} {part} inputs" for num, whole, part in counts)
+            if not partial:
+                raise FileFormatError(f"{name} is incomplete: got {found}; to work on that part, pass `partial=True`")
+            warnings.warn(f"{name} is loaded in part: {found}", stacklevel=3)
     except FileFormatError as error:
-        places = ", ".join(download.url for download in entry.source.downloads)
+        places = ", ".join(entry.source.downloads)
         raise FileFormatError(f"{error}; get the file again from {places}") from error
     if test is None:
         train, test = draw_test(train, entry.num_test, seed)
-    return assemble(name, train, test, entry.names(files))
-
-
-def _check_classes(name: str, y: NDArray[Any], num_classes: int) -> None:
-    if not len(y) or y.min() < 0 or y.max() >= num_classes:
-        got = f"{y.min()} to {y.max()}" if len(y) else "none"
-        raise FileFormatError(f"the classes of {name} must be numbers from 0 to {num_classes - 1}, got {got}")
-
-
-def _check_sizes(name: str, entry: Published, num_train: int, num_test: int | None, partial: bool) -> None:
-    expected = (entry.num_train, None if entry.drawn_test else entry.num_test)
-    if (num_train, num_test) == expected:
-        return
-    parts = zip((num_train, num_test), expected, ("training", "test"), strict=True)
-    found = " and ".join(f"{n:,} of {whole:,} {part} inputs" for n, whole, part in parts if whole is not None)
-    if not partial:
-        raise FileFormatError(f"{name} is incomplete: got {found}; to work on that part, pass `partial=True`")
-    warnings.warn(f"{name} is loaded in part: {found}", stacklevel=4)
+    names_path = files.have(entry.names_file) if entry.names_file else None
+    listed = tuple(formats.text(names_path).split()) if names_path else ()
+    return assemble(name, train, test, listed if len(listed) == len(entry.class_names) else entry.class_names)
 
 
 def draw_test(part: Part, num_test: int, seed: int) -> tuple[Part, Part]:
@@ -297,3 +249,48 @@ def bundled_digits() -> Part:
     with gzip.open(path, "rt", encoding="ascii") as lines:
         rows = np.loadtxt(lines, delimiter=",", dtype=np.int64)
     return rows[:, :64].reshape(-1, 8, 8).astype(np.uint8), rows[:, 64]
+
+
+# Stand-ins for the published data sets: generated inputs of the same shape, with the same number of classes. They let
+# every experiment be tried in seconds and without a download.
+PREFIX = "generated-"
+IMBALANCED = "imbalanced-"
+SHAPES: dict[str, tuple[int, ...]] = {
+    "mnist": (1, 28, 28),
+    "imbalanced-mnist": (1, 28, 28),
+    "fashion-mnist": (1, 28, 28),
+    "emnist-balanced": (1, 28, 28),
+    "emnist-bymerge": (1, 28, 28),
+    "emnist-byclass": (1, 28, 28),
+    "svhn": (3, 32, 32),
+    "cifar-10": (3, 32, 32),
+    "cifar-100": (3, 32, 32),
+    "cinic-10": (3, 32, 32),
+    "har": (561,),
+    "drift": (128,),
+    "dry-bean": (16,),
+}
+GENERATED = tuple(PREFIX + name for name in SHAPES)
+NUM_TRAIN, NUM_TEST = 800, 100
+NOISE = 1.0  # deviation of an input from its class's pattern; the patterns themselves have deviation 1
+
+
+def load_generated(name: str, seed: int) -> Dataset:
+    """Generate a data set by name, such as "generated-mnist"; the same seed gives the same inputs.
+
+    Each class has a random pattern of its own, and an input is the pattern of its class under noise, so that a network
+    can learn something from a few labels.
+    """
+    if name not in GENERATED:
+        raise UnknownNameError("generated data set", name, GENERATED)
+    stands_for = name.removeprefix(PREFIX)
+    shape, class_names = SHAPES[stands_for], PUBLISHED[stands_for.removeprefix(IMBALANCED)].class_names
+    stream = np.random.default_rng(derived_seed(seed, name))
+    patterns = stream.standard_normal((len(class_names), *shape), dtype=np.float32)
+    # All classes in turn, so that each has its share of both parts.
+    y = np.arange(NUM_TRAIN + NUM_TEST) % len(class_names)
+    x = patterns[y] + NOISE * stream.standard_normal((len(y), *shape), dtype=np.float32)
+    if len(shape) == 3:
+        x = np.clip(128 + 40 * x, 0, 255).astype(np.uint8)
+    whole = assemble(name, (x[:NUM_TRAIN], y[:NUM_TRAIN]), (x[NUM_TRAIN:], y[NUM_TRAIN:]), class_names)
+    return imbalance(whole, seed) if stands_for.startswith(IMBALANCED) else whole

@@ -43,21 +43,18 @@ class SplitSizes:
     test: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.initial_per_class, tuple):
-            for number in self.initial_per_class:
-                check_whole("initial_per_class", number, 0)
-        else:
-            check_whole("initial_per_class", self.initial_per_class, 0)
+        per_class = self.initial_per_class
+        for number in per_class if isinstance(per_class, tuple) else (per_class,):
+            check_whole("initial_per_class", number, 0)
         check_whole("initial", self.initial, 0)
         check_whole("validation", self.validation, 0)
         if isinstance(self.reference, str) and self.reference != "pool":
             raise ValueError(f"`reference` must be a whole number or 'pool', got {self.reference!r}")
         if self.reference != "pool":
             check_whole("reference", self.reference, 0)
-        if self.pool is not None:
-            check_whole("pool", self.pool, least=1)
-        if self.test is not None:
-            check_whole("test", self.test, least=1)
+        for name in ("pool", "test"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), least=1)
         check_flag("small_validation", self.small_validation)
 
 
