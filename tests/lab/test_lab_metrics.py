@@ -7,15 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchbalance.lab.metrics import (
-    accuracy,
-    area_under_curve,
-    balanced_accuracy,
-    calibration_error,
-    macro_auc,
-    macro_f1,
-    nll,
-)
+from batchbalance.lab.metrics import accuracy, balanced_accuracy, calibration_error, macro_auc, macro_f1, nll
 from batchbalance.lab.metrics import test_metrics as all_metrics
 from batchbalance.predictions import Predictions
 
@@ -155,23 +147,3 @@ def test_nan_is_never_averaged() -> None:
         nll(probs, labels)
     with pytest.raises(ValueError, match="`num_bins` must be"):
         calibration_error(*example(0), num_bins=0)
-
-
-def test_area_under_a_learning_curve() -> None:
-    assert area_under_curve([20, 30, 50], [0.5, 0.7, 0.9]) == pytest.approx((10 * 0.6 + 20 * 0.8) / 30, abs=1e-12)
-    assert area_under_curve([20], [0.5]) == 0.5
-    assert area_under_curve([0, 10], [0.4, 0.4]) == pytest.approx(0.4, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("labels", "values", "complaint"),
-    [
-        ([], [], "as many values"),
-        ([1, 2], [0.1], "as many values"),
-        ([1, 1], [0.1, 0.2], "must rise"),
-        ([1, 2], [0.1, math.nan], "must be finite"),
-    ],
-)
-def test_curves_that_are_none(labels: list[float], values: list[float], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        area_under_curve(labels, values)

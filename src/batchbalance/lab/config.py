@@ -123,7 +123,9 @@ def _check_device(given: str) -> str:
 
 
 def _check_strategy(given: Any) -> Any:
-    """Return the name of a strategy and all its options."""
+    """Return the name of a strategy and all its options; None if none is given."""
+    if given is None:
+        return None
     if isinstance(given, str):
         given = {"name": given}
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
@@ -132,10 +134,6 @@ def _check_strategy(given: Any) -> Any:
     if given["name"] == AUTO:
         return check_keys("the strategy 'auto'", given, ["name"])
     return {"name": given["name"], **lab_strategy(given["name"], options).model_dump(mode="json")}
-
-
-def _check_cold_start(given: Any) -> Any:
-    return None if given is None else _check_strategy(given)
 
 
 def _check_split(given: Any) -> Any:
@@ -172,7 +170,7 @@ class RunSettings(Section):
     )
     edges: EdgeSettings = Field(default_factory=EdgeSettings)
     batch_size: Whole
-    cold_start: Annotated[dict[str, Any] | None, BeforeValidator(_check_cold_start)] = None
+    cold_start: Annotated[dict[str, Any] | None, BeforeValidator(_check_strategy)] = None
     candidates: Whole | None = None
     threads: Threads = 1
     device: Annotated[str, AfterValidator(_check_device)] = "cpu"
@@ -203,24 +201,6 @@ class RunSettings(Section):
         name = options.pop("name", None)
         return PosteriorFit(self.posterior, num_classes, name, options, self.training, validation, self.device)
 
-    def _canonical(self) -> dict[str, Any]:
-        """Return the settings as JSON with all defaults but those of `ADDED`, so that equal settings are equal text."""
-        content = self.model_dump(mode="json", include=set(RunSettings.model_fields))
-        if self.data.name in PAPER_SIZES:
-            content["split"] = {**asdict(PAPER_SIZES[self.data.name]), **self.split}
-        if self.posterior.uses_recipe and self.training is None:
-            content["training"] = asdict(Recipe())
-        content = json.loads(json.dumps(content))
-        if self.cold_start is None:
-            del content["cold_start"]
-        for path, defaults in ADDED.items():
-            table: Any = content
-            for key in path.split("."):
-                table = (table or {}).get(key)
-            for key in [key for key, value in defaults.items() if table and table.get(key) == value]:
-                del table[key]
-        return content  # type: ignore[no-any-return]
-
 
 class RunConfig(RunSettings):
     """One strategy under its settings: what a run directory is for."""
@@ -239,18 +219,29 @@ class RunConfig(RunSettings):
 
     @property
     def canonical(self) -> dict[str, Any]:
-        """What is written into the run directory. Edge settings that the strategy does not use are the defaults.
+        """The settings as they are written into the run directory and hashed: equal settings are equal text.
 
-        Options of the strategy that are None are omitted, so that one added later leaves older runs what they are.
+        They have all defaults but those of `ADDED`. Edge settings that the strategy does not use are the defaults.
+        Options of the strategy that are None are omitted, so that a new option does not change the hash of older runs.
         """
-        options = {key: value for key, value in self.strategy.items() if value is not None}
-        content = {**self._canonical(), "strategy": options}
+        content = self.model_dump(mode="json", include=set(RunSettings.model_fields))
+        if self.data.name in PAPER_SIZES:
+            content["split"] = {**asdict(PAPER_SIZES[self.data.name]), **self.split}
+        if self.posterior.uses_recipe and self.training is None:
+            content["training"] = asdict(Recipe())
+        content = json.loads(json.dumps(content))
+        if self.cold_start is None:
+            del content["cold_start"]
+        for path, defaults in ADDED.items():
+            table: Any = content
+            for key in path.split("."):
+                table = (table or {}).get(key)
+            for key in [key for key, value in defaults.items() if table and table.get(key) == value]:
+                del table[key]
         used = _edge_settings_used(self.chosen_strategy)
-        content["edges"] = {
-            key: value if key in used else EdgeSettings.model_fields[key].default
-            for key, value in content["edges"].items()
-        }
-        return content
+        for key in content["edges"].keys() - used:
+            content["edges"][key] = EdgeSettings.model_fields[key].default
+        return {**content, "strategy": {key: value for key, value in self.strategy.items() if value is not None}}
 
     @property
     def label(self) -> str:
@@ -261,15 +252,12 @@ class RunConfig(RunSettings):
     @property
     def folder_name(self) -> str:
         """The label and a hash of all settings."""
-        return f"{re.sub(r'[^a-z0-9.=_-]+', '-', self.label.lower()).strip('-')}-{self._digest}"
+        return f"{re.sub(r'[^a-z0-9.=_-]+', '-', self.label.lower()).strip('-')}-{settings_hash(self.canonical)}"
 
     def folder(self, runs_dir: Path) -> Path:
         """Return the run directory: the one with this hash, whatever its label, or a new one."""
-        return next(iter(sorted(runs_dir.glob(f"*-{self._digest}"))), runs_dir / self.folder_name)
-
-    @property
-    def _digest(self) -> str:
-        return settings_hash(self.canonical)
+        found = sorted(runs_dir.glob(f"*-{settings_hash(self.canonical)}"))
+        return found[0] if found else runs_dir / self.folder_name
 
     def split_sizes(self, default: SplitSizes) -> SplitSizes:
         """Return the sizes of the split; those that the config omits are taken from `default`."""
@@ -370,14 +358,14 @@ def read_comparison(path: Path, changes: Iterable[str] = (), *, allow_imports: b
     except RecursionError as error:
         raise FileFormatError(f"{path} must be a TOML file that describes a comparison, got deep nesting") from error
     if not allow_imports:
-        check_paths(_named_parts(content), str(path))
+        kinds = {
+            "cold_start": "strategy",
+            "posterior": "kind of posterior",
+            "model": "network",
+            "strategies": "strategy",
+        }
+        check_paths({text: kind for key, kind in kinds.items() for text in texts_in(content.get(key))}, str(path))
     return comparison_of(content, changes)
-
-
-def _named_parts(content: dict[str, Any]) -> dict[str, str]:
-    """Return all texts in a file that may name a strategy, a posterior or a network, and which of them."""
-    kinds = {"strategies": "strategy", "cold_start": "strategy", "posterior": "kind of posterior", "model": "network"}
-    return {text: kind for key, kind in kinds.items() for text in texts_in(content.get(key))}
 
 
 def comparison_of(content: dict[str, Any], changes: Iterable[str] = ()) -> Comparison:
@@ -388,24 +376,21 @@ def comparison_of(content: dict[str, Any], changes: Iterable[str] = ()) -> Compa
 
 def changed(content: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
     """Return a copy of the content of a TOML file with some settings changed, as in `read_comparison`."""
-    content = deepcopy(content)
+    result = deepcopy(content)
     for change in changes:
-        _apply(content, change)
-    return content
-
-
-def _apply(content: dict[str, Any], change: str) -> None:
-    key, equals, text = change.partition("=")
-    *tables, name = key.strip().split(".")
-    if not equals or not name:
-        raise ValueError(f"a change must look like posterior.num_draws=20, got {change!r}")
-    for table in tables:
-        content = content.setdefault(table, {})
-        if not isinstance(content, dict):
-            raise ValueError(f"{table!r} in {change!r} must be a table, got {content!r}")
-    try:
-        content[name] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        content[name] = text.strip()
-    except RecursionError as error:
-        raise ValueError(f"{key.strip()!r} must be a value of TOML, got deep nesting") from error
+        key, equals, text = change.partition("=")
+        *tables, name = key.strip().split(".")
+        if not equals or not name:
+            raise ValueError(f"a change must look like posterior.num_draws=20, got {change!r}")
+        inner = result
+        for table in tables:
+            inner = inner.setdefault(table, {})
+            if not isinstance(inner, dict):
+                raise ValueError(f"{table!r} in {change!r} must be a table, got {inner!r}")
+        try:
+            inner[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            inner[name] = text.strip()
+        except RecursionError as error:
+            raise ValueError(f"{key.strip()!r} must be a value of TOML, got deep nesting") from error
+    return result

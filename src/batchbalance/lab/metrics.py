@@ -1,13 +1,11 @@
-"""How good averaged predictions are: accuracies, macro AUC, macro F1, NLL and calibration; area under a learning curve.
+"""How good averaged predictions are: accuracy, macro AUC, macro F1, NLL and calibration.
 
-All but the last take class probabilities averaged over draws, (N, C), and true classes, (N,). A class without a test
-input says nothing about a classifier, so the macro averages leave it out; every result is finite.
+All take class probabilities averaged over draws, (N, C), and true classes, (N,). A class without a test
+input says nothing about a classifier, so the macro averages omit it; every result is finite.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
@@ -128,26 +126,6 @@ def calibration_error(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"], nu
     gap = torch.zeros(num_bins, dtype=torch.float64)
     gap.index_add_(0, bins.cpu(), (confidence - (predicted == labels).to(torch.float64)).cpu())
     return float(gap.abs().sum() / len(labels))
-
-
-def area_under_curve(num_labels: Sequence[int | float], values: Sequence[int | float]) -> float:
-    """Return the mean height of a learning curve, its area by trapezoids over its width; of one point, its height.
-
-    Args:
-        num_labels: training labels at each round, rising.
-        values: the metric at each round.
-    """
-    if len(num_labels) != len(values) or not len(values):
-        raise ValueError(f"a learning curve needs as many values as label counts, got {len(values)}, {len(num_labels)}")
-    if not all(math.isfinite(v) for v in (*num_labels, *values)):
-        raise ValueError("a learning curve must be finite, got NaN or infinity; leave those rounds out")
-    steps = [b - a for a, b in pairwise(num_labels)]
-    if any(step <= 0 for step in steps):
-        raise ValueError(f"`num_labels` must rise from round to round, got {list(num_labels)}")
-    if not steps:
-        return float(values[0])
-    heights = [(a + b) / 2 for a, b in pairwise(values)]
-    return math.fsum(s * h for s, h in zip(steps, heights, strict=True)) / (num_labels[-1] - num_labels[0])
 
 
 def _check(probs: Tensor, labels: Tensor) -> None:

@@ -70,25 +70,22 @@ def run_tasks(tasks: Sequence[Task], num_jobs: int) -> Iterator[News]:
     waiting = list(range(len(tasks)))[::-1]
     workers: dict[Connection, _Worker] = {}
     try:
-        for _ in range(min(num_jobs, len(tasks))):
-            worker = _Worker()
-            workers[worker.connection] = worker
-            worker.give(waiting.pop(), tasks)
-        while workers:
+        while waiting or workers:
+            while waiting and len(workers) < num_jobs:
+                worker = _Worker()
+                workers[worker.connection] = worker
+                worker.give(waiting.pop(), tasks)
             for connection in wait(list(workers)):
                 worker = workers[connection]  # type: ignore[index]
                 news = worker.news()
                 yield news
                 if not news.is_last:
                     continue
-                if worker.is_dead or not waiting:
+                if waiting and not worker.is_dead:
+                    worker.give(waiting.pop(), tasks)
+                else:
                     worker.stop()
                     del workers[worker.connection]
-                if waiting and worker.is_dead:
-                    worker = _Worker()
-                    workers[worker.connection] = worker
-                if waiting:
-                    worker.give(waiting.pop(), tasks)
     finally:
         for worker in workers.values():
             worker.kill()
@@ -98,12 +95,15 @@ class _Worker:
     """A process and the task it has."""
 
     def __init__(self) -> None:
-        context = started_by()
+        # A server that forks, or a new Python where forking is not safe.
+        context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+        if sys.platform == "linux":
+            context.set_forkserver_preload([__name__])
         self.connection, theirs = context.Pipe()
         self.is_dead = False
         self._task = -1
         given = theirs, dict(os.environ), imported_modules()
-        self._process = context.Process(target=_work, args=given, daemon=True)  # type: ignore[attr-defined]
+        self._process = context.Process(target=_work, args=given, daemon=True)
         with keeping_memory(), safe_path():
             self._process.start()
         theirs.close()
@@ -130,15 +130,6 @@ class _Worker:
     def kill(self) -> None:
         self._process.terminate()
         self._process.join()
-
-
-def started_by() -> multiprocessing.context.BaseContext:
-    """Return the context that starts processes: a server that forks, or a new Python where forking is not safe."""
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
 
 
 @contextmanager
@@ -174,15 +165,10 @@ def _work(connection: Any, environment: dict[str, str], modules: Sequence[str]) 
     os.environ.update(environment)  # the server may have started under another one
     import_modules(modules)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops us
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    parent = multiprocessing.parent_process()
+    if parent is not None:  # end with it
+        threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
     prepare = LastPrepared()
     while (given := connection.recv()) is not None:
         index, task = given
         run_task(index, task, connection.send, prepare)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

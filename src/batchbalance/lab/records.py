@@ -63,9 +63,14 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
         FileNotFoundError: if a path is missing or holds no run.
         FileFormatError: if a file is damaged; a last line that was cut short is ignored.
     """
-    folders = [folder for path in paths for folder in _run_folders(Path(path))]
-    runs = [_read_run(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
-    return _told_apart(runs)
+    folders: dict[Path, None] = {}
+    for path in map(Path, paths):
+        found = [path] if (path / CONFIG).is_file() else sorted(config.parent for config in path.rglob(CONFIG))
+        if not found:
+            what = "no run in it" if path.is_dir() else "nothing there"
+            raise FileNotFoundError(f"{path} must be a run directory or a folder that holds some, got {what}")
+        folders.update(dict.fromkeys(folder.resolve() for folder in found))
+    return _with_distinct_labels([_read_run(folder) for folder in folders])
 
 
 def newest_settings(runs: Sequence[Run], named: Sequence[Path] = ()) -> tuple[list[Run], list[Run]]:
@@ -102,7 +107,7 @@ def newest_settings(runs: Sequence[Run], named: Sequence[Path] = ()) -> tuple[li
             (omitted if is_old else kept).append(run)
     order = {run.path: place for place, run in enumerate(runs)}
     plain = [replace(run, label=strategy_label(run.config["strategy"])) for run in kept]
-    return _told_apart(sorted(plain, key=lambda run: order[run.path])), omitted
+    return _with_distinct_labels(sorted(plain, key=lambda run: order[run.path])), omitted
 
 
 def _last_change(run: Run) -> int:
@@ -167,16 +172,14 @@ def check_records(records: Iterable[Record], path: Path) -> None:
                 got = "nothing of that name" if value is ... else f"{value!r}"
                 raise FileFormatError(f"{where} must hold `{name}`, got {got}; restore it, or run the trial again")
         trained = record.get("training", [])
-        if not isinstance(trained, list) or not all(_is_kept(each) for each in trained):
+        tables = trained if isinstance(trained, list) else [trained]
+        accuracies = [each.get("training_accuracy") if isinstance(each, dict) else None for each in tables]
+        if not all(isinstance(each, int | float) for each in accuracies):
             raise FileFormatError(f"{where} must hold `training`, one table for each network, got {trained!r}")
         named = {**(record["metrics"] or {}), **(record["seconds"] or {}), "peak_memory": record.get("peak_memory")}
         wrong = next((k for k, v in named.items() if v is not None and not isinstance(v, int | float)), None)
         if wrong is not None:
             raise FileFormatError(f"{where} must hold a number as `{wrong}`, got {named[wrong]!r}; restore it")
-
-
-def _is_kept(entry: Any) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("training_accuracy"), int | float)
 
 
 def versions() -> dict[str, str]:
@@ -210,17 +213,8 @@ def strategy_label(strategy: dict[str, Any]) -> str:
 
 def changed_settings(settings: dict[str, Any], fields: Mapping[str, Any]) -> list[str]:
     """Return the settings that differ from the defaults of a model's `fields`, as "beta=2"."""
-    return [f"{key}={_short(value)}" for key, value in settings.items() if _differs(fields.get(key), value)]
-
-
-def _run_folders(path: Path) -> list[Path]:
-    if (path / CONFIG).is_file():
-        return [path]
-    found = sorted(config.parent for config in path.rglob(CONFIG)) if path.is_dir() else []
-    if not found:
-        what = "no run in it" if path.is_dir() else "nothing there"
-        raise FileNotFoundError(f"{path} must be a run directory or a folder that holds some, got {what}")
-    return found
+    defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
+    return [f"{key}={_short(x)}" for key, x in settings.items() if key not in defaults or x != defaults[key]]
 
 
 def _read_run(folder: Path) -> Run:
@@ -252,35 +246,29 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _told_apart(runs: list[Run]) -> list[Run]:
+def _with_distinct_labels(runs: list[Run]) -> list[Run]:
     """Make labels distinct: equal ones get the settings in which they differ, or the name of the folder.
 
-    A setting that most runs share is not named.
+    A setting that more than half of the runs share is not named, and "edges.ratio" is shortened to "ratio" if no other
+    setting ends so.
     """
     configs = [_flat(run.config) for run in runs]
     labels = []
     for run, config in zip(runs, configs, strict=True):
         rivals = [other for other, owner in zip(configs, runs, strict=True) if owner.label == run.label]
-        differing = [key for key in config if any(rival.get(key) != config[key] for rival in rivals)]
-        unusual = [key for key in differing if not _is_usual(key, config[key], configs)]
-        named = [f"{_short_key(key, config)}={_short(config[key])}" for key in unusual[:NAMED_DIFFERENCES]]
-        labels.append(run.label + (f" [{', '.join(named)}]" if named else ""))
+        ends = Counter(key.rpartition(".")[2] for key in config)
+        named = []
+        for key, value in config.items():
+            differs = any(rival.get(key) != value for rival in rivals)
+            if differs and 2 * sum(other.get(key) == value for other in configs) <= len(configs):
+                last = key.rpartition(".")[2]
+                named.append(f"{last if ends[last] == 1 else key}={_short(value)}")
+        labels.append(run.label + (f" [{', '.join(named[:NAMED_DIFFERENCES])}]" if named else ""))
     counts = Counter(labels)
     return [
         replace(run, label=label if counts[label] == 1 else f"{label} [{run.path.parent.name}/{run.path.name}]")
         for run, label in zip(runs, labels, strict=True)
     ]
-
-
-def _is_usual(key: str, value: Any, configs: list[dict[str, Any]]) -> bool:
-    """Return whether more than half of the runs have this value."""
-    return 2 * len([config for config in configs if config.get(key) == value]) > len(configs)
-
-
-def _short_key(key: str, config: dict[str, Any]) -> str:
-    """Return the last part of "edges.ratio" if no other setting ends in it."""
-    last = key.rpartition(".")[2]
-    return last if [other.rpartition(".")[2] for other in config].count(last) == 1 else key
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -293,7 +281,3 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _differs(field: Any, value: Any) -> bool:
-    return field is None or field.get_default(call_default_factory=True) != value

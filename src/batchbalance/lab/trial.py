@@ -120,8 +120,8 @@ def warn_of_other_versions(last: Record) -> None:
     if changes:
         # No name of a trial, so that `run` says it once for all of them.
         warnings.warn(
-            f"the trial goes on under other versions ({changes}); later rounds may differ from those of a trial that "
-            "had one version throughout",
+            f"the trial goes on under other versions ({changes}); later rounds may differ from those of a "
+            "trial that had one version throughout",
             UserWarning,
             stacklevel=3,
         )
@@ -131,18 +131,12 @@ class Trial:
     """The data of one trial and what is done with it in a round."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        seed: int,
-        goal: Goal,
-        data: tuple[Dataset, Splits],
-        report: Callable[[Stage], None],
+        self, config: RunConfig, seed: int, goal: Goal, data: tuple[Dataset, Splits], report: Callable[[Stage], None]
     ) -> None:
         self._config, self._seed, self._goal, self._report = config, seed, goal, report
         self._data, self._splits = data
         if goal.target_error is not None and not len(self._splits.validation):
             raise ValueError("`target_error` needs a validation set, got [split] with validation = 0; give it labels")
-        self._flat = config.flat_inputs
         self._rows = torch.cat([self._splits.initial, self._splits.pool])
         self._now = Stage(0, "load", 0.0)
 
@@ -153,30 +147,29 @@ class Trial:
 
     def learner(self, records: list[Record]) -> Learner:
         """Return the learner as it is after these rounds."""
-        config, data = self._config, self._data
-        fit = config.posterior_fit(data.num_classes, self._validation)
+        config, data, splits = self._config, self._data, self._splits
         events = []
         for index, record in enumerate(records):
             events.append({"event": "asked", "round": index, "ids": record["indices"]})
             events.append({"event": "told", "ids": record["indices"], "labels": self._oracle(record["indices"])})
-        pool_is_reference = torch.equal(self._splits.reference, self._splits.pool)
+        pool_is_reference = torch.equal(splits.reference, splits.pool)
         learner = Learner(
-            TrainingRows(data, self._rows, self._flat),
+            TrainingRows(data, self._rows, config.flat_inputs),
             data.num_classes,
-            fit,
+            config.posterior_fit(data.num_classes, self._validation),
             ids=self._rows.tolist(),
             strategy=config.chosen_strategy,
             cold_start=config.first_strategy,
             edges=config.edges,
-            reference=None if pool_is_reference else TrainingRows(data, self._splits.reference, self._flat),
+            reference=None if pool_is_reference else TrainingRows(data, splits.reference, config.flat_inputs),
             candidates=config.candidates,
             seed=self._seed,
             device=None if config.device == "cpu" else config.device,
             events=events,
             on_phase=self._begin,
         )
-        if len(self._splits.initial):
-            self.answer(learner, self._splits.initial.tolist())
+        if len(splits.initial):
+            self.answer(learner, splits.initial.tolist())
         return learner
 
     def answer(self, learner: Learner, ids: list[int]) -> None:
@@ -185,31 +178,37 @@ class Trial:
 
     def round(self, learner: Learner, index: int) -> Record:
         """Train, evaluate, and choose the next batch unless the goal is reached."""
-        config = self._config
+        batch_size, num_classes, num_initial = (
+            self._config.batch_size,
+            self._data.num_classes,
+            len(self._splits.initial),
+        )
         labels: list[Any] = list(learner.labels.values())
-        counts = torch.bincount(torch.tensor(labels, dtype=torch.long), minlength=self._data.num_classes)
-        self._now = Stage(index, "train", self._share(len(labels)))
+        end = self.num_points if self._goal.budget is None else min(self._goal.budget, self.num_points)
+        self._now = Stage(index, "train", min(1.0, (len(labels) - num_initial) / max(1, end - num_initial)))
         reset_peak_memory()
         fitted = learner.fitted()
         started = time.perf_counter()
         self._begin("evaluate")
         scores = self._test_metrics(fitted)
         evaluate_seconds = time.perf_counter() - started
+        num_validation = len(self._splits.validation_rows(len(labels)))
+        chance_error = 1 - 1 / self._data.num_classes if num_validation else None
         record: Record = {
             "round": index,
             "trial": self._seed,
             "num_labelled": len(labels),
-            "num_validation": len(self._splits.validation_rows(len(labels))),
+            "num_validation": num_validation,
             "metrics": asdict(scores),
-            "validation_error": self._chance_error(len(labels)) if fitted is None else fitted.validation_error,
+            "validation_error": chance_error if fitted is None else fitted.validation_error,
+            "training": [] if fitted is None else [asdict(kept) for kept in fitted.kept],
         }
-        record["training"] = [] if fitted is None else [asdict(kept) for kept in fitted.kept]
-        goes_on = self._goal.goes_on(record, config.batch_size)
-        goes_on = goes_on and len(labels) + config.batch_size <= self.num_points
+        goes_on = self._goal.goes_on(record, batch_size) and len(labels) + batch_size <= self.num_points
         learner.selection = learner.error = None
-        record["indices"] = learner.ask(config.batch_size) if goes_on else []
+        record["indices"] = learner.ask(batch_size) if goes_on else []
         if record["validation_error"] is None:
             record["validation_error"] = learner.error
+        counts = torch.bincount(torch.tensor(labels, dtype=torch.long), minlength=self._data.num_classes)
         record["labels_per_class"] = counts.tolist()
         record |= facts(learner.selection)
         seconds = {**learner.seconds, "evaluate": evaluate_seconds}
@@ -221,12 +220,6 @@ class Trial:
     def _begin(self, phase: str) -> None:
         self._report(Stage(self._now.round, phase, self._now.share))
 
-    def _share(self, num_labelled: int) -> float:
-        """Return how far the trial is, in labels."""
-        end = self.num_points if self._goal.budget is None else min(self._goal.budget, self.num_points)
-        start = len(self._splits.initial)
-        return min(1.0, (num_labelled - start) / max(1, end - start))
-
     def _oracle(self, ids: list[int]) -> list[Any]:
         return self._data.train_y[torch.tensor(ids, dtype=torch.long)].tolist()
 
@@ -234,7 +227,9 @@ class Trial:
         rows = self._splits.validation_rows(num_labelled)
         if not len(rows):
             return None
-        return TrainingRows(self._data, rows, self._flat)[torch.arange(len(rows))], self._data.train_y[rows]
+        return TrainingRows(self._data, rows, self._config.flat_inputs)[torch.arange(len(rows))], self._data.train_y[
+            rows
+        ]
 
     def _test_metrics(self, fitted: Fitted | None) -> metrics.Metrics:
         """Return the metrics of the mean prediction; without labels, of equal probabilities for all classes."""
@@ -242,11 +237,9 @@ class Trial:
         if fitted is None:
             probs = torch.full((len(y), num_classes), 1 / num_classes)
         else:
-            probs = test_probs(self._config.posterior.for_metrics(fitted.posterior), self._data, self._flat)
+            flat = self._config.flat_inputs
+            probs = test_probs(self._config.posterior.for_metrics(fitted.posterior), self._data, flat)
         return metrics.test_metrics(Predictions.from_probs(probs, "nc"), y)
-
-    def _chance_error(self, num_labelled: int) -> float | None:
-        return 1 - 1 / self._data.num_classes if self._splits.validation_rows(num_labelled).numel() else None
 
 
 @dataclass(frozen=True, eq=False)

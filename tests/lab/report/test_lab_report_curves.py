@@ -108,3 +108,10 @@ def test_evenly_spaced_counts():
     assert evenly_spaced([10, 20], 4) == (10, 20)
     assert evenly_spaced(list(range(20, 140, 10)), 4) == (50, 80, 100, 130)
     assert evenly_spaced([1, 2, 3, 4, 5, 1000], 4) == (2, 3, 5, 1000)
+
+
+def test_area_is_the_mean_height_by_trapezoids():
+    trial = Curve((20, 30, 50), (0.5, 0.7, 0.9))
+    assert trial.area((20, 50)) == pytest.approx((10 * 0.6 + 20 * 0.8) / 30, abs=1e-12)
+    assert trial.area((20, 20)) == 0.5
+    assert Curve((0, 10), (0.4, 0.4)).area((0, 10)) == pytest.approx(0.4, abs=1e-12)

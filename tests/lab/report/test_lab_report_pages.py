@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from batchbalance.lab.report import compare, tables, write_report
-from batchbalance.lab.report.opening import conclusion, settings
+from batchbalance.lab.report.notes import conclusion
 from batchbalance.lab.report.pages import as_html, as_markdown, escaped
+from batchbalance.lab.report.tables import settings
 from made_runs import made_records, made_run
 
 

@@ -49,6 +49,7 @@ class Published:
         num_train: the publisher's number of training inputs (of all inputs, if there is one part only).
         num_test: the publisher's number of test inputs; where there is one part only, how many are drawn.
         class_names: one name for each class.
+        shape: of one input.
         names_file: a file that comes with the data and names the classes, used if it is there.
     """
 
@@ -57,6 +58,7 @@ class Published:
     num_train: int
     num_test: int
     class_names: tuple[str, ...]
+    shape: tuple[int, ...]
     names_file: str | None = None
 
 
@@ -159,12 +161,13 @@ def named_classes(path: Path, labels: list[str], class_names: tuple[str, ...]) -
     return np.array([number[label] for label in labels], dtype=np.int64)
 
 
+GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 PUBLISHED = {
-    "mnist": Published(sources.MNIST, _read_mnist, 60_000, 10_000, DIGITS),
-    "fashion-mnist": Published(sources.FASHION_MNIST, _read_mnist, 60_000, 10_000, CLOTHES),
-    "emnist-balanced": Published(sources.EMNIST, partial(_read_emnist, "balanced"), 112_800, 18_800, EMNIST_47),
-    "emnist-bymerge": Published(sources.EMNIST, partial(_read_emnist, "bymerge"), 697_932, 116_323, EMNIST_47),
-    "emnist-byclass": Published(sources.EMNIST, partial(_read_emnist, "byclass"), 697_932, 116_323, EMNIST_62),
+    "mnist": Published(sources.MNIST, _read_mnist, 60_000, 10_000, DIGITS, GREY),
+    "fashion-mnist": Published(sources.FASHION_MNIST, _read_mnist, 60_000, 10_000, CLOTHES, GREY),
+    "emnist-balanced": Published(sources.EMNIST, partial(_read_emnist, "balanced"), 112_800, 18_800, EMNIST_47, GREY),
+    "emnist-bymerge": Published(sources.EMNIST, partial(_read_emnist, "bymerge"), 697_932, 116_323, EMNIST_47, GREY),
+    "emnist-byclass": Published(sources.EMNIST, partial(_read_emnist, "byclass"), 697_932, 116_323, EMNIST_62, GREY),
     "svhn": Published(
         sources.SVHN,
         partial(_read_pair, "train_32x32.mat", "test_32x32.mat", formats.read_svhn),
@@ -172,14 +175,14 @@ PUBLISHED = {
         26_032,
         DIGITS,
     ),
-    "cifar-10": Published(sources.CIFAR_10, _read_cifar_10, 50_000, 10_000, OBJECTS),
+    "cifar-10": Published(sources.CIFAR_10, _read_cifar_10, 50_000, 10_000, OBJECTS, COLOUR),
     "cifar-100": Published(
-        sources.CIFAR_100, _read_cifar_100, 50_000, 10_000, NUMBERS_100, names_file="fine_label_names.txt"
+        sources.CIFAR_100, _read_cifar_100, 50_000, 10_000, NUMBERS_100, COLOUR, names_file="fine_label_names.txt"
     ),
-    "cinic-10": Published(sources.CINIC_10, _read_cinic_10, 180_000, 90_000, OBJECTS),
-    "har": Published(sources.HAR, _read_har, 7_352, 2_947, ACTIVITIES),
-    "drift": Published(sources.DRIFT, _read_drift, 13_910, 2_000, GASES),
-    "dry-bean": Published(sources.DRY_BEAN, _read_dry_bean, 13_611, 2_000, BEANS),
+    "cinic-10": Published(sources.CINIC_10, _read_cinic_10, 180_000, 90_000, OBJECTS, COLOUR),
+    "har": Published(sources.HAR, _read_har, 7_352, 2_947, ACTIVITIES, (561,)),
+    "drift": Published(sources.DRIFT, _read_drift, 13_910, 2_000, GASES, (128,)),
+    "dry-bean": Published(sources.DRY_BEAN, _read_dry_bean, 13_611, 2_000, BEANS, (16,)),
 }
 
 
@@ -255,22 +258,7 @@ def bundled_digits() -> Part:
 # every experiment be tried in seconds and without a download.
 PREFIX = "generated-"
 IMBALANCED = "imbalanced-"
-SHAPES: dict[str, tuple[int, ...]] = {
-    "mnist": (1, 28, 28),
-    "imbalanced-mnist": (1, 28, 28),
-    "fashion-mnist": (1, 28, 28),
-    "emnist-balanced": (1, 28, 28),
-    "emnist-bymerge": (1, 28, 28),
-    "emnist-byclass": (1, 28, 28),
-    "svhn": (3, 32, 32),
-    "cifar-10": (3, 32, 32),
-    "cifar-100": (3, 32, 32),
-    "cinic-10": (3, 32, 32),
-    "har": (561,),
-    "drift": (128,),
-    "dry-bean": (16,),
-}
-GENERATED = tuple(PREFIX + name for name in SHAPES)
+GENERATED = tuple(PREFIX + name for name in ("imbalanced-mnist", *PUBLISHED))
 NUM_TRAIN, NUM_TEST = 800, 100
 NOISE = 1.0  # deviation of an input from its class's pattern; the patterns themselves have deviation 1
 
@@ -284,7 +272,8 @@ def load_generated(name: str, seed: int) -> Dataset:
     if name not in GENERATED:
         raise UnknownNameError("generated data set", name, GENERATED)
     stands_for = name.removeprefix(PREFIX)
-    shape, class_names = SHAPES[stands_for], PUBLISHED[stands_for.removeprefix(IMBALANCED)].class_names
+    entry = PUBLISHED[stands_for.removeprefix(IMBALANCED)]
+    shape, class_names = entry.shape, entry.class_names
     stream = np.random.default_rng(derived_seed(seed, name))
     patterns = stream.standard_normal((len(class_names), *shape), dtype=np.float32)
     # All classes in turn, so that each has its share of both parts.

@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
 from batchbalance.arguments.sections import check_keys
@@ -28,7 +27,8 @@ from batchbalance.posteriors import MCDropoutOptions
 from batchbalance.strategies import AUTO, ConnectedStrategy
 
 PRESETS = ("paper", "released", "laptop", "smoke")
-KEYS = ("title", "shows", "reduced", "cost", "script", "analysis", "parts", *PRESETS)
+TEXTS = ("title", "shows", "reduced", "cost", "script", "analysis")
+SETTINGS = files(__package__ or "") / "settings"
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,8 @@ class Experiment:
             )
         own = self.parts[part]
         shared = {key: value for key, value in own.items() if key not in PRESETS}
-        layers = [self.presets["paper"], *([] if preset == "paper" else [self.presets[preset]])]
-        settings: dict[str, Any] = {}
-        for layer in (*layers, shared, own.get(preset, {})):
-            settings = merged(settings, layer)
-        return settings
+        settings = merged(self.presets["paper"], self.presets[preset])
+        return merged(merged(settings, shared), own.get(preset, {}))
 
     def comparisons(
         self, preset: str, changes: Iterable[str] = (), *, equal_draws: bool | None = None
@@ -122,14 +119,9 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _settings() -> Traversable:
-    return files(__package__ or "") / "settings"
-
-
 def experiment_names() -> list[str]:
     """Return the names of all experiments and analyses, sorted."""
-    entries = (entry.name for entry in _settings().iterdir())
-    return sorted(name.removesuffix(".toml") for name in entries if name.endswith(".toml"))
+    return sorted(each.name.removesuffix(".toml") for each in SETTINGS.iterdir() if each.name.endswith(".toml"))
 
 
 def experiment(name: str) -> Experiment:
@@ -137,17 +129,12 @@ def experiment(name: str) -> Experiment:
     names = experiment_names()
     if name not in names:
         raise UnknownNameError("experiment", name, names)
-    content = tomllib.loads((_settings() / f"{name}.toml").read_text(encoding="utf-8"))
-    check_keys(f"the experiment {name!r}", content, KEYS)
+    content = tomllib.loads((SETTINGS / f"{name}.toml").read_text(encoding="utf-8"))
+    check_keys(f"the experiment {name!r}", content, (*TEXTS, "parts", *PRESETS))
     parts = {part["name"]: {k: v for k, v in part.items() if k != "name"} for part in content.get("parts", [])}
     return Experiment(
         name=name,
-        title=content["title"],
-        shows=content["shows"],
-        reduced=content["reduced"],
-        cost=content["cost"],
-        script=content.get("script"),
-        analysis=content.get("analysis"),
+        **{key: content[key] for key in TEXTS if key in content},
         presets={preset: content.get(preset, {}) for preset in PRESETS},
         parts=parts or {"": {}},
     )

@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any, get_args
+from statistics import fmean
+from typing import get_args
 
 from batchbalance.arguments.seeds import generator
 from batchbalance.errors import UnknownNameError
@@ -29,7 +30,6 @@ from batchbalance.lab.report.paired import holm, mean_interval, median_interval,
 
 DEFAULT_CONTROL = "random"
 NUM_COUNTS = 4  # label counts looked at unless some are given
-ENOUGH_TRIALS = 10
 
 
 @dataclass(frozen=True)
@@ -186,44 +186,59 @@ def compare(
         ValueError: if no run has a result yet, or an argument is out of range.
         UnknownNameError: if no run has that metric or is labelled `control`.
     """
-    _check_labels(runs)
-    for run in runs:
-        for number, records in run.trials.items():
-            check_records(records, trial_path(run.path, number))
-    metrics = _metrics(runs)
-    if metric not in metrics:
-        raise UnknownNameError("metric", metric, metrics)
-    _check_numbers(metric, at, target)
-    if curves not in get_args(Drawn):
-        raise UnknownNameError("curves", curves, get_args(Drawn))
-    of_run = {run.label: {name: _curves(run, name) for name in metrics} for run in runs}
-    shown = [run for run in runs if of_run[run.label][metric]]
-    control = _control(shown, control)
-    metrics = tuple(name for name in metrics if any(of_run[run.label][name] for run in shown))
-    shown.sort(key=lambda run: run.label != control)
-    of_metric = {run.label: of_run[run.label][metric] for run in shown}
-    span = _span(of_metric)
-    counts = tuple(sorted(set(at))) if at is not None else _default_counts(of_metric, span)
-    goal, origin = (target, "given") if target is not None else _default_target(of_metric, control, span, metric)
-    summaries = tuple(_summary(run, of_run[run.label], metric, goal, span) for run in shown)
-    better = metric not in LOWER_IS_BETTER
-    comparisons = [] if control is None else [_against(s, summaries[0], metric, seed) for s in summaries[1:]]
-    return Report(
-        data=_data_names(shown), alike=_alike(shown), metric=metric, metrics=metrics, control=control, counts=counts,
-        target=goal, target_origin=origin, span=span, summaries=summaries, comparisons=tuple(_corrected(comparisons)),
-        wins={(a, b): _wins(of_metric[a], of_metric[b], better) for a in of_metric for b in of_metric if a != b},
-        empty=tuple(run.label for run in runs if run.label not in of_metric), runs=tuple(shown), curves=curves,
-    )  # fmt: skip
-
-
-def _check_labels(runs: Sequence[Run]) -> None:
     labels = [run.label for run in runs]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise ValueError(f"`runs` must have distinct labels, got {twice!r} more than once; give each run once")
+    for run in runs:
+        for number, records in run.trials.items():
+            check_records(records, trial_path(run.path, number))
+    curves_of = {run.label: _curves(run) for run in runs}
+    metrics = tuple(dict.fromkeys(name for found in curves_of.values() for name in found))
+    if not metrics:
+        raise ValueError(f"`runs` must have a finished round, got none in {len(runs)} runs; run them first")
+    _check_arguments(metrics, metric, at, target, curves)
+    shown = [run for run in runs if metric in curves_of[run.label]]
+    control = _control(shown, control)
+    shown.sort(key=lambda run: run.label != control)
+    of_metric = {run.label: curves_of[run.label][metric] for run in shown}
+    spans = [common_span(list(trials.values())) for trials in of_metric.values()]
+    start, end = max(s for s, _ in spans), min(e for _, e in spans)
+    span = (start, end) if start <= end else None
+    rounds = {x for trials in of_metric.values() for trial in trials.values() for x in trial.labels}
+    covered = sorted(x for x in rounds if span is None or start <= x <= end)
+    goal, origin = (target, "given") if target is not None else _default_target(of_metric, control, span, metric)
+    summaries = tuple(_summary(run, curves_of[run.label], metric, goal, span) for run in shown)
+    comparisons = [] if control is None else [_against(s, summaries[0], metric, seed) for s in summaries[1:]]
+    names = {str((run.config.get("data") or {}).get("name", "unnamed data")) for run in shown}
+    starts = [(run.config.get("data"), run.config.get("split")) for run in shown]
+    return Report(
+        data=tuple(sorted({PurePath(name).name or name for name in names})),
+        alike=all(each == starts[0] for each in starts),
+        metric=metric,
+        metrics=tuple(name for name in metrics if any(name in curves_of[run.label] for run in shown)),
+        control=control,
+        counts=tuple(sorted(set(at))) if at is not None else evenly_spaced(covered, NUM_COUNTS),
+        target=goal,
+        target_origin=origin,
+        span=span,
+        summaries=summaries,
+        comparisons=tuple(_corrected(comparisons)),
+        wins={(a, b): _wins(of_metric[a], of_metric[b], metric) for a in of_metric for b in of_metric if a != b},
+        empty=tuple(label for label in labels if label not in of_metric),
+        runs=tuple(shown),
+        curves=curves,
+    )
 
 
-def _check_numbers(metric: str, at: Sequence[int] | None, target: float | None) -> None:
+def _check_arguments(
+    metrics: Sequence[str], metric: str, at: Sequence[int] | None, target: float | None, curves: str
+) -> None:
+    """Raise unless these are arguments of `compare` that fit the metrics of the runs."""
+    if metric not in metrics:
+        raise UnknownNameError("metric", metric, metrics)
+    if curves not in get_args(Drawn):
+        raise UnknownNameError("curves", curves, get_args(Drawn))
     if at is not None and (not at or any(count < 0 for count in at)):
         raise ValueError(f"`at` must be label counts of at least 0, got {list(at)}")
     top = math.inf if metric == "nll" else 1.0
@@ -232,22 +247,15 @@ def _check_numbers(metric: str, at: Sequence[int] | None, target: float | None) 
         raise ValueError(f"`target` must be {wanted} for {metric}, got {target:g}; write 0.9 for 90 %")
 
 
-def _metrics(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return the names of metrics with a value anywhere, in the order of the records."""
-    names: dict[str, None] = {}
-    for run in runs:
-        for records in run.trials.values():
-            for record in records:
-                names.update(dict.fromkeys(k for k, v in (record.get("metrics") or {}).items() if v is not None))
-    found = tuple(name for name in names if any(_curves(run, name) for run in runs))
-    if not found:
-        raise ValueError(f"`runs` must have a finished round, got none in {len(runs)} runs; run them first")
+def _curves(run: Run) -> dict[str, dict[int, Curve]]:
+    """Return, for each metric with a value in the run, the curve of each seed that has one."""
+    records = [record for trial in run.trials.values() for record in trial]
+    found: dict[str, dict[int, Curve]] = {}
+    for metric in dict.fromkeys(name for record in records for name in record.get("metrics") or {}):
+        of_seed = {seed: curve(trial, metric) for seed, trial in run.trials.items()}
+        if any(of_seed.values()):
+            found[metric] = {seed: trial for seed, trial in of_seed.items() if trial is not None}
     return found
-
-
-def _curves(run: Run, metric: str) -> dict[int, Curve]:
-    found = {seed: curve(records, metric) for seed, records in run.trials.items()}
-    return {seed: trial for seed, trial in found.items() if trial is not None}
 
 
 def _control(runs: Sequence[Run], control: str | None) -> str | None:
@@ -257,27 +265,6 @@ def _control(runs: Sequence[Run], control: str | None) -> str | None:
         return control
     randoms = [run.label for run in runs if (run.config.get("strategy") or {}).get("name") == DEFAULT_CONTROL]
     return randoms[0] if len(randoms) == 1 else None
-
-
-def _data_names(runs: Sequence[Run]) -> tuple[str, ...]:
-    names = {str((run.config.get("data") or {}).get("name", "unnamed data")) for run in runs}
-    return tuple(sorted({PurePath(name).name or name for name in names}))
-
-
-def _alike(runs: Sequence[Run]) -> bool:
-    settings = [(run.config.get("data"), run.config.get("split")) for run in runs]
-    return all(setting == settings[0] for setting in settings)
-
-
-def _span(curves: dict[str, dict[int, Curve]]) -> Span | None:
-    spans = [common_span(list(trials.values())) for trials in curves.values()]
-    start, end = max(s for s, _ in spans), min(e for _, e in spans)
-    return (start, end) if start <= end else None
-
-
-def _default_counts(curves: dict[str, dict[int, Curve]], span: Span | None) -> tuple[int, ...]:
-    labels = {x for trials in curves.values() for trial in trials.values() for x in trial.labels}
-    return evenly_spaced(sorted(x for x in labels if span is None or span[0] <= x <= span[1]), NUM_COUNTS)
 
 
 def _default_target(
@@ -298,10 +285,11 @@ def _default_target(
 def _summary(run: Run, curves: dict[str, dict[int, Curve]], metric: str, target: float, span: Span | None) -> Summary:
     trials = curves[metric]
     areas = {seed: trial.area(span) for seed, trial in trials.items()} if span else {}
-    reached = {s: trial.labels_to_reach(target, metric not in LOWER_IS_BETTER) for s, trial in trials.items()}
+    reached = {seed: trial.labels_to_reach(target, metric not in LOWER_IS_BETTER) for seed, trial in trials.items()}
     validation = {s: {r["num_labelled"]: r.get("num_validation") or 0 for r in run.trials[s]} for s in trials}
     records = [record for trial in run.trials.values() for record in trial]
-    memory = [record["peak_memory"] for record in records if record.get("peak_memory") is not None]
+    seconds: list[dict[str, float | None]] = [record.get("seconds") or {} for record in records]
+    chosen = [each.get("select") for each, record in zip(seconds, records, strict=True) if record.get("indices")]
     return Summary(
         label=run.label,
         num_trials=len(run.trials),
@@ -312,16 +300,12 @@ def _summary(run: Run, curves: dict[str, dict[int, Curve]], metric: str, target:
         labels=(min(trial.labels[0] for trial in trials.values()), max(t.labels[-1] for t in trials.values())),
         num_validation=max((record.get("num_validation") or 0 for record in records), default=0),
         num_rounds=max(len(trial) for trial in run.trials.values()),
-        select_seconds=[float(s) for r in records if r.get("indices") and (s := _seconds(r).get("select")) is not None],
-        round_seconds=[math.fsum(s for s in _seconds(r).values() if s is not None) for r in records if _seconds(r)],
-        peak_memory=max(memory, default=None),
+        select_seconds=[float(each) for each in chosen if each is not None],
+        round_seconds=[math.fsum(each for each in phases.values() if each is not None) for phases in seconds if phases],
+        peak_memory=max((r["peak_memory"] for r in records if r.get("peak_memory") is not None), default=None),
         clustering_rounds=[r["clustering_rounds"] for r in records if r.get("clustering_rounds") is not None],
         versions=tuple(map(dict, dict.fromkeys(tuple((r.get("versions") or {}).items()) for r in records))),
     )
-
-
-def _seconds(record: dict[str, Any]) -> dict[str, float | None]:
-    return record.get("seconds") or {}
 
 
 def _paired_areas(first: dict[int, Curve], second: dict[int, Curve]) -> tuple[Span | None, dict[int, float]]:
@@ -333,9 +317,9 @@ def _paired_areas(first: dict[int, Curve], second: dict[int, Curve]) -> tuple[Sp
     return span, {seed: a - b for seed, (a, b) in pairs.items() if a is not None and b is not None}
 
 
-def _wins(first: dict[int, Curve], second: dict[int, Curve], higher_is_better: bool) -> tuple[float, int]:
+def _wins(first: dict[int, Curve], second: dict[int, Curve], metric: str) -> tuple[float, int]:
     differences = _paired_areas(first, second)[1].values()
-    better = sum((d > 0) == higher_is_better for d in differences if d != 0)
+    better = sum((d > 0) == (metric not in LOWER_IS_BETTER) for d in differences if d != 0)
     return better + sum(d == 0 for d in differences) / 2, len(differences)
 
 
@@ -345,19 +329,16 @@ def _against(summary: Summary, control: Summary, metric: str, seed: int) -> Pair
     shared = sorted(first.keys() & second.keys())
     span, differences = _paired_areas(first, second)
     values = list(differences.values())
-    pairs = [(control.reached[s], summary.reached[s]) for s in shared]
-    saved = [
-        (math.inf if theirs is None else float(theirs)) - (math.inf if ours is None else float(ours))
-        for theirs, ours in pairs
-        if theirs is not None or ours is not None
-    ]
+    pairs = [(control.reached[seed], summary.reached[seed]) for seed in shared]
+    reached = [[math.inf if num is None else float(num) for num in pair] for pair in pairs if pair != (None, None)]
+    saved = [theirs - ours for theirs, ours in reached]
     known = bool(saved) and len(saved) >= LEAST_SHARE * len(shared)
     return PairedComparison(
         label=summary.label,
         num_shared=len(shared),
         span=span,
         differences=differences,
-        effect=math.fsum(values) / len(values) if values else None,
+        effect=fmean(values) if values else None,
         interval=mean_interval(values),
         p=sign_flip_test(values, generator=generator(seed, "report-flips")) if values else None,
         least_p=smallest_p(len(values)),
@@ -368,11 +349,12 @@ def _against(summary: Summary, control: Summary, metric: str, seed: int) -> Pair
 
 
 def _corrected(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
-    tested = [c.p for c in comparisons if c.p is not None]
-    corrected = iter(holm(tested))
+    """Correct the p of all comparisons that have one."""
+    tested = [c for c in comparisons if c.p is not None]
+    corrected = dict(zip((c.label for c in tested), holm([c.p or 0.0 for c in tested]), strict=True))
     return [
-        c
-        if c.p is None
-        else replace(c, corrected_p=next(corrected), least_corrected_p=min(1.0, len(tested) * c.least_p))
+        replace(c, corrected_p=corrected[c.label], least_corrected_p=min(1.0, len(tested) * c.least_p))
+        if c.label in corrected
+        else c
         for c in comparisons
     ]

@@ -6,12 +6,12 @@ Between two rounds a curve is the straight line; before its first and after its 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median_high, median_low
+from itertools import pairwise
+from statistics import fmean, median_high, median_low
 from typing import Any, Literal
 
 import numpy as np
 
-from batchbalance.lab.metrics import area_under_curve
 from batchbalance.lab.report.paired import mean_interval
 
 Span = tuple[int, int]  # label counts, both included
@@ -52,8 +52,9 @@ class Curve:
         if first is None or last is None or start > end:
             return None
         inner = [(x, y) for x, y in zip(self.labels, self.values, strict=True) if start < x < end]
-        points = [(start, first), *inner, (end, last)] if start < end else [(start, first)]
-        return area_under_curve(*zip(*points, strict=True))
+        points = [(start, first), *inner, (end, last)]
+        area = math.fsum((x2 - x1) * ((y1 + y2) / 2) for (x1, y1), (x2, y2) in pairwise(points))  # by trapezoids
+        return area / (end - start) if start < end else first
 
     def labels_to_reach(self, target: float, higher_is_better: bool) -> int | None:
         """Return the labels of the first round that is as good as `target`; None if no round is."""
@@ -96,6 +97,11 @@ def metric_name(metric: str) -> str:
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
+def span_text(span: Span) -> str:
+    """Format label counts as "20 to 1,000"."""
+    return f"{span[0]:,} to {span[1]:,}"
+
+
 def curve(records: Iterable[dict[str, Any]], metric: str) -> Curve | None:
     """Return the curve of a trial's records without rounds that have no finite value; None if no round is left."""
     points = {}
@@ -116,8 +122,7 @@ def bands(curves: Sequence[Curve]) -> list[Band]:
         values = [y for trial in curves if (y := trial.at(num_labels)) is not None]
         if len(values) >= LEAST_SHARE * len(curves):
             lower, median, upper = (float(q) for q in np.quantile(values, (0.25, 0.5, 0.75)))
-            mean = math.fsum(values) / len(values)
-            found.append(Band(num_labels, mean, mean_interval(values), lower, median, upper, len(values)))
+            found.append(Band(num_labels, fmean(values), mean_interval(values), lower, median, upper, len(values)))
     return found
 
 

@@ -1,11 +1,64 @@
-"""Warnings about a report: few trials, unequal seeds or versions, poor fits."""
+"""The sentences of a report: its conclusion, and notes on few trials, unequal seeds or versions and poor fits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import fmean
 
-from batchbalance.lab.records import Run
-from batchbalance.lab.report.comparisons import ENOUGH_TRIALS, Report
+from batchbalance.lab.report.comparisons import PairedComparison, Report
+from batchbalance.lab.report.curves import metric_name, span_text
 
+ENOUGH_TRIALS = 10
+LEVEL = 0.05
+MOST_NAMED = 3  # runs that the conclusion lists by name; of more it gives the number
 FITTED = 0.9  # training accuracy below which a network did not fit its labels
+
+
+def conclusion(report: Report) -> str:
+    """Say in one sentence which runs differ from the control after correction, or that none does."""
+    tested = [c for c in report.comparisons if c.corrected_p is not None]
+    if not tested:
+        return _untested(report)
+    clear = [c for c in tested if (c.corrected_p or 0.0) < LEVEL]
+    num = min(len(c.differences) for c in tested)
+    sure = f"Holm's correction, level {LEVEL:g}, {num} paired trial{'' if num == 1 else 's'}"
+    spans = {c.span for c in tested}
+    span = tested[0].span
+    shared = f"the labels that each shares with {report.control}"
+    over = shared if len(spans) > 1 or span is None else f"{span_text(span)} labels"
+    metric = f"mean {metric_name(report.metric)} over {over}"
+    if not clear:
+        few = ", too few to distinguish any" if all(c.least_corrected_p >= LEVEL for c in tested) else ""
+        return f"No strategy is statistically distinguishable from {report.control} in {metric} ({sure}{few})."
+    better = [c for c in clear if ((c.effect or 0.0) > 0) == report.higher_is_better]
+    groups = {
+        "better than": better,
+        "worse than": [c for c in clear if c not in better],
+        "statistically indistinguishable from": [c for c in tested if c not in clear],
+    }
+    said = (_said(how, found, len(tested), f"{report.control}") for how, found in groups.items() if found)
+    return f"In {metric}, {'; '.join(said)} ({sure})."
+
+
+def _untested(report: Report) -> str:
+    """Say what is known without a test: no strategy is called better than another."""
+    shown = [s for s in report.summaries if s.areas]
+    if report.span is None or not shown:
+        return "The runs have no label counts in common, so nothing can be concluded."
+    found = (max if report.higher_is_better else min)(shown, key=lambda s: fmean(s.areas.values()))
+    metric = f"mean {metric_name(report.metric)}"
+    over = f"over {span_text(report.span)} labels is {fmean(found.areas.values()):.3f}"
+    if len(shown) == 1:
+        return f"The {metric} of {found.label} {over}; there is nothing to compare it with."
+    extreme = "highest" if report.higher_is_better else "lowest"
+    return f"No difference was tested; the {extreme} {metric} {over}, of {found.label}."
+
+
+def _said(how: str, found: Sequence[PairedComparison], num_tested: int, control: str) -> str:
+    """Say how some runs, or a number of them, compare with the control."""
+    names = [c.label for c in found]
+    listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    who = f"{len(names)} of {num_tested} strategies" if len(names) > MOST_NAMED else listed
+    by = f" by {abs(found[0].effect or 0.0):.3f}" if len(names) == 1 and how.endswith("than") else ""
+    return f"{who} {'is' if len(names) == 1 else 'are'} {how} {control}{by}"
 
 
 def notes(report: Report) -> list[str]:
@@ -37,8 +90,13 @@ def _runs(report: Report) -> Iterator[str]:
 
 def _fits(report: Report) -> Iterator[str]:
     for run in report.runs:
-        fits = _training_accuracies(run)
-        poor = [(accuracy, num_labels) for accuracy, num_labels in fits if accuracy < FITTED]
+        fits = [  # the worst network of each round
+            (min(kept["training_accuracy"] for kept in record["training"]), record["num_labelled"])
+            for records in run.trials.values()
+            for record in records
+            if record.get("training")
+        ]
+        poor = [fit for fit in fits if fit[0] < FITTED]
         if poor:
             lowest, at = min(poor)
             yield (
@@ -46,16 +104,6 @@ def _fits(report: Report) -> Iterator[str]:
                 f"(training accuracy below {FITTED:g}; lowest {lowest:.2f} at {at} labels), so the comparison may "
                 "say more about the training than about the strategy. Train for more steps."
             )
-
-
-def _training_accuracies(run: Run) -> list[tuple[float, int]]:
-    """Return the training accuracy of the worst network of each round that records it, and the round's labels."""
-    return [
-        (min(kept["training_accuracy"] for kept in record["training"]), record["num_labelled"])
-        for records in run.trials.values()
-        for record in records
-        if record.get("training")
-    ]
 
 
 def _versions(report: Report) -> Iterator[str]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from batchbalance.lab.report.comparisons import Report
 from batchbalance.lab.report.curves import Drawn, metric_name
 from batchbalance.lab.report.figures import curve_figures, figures, rendered
-from batchbalance.lab.report.notes import notes
-from batchbalance.lab.report.opening import conclusion
+from batchbalance.lab.report.notes import conclusion, notes
 from batchbalance.lab.report.tables import ReportTable, csv_tables, tables
 from batchbalance.system import markup
 from batchbalance.system.files import replacing
@@ -126,10 +125,18 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
         report: what to show.
         images: for the name of each figure, its SVG files on light and on dark paper.
     """
-    shown = [
-        _html_figure(*_caption(report, name), *pair, kind="more" if i else "first")
-        for i, (name, pair) in enumerate(images.items())
-    ]
+    shown = []
+    for name, svgs in images.items():
+        heading, text = _caption(report, name)
+        light, dark = (f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}" for svg in svgs)
+        # Of the curves, only the first ones are explained.
+        explained = f" {text}" if not shown or text == DIFFERENCES else ""
+        shown.append(
+            f'<figure class="{"more" if shown else "first"}"><picture>'
+            f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+            f'<img alt="{html.escape(heading)}" src="{light}"></picture>'
+            f"<figcaption>{html.escape(heading)}.{html.escape(explained)}</figcaption></figure>"
+        )
     warned = "".join(f"<li>{html.escape(note)}</li>" for note in notes(report))
     parts = [
         f"<h1>{html.escape(title(report))}</h1>",
@@ -140,20 +147,6 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
         f'<h2>More figures</h2>\n<div class="figures">{"".join(shown[1:])}</div>' if shown[1:] else "",
     ]
     return markup.page(title(report), parts, REPORT_STYLE)
-
-
-def _html_figure(heading: str, text: str, light: bytes, dark: bytes, kind: str) -> str:
-    text = "" if kind == "more" and text != DIFFERENCES else f" {text}"  # told below the first curves
-    return (
-        f'<figure class="{kind}"><picture>'
-        f'<source media="(prefers-color-scheme: dark)" srcset="{_inlined(dark)}">'
-        f'<img alt="{html.escape(heading)}" src="{_inlined(light)}"></picture>'
-        f"<figcaption>{html.escape(heading)}.{html.escape(text)}</figcaption></figure>"
-    )
-
-
-def _inlined(svg: bytes) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
 
 
 def _html_table(table: ReportTable) -> str:

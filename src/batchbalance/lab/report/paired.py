@@ -6,6 +6,7 @@ difference within a seed. All tests are two-sided.
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
         return None
     from scipy.stats import t
 
-    centre = math.fsum(values) / len(values)
+    centre = fmean(values)
     reach = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * standard_deviation(values) / math.sqrt(len(values))
     return centre - reach, centre + reach
 

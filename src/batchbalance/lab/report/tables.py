@@ -1,17 +1,18 @@
 """The tables of a report as text cells for people, and as plain numbers for CSV files."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from batchbalance.lab.records import Run
 from batchbalance.lab.report.comparisons import PairedComparison, Report, Summary
-from batchbalance.lab.report.curves import Span, metric_name
-from batchbalance.lab.report.opening import settings
+from batchbalance.lab.report.curves import metric_name, span_text
 from batchbalance.lab.report.paired import middle, standard_deviation
 
 NONE = "–"
+SETTINGS = ("data", "split", "model", "training", "posterior", "batch_size", "candidates")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,12 @@ def tables(report: Report) -> list[ReportTable]:
     against = [comparisons(report)] if report.comparisons else []
     beaten = [wins(report)] if len(report.summaries) > 1 else []
     timed = [costs(report)] if any(s.round_seconds or s.peak_memory for s in report.summaries) else []
-    ran = [set_up(report)] if report.runs else []
+    text = "The settings of the runs; where they differ, each value with its runs. The whole is in their config.json."
+    ran = (
+        [ReportTable("Settings", text, ("setting", "value"), settings(report.runs), is_text=True)]
+        if report.runs
+        else []
+    )
     return [results(report), *against, savings(report), *beaten, labels(report), *timed, *ran]
 
 
@@ -40,10 +46,10 @@ def overview(report: Report) -> ReportTable:
     last = report.counts[-1]
     rows = []
     for s in report.summaries:
-        row = [s.label, spread(s.at(report.metric, last)), _reached(s)[2]]
+        row = [s.label, spread(s.at(report.metric, last)), _median_count(s.reached)]
         if against:
             c = against.get(s.label)
-            row += [_saved(c)[0], *((NONE, NONE) if c is None else (signed(c.effect), p_value(c.corrected_p)))]
+            row += [NONE] * 3 if c is None else [count(c.saved), signed(c.effect), p_value(c.corrected_p)]
         rows.append((*row, seconds(s.select_seconds)))
     header = ["strategy", f"at {last}", f"to {report.target:.3g}", *(["saved", "area", "p (Holm)"] if against else [])]
     trials = sorted({len(s.curves[report.metric]) for s in report.summaries})
@@ -56,120 +62,107 @@ def overview(report: Report) -> ReportTable:
     return ReportTable("Overview", text, (*header, "choosing"), tuple(rows))
 
 
+def _table(
+    title: str, text: str, items: Sequence[Summary | PairedComparison], columns: Mapping[str, Callable[[Any], str]]
+) -> ReportTable:
+    """Make a table with one row for each item and one column for each function of it, after the label."""
+    rows = tuple((each.label, *(cell(each) for cell in columns.values())) for each in items)
+    return ReportTable(title, text, ("strategy", *columns), rows)
+
+
 def results(report: Report) -> ReportTable:
     """Return the table of the metric at label counts, and of the area under the curve."""
-    header = ("strategy", "trials", *(f"at {count}" for count in report.counts), "area")
-    rows = tuple(
-        (
-            s.label,
-            str(len(s.curves[report.metric])),
-            *(spread(s.at(report.metric, count)) for count in report.counts),
-            spread(list(s.areas.values())),
-        )
-        for s in report.summaries
-    )
+    name = metric_name(report.metric)
     better = "higher is better" if report.higher_is_better else "lower is better"
-    area = f"; area is the mean height of the curve over {_range(report.span)} labels" if report.span else ""
-    return ReportTable(
-        f"{capitalised(metric_name(report.metric))} by training labels",
-        f"Mean ± standard deviation over trials, {better}{area}.",
-        header,
-        rows,
-    )
+    area = f"; area is the mean height of the curve over {span_text(report.span)} labels" if report.span else ""
+    columns: dict[str, Callable[[Summary], str]] = {"trials": lambda s: str(len(s.curves[report.metric]))}
+    for num in report.counts:
+        columns[f"at {num}"] = lambda s, num=num: spread(s.at(report.metric, num))  # type: ignore[misc]
+    columns["area"] = lambda s: spread(list(s.areas.values()))
+    text = f"Mean ± standard deviation over trials, {better}{area}."
+    return _table(f"{name[:1].upper()}{name[1:]} by training labels", text, report.summaries, columns)
 
 
 def comparisons(report: Report) -> ReportTable:
     """Return the table of every run against the control."""
-    header = ("strategy", "pairs", "labels", "difference", "95 % interval", "p", "p (Holm)", "least p", "least (Holm)")
-    rows = tuple(
-        (
-            c.label,
-            str(len(c.differences)),
-            _range(c.span),
-            signed(c.effect),
-            NONE if c.interval is None else f"[{signed(c.interval[0])}, {signed(c.interval[1])}]",
-            p_value(c.p),
-            p_value(c.corrected_p),
-            p_value(c.least_p),
-            p_value(c.least_corrected_p),
-        )
-        for c in report.comparisons
-    )
     text = (
         f"Difference in area, strategy minus {report.control}, over the seeds and label counts that both have: its "
         "mean, Student's interval, and p of the exact two-sided sign-flip test, then corrected for all rows. "
         "Least p is the smallest that so many pairs can give."
     )
-    return ReportTable(f"Against {report.control}", text, header, rows)
+    columns: dict[str, Callable[[PairedComparison], str]] = {
+        "pairs": lambda c: str(len(c.differences)),
+        "labels": lambda c: NONE if c.span is None else span_text(c.span),
+        "difference": lambda c: signed(c.effect),
+        "95 % interval": lambda c: _interval(c.interval, signed),
+        "p": lambda c: p_value(c.p),
+        "p (Holm)": lambda c: p_value(c.corrected_p),
+        "least p": lambda c: p_value(c.least_p),
+        "least (Holm)": lambda c: p_value(c.least_corrected_p),
+    }
+    return _table(f"Against {report.control}", text, report.comparisons, columns)
 
 
 def savings(report: Report) -> ReportTable:
     """Return the table of labels needed to reach the target, and saved against the control."""
-    header = ("strategy", "reached", "training labels", "with validation")
-    rows = tuple(_reached(s) for s in report.summaries)
     text = f"To reach {metric_name(report.metric)} {report.target:.4g} ({report.target_origin}), medians over trials."
-    if not report.comparisons:
-        return ReportTable("Labels to a target", text, header, rows)
-    against = {c.label: c for c in report.comparisons}
-    rows = tuple((*row, *_saved(against.get(row[0]))) for row in rows)
-    text += (
-        f" Saved is the median over shared seeds of {report.control}'s training labels minus the strategy's, with its "
-        f"interval from six seeds on; ∞ where {report.control} did not get there, −∞ where the strategy did not. "
-        "Seeds in which neither did are omitted."
-    )
-    return ReportTable("Labels to a target", text, (*header, "saved", "95 % interval", "seeds"), rows)
+    columns: dict[str, Callable[[Summary], str]] = {
+        "reached": lambda s: f"{sum(x is not None for x in s.reached.values())} of {len(s.reached)}",
+        "training labels": lambda s: _median_count(s.reached),
+        "with validation": lambda s: _median_count(s.reached_total),
+    }
+    if report.comparisons:
+        text += (
+            f" Saved is the median over shared seeds of {report.control}'s training labels minus the strategy's, with "
+            f"its interval from six seeds on; ∞ where {report.control} did not get there, −∞ where the strategy did "
+            "not. Seeds in which neither did are omitted."
+        )
+        against = {c.label: c for c in report.comparisons}
+        none = PairedComparison("", 0, None, {})
+        columns["saved"] = lambda s: count(against.get(s.label, none).saved)
+        columns["95 % interval"] = lambda s: _interval(against.get(s.label, none).saved_interval, count)
+        columns["seeds"] = lambda s: (
+            f"{against[s.label].num_saved} of {against[s.label].num_shared}" if s.label in against else NONE
+        )
+    return _table("Labels to a target", text, report.summaries, columns)
 
 
 def wins(report: Report) -> ReportTable:
     """Return the table of how often each run is better than each other one."""
     names = [s.label for s in report.summaries]
-    rows = tuple((a, *(NONE if a == b else _won(report.wins[a, b]) for b in names)) for a in names)
+    won = {pair: f"{num:g} of {compared}" for pair, (num, compared) in report.wins.items() if compared}
+    rows = tuple((a, *(won.get((a, b), NONE) for b in names)) for a in names)
     text = "Shared seeds in which the row has the better area than the column, of those compared; a tie counts half."
     return ReportTable("Wins", text, ("better than", *names), rows)
 
 
 def labels(report: Report) -> ReportTable:
     """Return the table of labels used."""
-    header = ("strategy", "trials", "rounds", "training labels", "validation labels", "all labels")
-    rows = tuple(
-        (
-            s.label,
-            str(len(s.curves[report.metric])),
-            str(s.num_rounds),
-            _range(s.labels),
-            f"{s.num_validation:,}",
-            f"{s.labels[1] + s.num_validation:,}",
-        )
-        for s in report.summaries
-    )
     text = "Validation labels cost as much as training labels; they are used for early stopping and the threshold."
-    return ReportTable("Labels used", text, header, rows)
+    columns: dict[str, Callable[[Summary], str]] = {
+        "trials": lambda s: str(len(s.curves[report.metric])),
+        "rounds": lambda s: str(s.num_rounds),
+        "training labels": lambda s: span_text(s.labels),
+        "validation labels": lambda s: f"{s.num_validation:,}",
+        "all labels": lambda s: f"{s.labels[1] + s.num_validation:,}",
+    }
+    return _table("Labels used", text, report.summaries, columns)
 
 
 def costs(report: Report) -> ReportTable:
     """Return the table of time and memory."""
-    clustered = any(s.clustering_rounds for s in report.summaries)
-    header = ("strategy", "choosing a batch", "a whole round", "peak memory")
-    rows = tuple(
-        (
-            s.label,
-            seconds(s.select_seconds),
-            seconds(s.round_seconds),
-            NONE if s.peak_memory is None else f"{s.peak_memory / 1e6:,.0f} MB",
-            *([rounds(s.clustering_rounds)] if clustered else []),
-        )
-        for s in report.summaries
-    )
     text = "Median seconds a round, and the most memory any process of the run held, training included."
-    if clustered:
+    columns: dict[str, Callable[[Summary], str]] = {
+        "choosing a batch": lambda s: seconds(s.select_seconds),
+        "a whole round": lambda s: seconds(s.round_seconds),
+        "peak memory": lambda s: NONE if s.peak_memory is None else f"{s.peak_memory / 1e6:,.0f} MB",
+    }
+    if any(s.clustering_rounds for s in report.summaries):
         text += " Rounds of clustering: median and most over all batches; the paper says usually less than 5."
-    return ReportTable("Time and memory", text, (*header, *(["rounds of clustering"] if clustered else [])), rows)
-
-
-def set_up(report: Report) -> ReportTable:
-    """Return the table of settings."""
-    text = "The settings of the runs; where they differ, each value with its runs. The whole is in their config.json."
-    return ReportTable("Settings", text, ("setting", "value"), settings(report.runs), is_text=True)
+        columns["rounds of clustering"] = lambda s: (
+            f"{median(s.clustering_rounds):g}, at most {max(s.clustering_rounds)}" if s.clustering_rounds else NONE
+        )
+    return _table("Time and memory", text, report.summaries, columns)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -177,11 +170,6 @@ def spread(values: Sequence[float]) -> str:
     if not values:
         return NONE
     return f"{fmean(values):.3f}" + (f" ± {standard_deviation(values):.3f}" if len(values) > 1 else "")
-
-
-def capitalised(text: str) -> str:
-    """Return text with a capital first letter."""
-    return text[:1].upper() + text[1:]
 
 
 def signed(value: float | None) -> str:
@@ -202,11 +190,6 @@ def seconds(values: Sequence[float]) -> str:
     return f"{found:.3g} s" if found >= 1 else f"{1000 * found:.3g} ms"
 
 
-def rounds(values: Sequence[int]) -> str:
-    """Format the median and the maximum of some numbers of rounds."""
-    return f"{median(values):g}, at most {max(values)}" if values else NONE
-
-
 def count(value: float | None) -> str:
     """Format a number of labels, which may be a half or infinite."""
     if value is None:
@@ -214,30 +197,39 @@ def count(value: float | None) -> str:
     return ("−" if value < 0 else "") + ("∞" if math.isinf(value) else f"{abs(value):g}")
 
 
-def _reached(summary: Summary) -> tuple[str, ...]:
-    found = sum(x is not None for x in summary.reached.values())
-    cells = []
-    for counts in (summary.reached, summary.reached_total):
-        value = middle([math.inf if x is None else float(x) for x in counts.values()])
-        cells.append(NONE if value is None or math.isinf(value) else count(value))
-    return summary.label, f"{found} of {len(summary.reached)}", cells[0], cells[1]
+def _median_count(counts: Mapping[int, int | None]) -> str:
+    value = middle([math.inf if x is None else float(x) for x in counts.values()])
+    return NONE if value is None or math.isinf(value) else count(value)
 
 
-def _saved(comparison: PairedComparison | None) -> tuple[str, ...]:
-    if comparison is None:
-        return NONE, NONE, NONE
-    ends = comparison.saved_interval
-    seeds = f"{comparison.num_saved} of {comparison.num_shared}"
-    return count(comparison.saved), NONE if ends is None else f"[{count(ends[0])}, {count(ends[1])}]", seeds
+def _interval(ends: tuple[float, float] | None, written: Callable[[float], str]) -> str:
+    return NONE if ends is None else f"[{written(ends[0])}, {written(ends[1])}]"
 
 
-def _won(pair: tuple[float, int]) -> str:
-    won, compared = pair
-    return f"{won:g} of {compared}" if compared else NONE
+def settings(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
+    """Return the settings of the runs, one line for each part of a config; differing values name their runs."""
+    found = []
+    for name in SETTINGS:
+        values: dict[str, list[str]] = {}
+        for run in runs:
+            if run.config.get(name) is not None:
+                values.setdefault(written(run.config[name]), []).append(run.label)
+        parts = [
+            value if len(owners) == len(runs) else f"{value} ({', '.join(owners)})" for value, owners in values.items()
+        ]
+        if parts:
+            found.append((name.replace("_", " "), "; ".join(parts)))
+    return tuple(found)
 
 
-def _range(span: Span | None) -> str:
-    return NONE if span is None else f"{span[0]:,} to {span[1]:,}"
+def written(value: Any) -> str:
+    """Write a value of a config as text: "digits, copies = 1" for a table with a name."""
+    if not isinstance(value, dict):
+        return ", ".join(map(written, value)) if isinstance(value, list) else str(value)
+    names = [str(value[key]) for key in ("name", "kind") if value.get(key) is not None]
+    rest = {key: each for key, each in value.items() if key not in ("name", "kind") and each is not None}
+    texts = {key: f"({written(each)})" if isinstance(each, dict | list) else str(each) for key, each in rest.items()}
+    return ", ".join([*names, *(f"{key} = {each}" for key, each in texts.items())]) or "defaults"
 
 
 def csv_tables(report: Report) -> dict[str, list[dict[str, Any]]]:
