@@ -85,7 +85,7 @@ def test_a_run_of_which_nothing_is_complete_recommends_no_report(path):
                                       "--set", "split.validation=1000000"])  # fmt: skip
     assert result.exit_code == 2
     assert "batchbalance report" not in result.output
-    assert "no trial is complete; mend what the errors say" in result.stdout
+    assert "no trial is complete; fix what the errors say" in result.stdout
 
 
 def test_records_that_are_deleted_meanwhile_are_not_complete(path, monkeypatch):

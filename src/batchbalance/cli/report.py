@@ -67,7 +67,7 @@ def report_command(
 
 
 def parse_counts(text: str) -> list[int]:
-    """[50, 100] from "50,100"."""
+    """Return [50, 100] for "50,100"."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise ValueError(f"--at must be label counts as 50,100, got {text!r}")
@@ -75,7 +75,7 @@ def parse_counts(text: str) -> list[int]:
 
 
 def show(table: "ReportTable") -> None:
-    """A table of a report on the terminal."""
+    """Print a table of a report on the terminal."""
     shown = Table(box=None, pad_edge=False, header_style="bold", caption=table.text, caption_justify="left")
     shown.add_column(table.header[0], overflow="fold")
     for name in table.header[1:]:

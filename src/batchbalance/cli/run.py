@@ -67,16 +67,18 @@ def run_command(
     with reported_errors():
         from batchbalance.arguments.checks import check_device
         from batchbalance.lab.config import read_comparison
+        from batchbalance.lab.data import load
         from batchbalance.lab.paper.experiments import experiment
-        from batchbalance.lab.processes import Task, run_tasks
-        from batchbalance.lab.trial import Goal
+        from batchbalance.lab.processes import run_tasks, tasks_of
 
         imports_done()
         if ray is not None and jobs != 1:
             raise ValueError(f"--jobs must not be given with --ray, where the cluster's CPUs decide, got {jobs}")
         ends = {"trials": trials, "budget": budget}
         changes = [*(changes or []), *(f"{key}={number}" for key, number in ends.items() if number is not None)]
-        if is_file(config):
+        # A path, rather than the name of an experiment.
+        is_file = config.endswith(".toml") or "/" in config or "\\" in config or Path(config).is_file()
+        if is_file:
             if preset is not None or equal_draws is not None:
                 raise ValueError(
                     f"--preset, --equal-draws and --paper-draws are for names of experiments, got the file {config!r}"
@@ -87,20 +89,16 @@ def run_command(
             parts = experiment(config).comparisons(preset, changes, equal_draws=equal_draws)
             runs_dir = runs_dir / f"{config}-{preset}"
             comparisons = {runs_dir / part: comparison for part, comparison in parts.items()}
-        tasks = []
-        for folder, comparison in comparisons.items():
-            goal = Goal(comparison.budget, comparison.target_error)
-            # All strategies of a trial first, so that what is there early can be compared.
-            runs = comparison.runs()
-            tasks += [Task(run, seed, folder, goal, data_dir) for seed in range(comparison.trials) for run in runs]
+        tasks = [task for folder, each in comparisons.items() for task in tasks_of(each, folder, data_dir)]
         if dry_run:
             show_plan(tasks)
             return
         if ray is None:
             for device in {task.config.device for task in tasks}:
                 check_device("device", device)
-        if not is_file(config):
-            check_data(tasks)
+        if not is_file:  # complain about missing data once, and not in every trial
+            for wanted, folder in {(task.config.data, task.data_dir) for task in tasks}:
+                load(wanted.name, data_dir=folder, partial=wanted.partial, label=wanted.label)
         started = time.perf_counter()
         try:
             if ray is None:
@@ -116,26 +114,17 @@ def run_command(
         failed += lost_records(tasks, failed)
         seconds = time.perf_counter() - started
         out.print(Text(f"{len(tasks) - len(failed)} of {len(tasks)} trials are complete after {seconds:.0f} s"))
-        out.print(Text(advice(runs_dir, len(failed), len(tasks))), soft_wrap=True)
+        again = f"; the same command runs the {len(failed)} failed ones again" if failed else ""
+        advice = f"their records are in {runs_dir}; next: batchbalance report {runs_dir}{again}"
+        if len(failed) == len(tasks):
+            advice = "no trial is complete; fix what the errors say and run the same command again"
+        out.print(Text(advice), soft_wrap=True)
     if failed:
         raise typer.Exit(2)
 
 
-def is_file(config: str) -> bool:
-    """Whether this is a path and no name of an experiment."""
-    return config.endswith(".toml") or "/" in config or "\\" in config or Path(config).is_file()
-
-
-def check_data(tasks: list["Task"]) -> None:
-    """Complain about missing data once, and not in every trial."""
-    from batchbalance.lab.data import load
-
-    for wanted, data_dir in {(task.config.data, task.data_dir) for task in tasks}:
-        load(wanted.name, data_dir=data_dir, partial=wanted.partial, label=wanted.label)
-
-
 def show_plan(tasks: list["Task"]) -> None:
-    """One line for each trial, with what is there already."""
+    """Print one line for each trial, with the number of rounds that it already has."""
     from batchbalance.lab.records import settled, trial_path
 
     known: dict[int, tuple[str, Path]] = {}  # hashing the settings of a run takes longer than all the rest
@@ -149,7 +138,7 @@ def show_plan(tasks: list["Task"]) -> None:
 
 
 def lost_records(tasks: list["Task"], failed: list[int]) -> list[int]:
-    """Complain about trials that ended well and whose records are gone: deleted while they ran, say."""
+    """Report and return trials that ended well but whose records are gone, for example deleted while they ran."""
     from batchbalance.lab.records import trial_path
 
     lost = []
@@ -161,16 +150,8 @@ def lost_records(tasks: list["Task"], failed: list[int]) -> list[int]:
     return lost
 
 
-def advice(runs_dir: Path, num_failed: int, num_tasks: int) -> str:
-    """What to do next."""
-    if num_failed == num_tasks:
-        return "no trial is complete; mend what the errors say and start the same command again"
-    again = f"; the same command runs the {num_failed} failed ones again" if num_failed else ""
-    return f"their records are in {runs_dir}; next: batchbalance report {runs_dir}{again}"
-
-
 def follow(tasks: list["Task"], all_news: Iterator["News"]) -> list[int]:
-    """Show how far the tasks are; gives those that failed. What fails many of them alike is told once."""
+    """Show the progress of the tasks and return those that failed. An error that several share is printed once."""
     failed, warned, causes = [], set(), Counter[str]()
     with progress.jobs([task.label for task in tasks]) as shown:
         for news in all_news:

@@ -23,7 +23,7 @@ import torch
 
 from batchbalance.arguments.registry import import_modules, imported_modules, safe_path
 from batchbalance.errors import is_out_of_memory, sentence
-from batchbalance.lab.config import RunConfig
+from batchbalance.lab.config import Comparison, RunConfig
 from batchbalance.lab.trial import Goal, LastPrepared, Prepare, Stage, run_trial
 
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError, OverflowError)
@@ -48,6 +48,12 @@ class Task:
     def label(self) -> str:
         """The name of the task in lists."""
         return f"{self.config.label}, trial {self.seed}"
+
+
+def tasks_of(comparison: Comparison, runs_dir: Path, data_dir: Path | None = None) -> list[Task]:
+    """Return all trials of a comparison: all strategies of a seed first, so that early results can be compared."""
+    goal, runs = Goal(comparison.budget, comparison.target_error), comparison.runs()
+    return [Task(run, seed, runs_dir, goal, data_dir) for seed in range(comparison.trials) for run in runs]
 
 
 @dataclass(frozen=True)

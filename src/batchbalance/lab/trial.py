@@ -178,11 +178,7 @@ class Trial:
 
     def round(self, learner: Learner, index: int) -> Record:
         """Train, evaluate, and choose the next batch unless the goal is reached."""
-        batch_size, num_classes, num_initial = (
-            self._config.batch_size,
-            self._data.num_classes,
-            len(self._splits.initial),
-        )
+        batch_size, num_initial = self._config.batch_size, len(self._splits.initial)
         labels: list[Any] = list(learner.labels.values())
         end = self.num_points if self._goal.budget is None else min(self._goal.budget, self.num_points)
         self._now = Stage(index, "train", min(1.0, (len(labels) - num_initial) / max(1, end - num_initial)))
@@ -227,9 +223,8 @@ class Trial:
         rows = self._splits.validation_rows(num_labelled)
         if not len(rows):
             return None
-        return TrainingRows(self._data, rows, self._config.flat_inputs)[torch.arange(len(rows))], self._data.train_y[
-            rows
-        ]
+        inputs = TrainingRows(self._data, rows, self._config.flat_inputs)
+        return inputs[torch.arange(len(rows))], self._data.train_y[rows]
 
     def _test_metrics(self, fitted: Fitted | None) -> metrics.Metrics:
         """Return the metrics of the mean prediction; without labels, of equal probabilities for all classes."""

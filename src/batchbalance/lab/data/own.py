@@ -38,12 +38,18 @@ def load_own(name: str, *, label: str, seed: int) -> Dataset:
     path = Path(name)
     if not path.exists():
         raise FileNotFoundError(f"no such data: {path} is neither a file nor a folder")
-    if path.is_dir():
-        train, test = _from_folder(path)
+    test = None
+    if path.is_dir() and all((path / part).is_dir() for part in ("train", "test")):
+        train, test = formats.read_image_folder(path / "train"), formats.read_image_folder(path / "test")
+    elif path.is_dir():
+        train = formats.read_image_folder(path)
     elif path.suffix == ".npz":
-        train, test = _from_npz(path)
+        arrays = formats.read_npz(path, ("x", "y", "x_test", "y_test"))
+        train = _checked(path, arrays, "x", "y")
+        if "x_test" in arrays or "y_test" in arrays:
+            test = _checked(path, arrays, "x_test", "y_test")
     elif path.name.endswith(CSV_ENDINGS):
-        train, test = formats.read_csv(path, label), None
+        train = formats.read_csv(path, label)
     else:
         raise FileFormatError(f"{path} must be a folder of images, or end in .npz, .csv or .csv.gz")
     try:
@@ -84,29 +90,8 @@ def _numbered(part: Labelled, names: list[str]) -> Part:
     return part[0], np.array([number[name] for name in part[1]], dtype=np.int64)
 
 
-def _from_folder(path: Path) -> tuple[Labelled, Labelled | None]:
-    if not all((path / part).is_dir() for part in ("train", "test")):
-        return formats.read_image_folder(path), None
-    train, test = (formats.read_image_folder(path / part) for part in ("train", "test"))
-    return train, test
-
-
-def _from_npz(path: Path) -> tuple[Labelled, Labelled | None]:
-    arrays = formats.read_npz(path, ("x", "y", "x_test", "y_test"))
-    train = _checked(path, arrays, "x", "y")
-    return train, _checked(path, arrays, "x_test", "y_test") if "x_test" in arrays or "y_test" in arrays else None
-
-
-def _check_channels_first(path: Path, name: str, shape: tuple[int, ...]) -> None:
-    """Raise for images whose channels seem to come last."""
-    if len(shape) == 4 and shape[3] <= 4 and (shape[1] > 4 or shape[1] == shape[2] != shape[3]):
-        raise FileFormatError(
-            f"{path}: `{name}` must be images of shape (N, channels, height, width), got {shape} with the channels "
-            f"last; save {name}.transpose(0, 3, 1, 2)"
-        )
-
-
 def _checked(path: Path, arrays: dict[str, NDArray[Any]], x_name: str, y_name: str) -> Labelled:
+    """Return inputs and labels of a ``.npz`` file; raise for what cannot be right."""
     if x_name not in arrays or y_name not in arrays:
         raise FileFormatError(
             f"{path} must hold arrays named {x_name} and {y_name}, got {', '.join(arrays) or 'neither'}; "
@@ -115,7 +100,12 @@ def _checked(path: Path, arrays: dict[str, NDArray[Any]], x_name: str, y_name: s
     x, y = arrays[x_name], arrays[y_name]
     if x.ndim < 2 or x.dtype.kind not in "fiub" or len(x) == 0:
         raise FileFormatError(f"{path}: `{x_name}` must be numbers of shape (N, …), got {x.dtype} of shape {x.shape}")
-    _check_channels_first(path, x_name, x.shape)
+    shape = x.shape
+    if len(shape) == 4 and shape[3] <= 4 and (shape[1] > 4 or shape[1] == shape[2] != shape[3]):
+        raise FileFormatError(
+            f"{path}: `{x_name}` must be images of shape (N, channels, height, width), got {shape} with the channels "
+            f"last; save {x_name}.transpose(0, 3, 1, 2)"
+        )
     if y.shape != x.shape[:1] or y.dtype.kind not in "iubU":
         raise FileFormatError(
             f"{path}: `{y_name}` must hold a whole number or a name for each of {len(x)} inputs, "

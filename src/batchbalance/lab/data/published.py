@@ -168,13 +168,7 @@ PUBLISHED = {
     "emnist-balanced": Published(sources.EMNIST, partial(_read_emnist, "balanced"), 112_800, 18_800, EMNIST_47, GREY),
     "emnist-bymerge": Published(sources.EMNIST, partial(_read_emnist, "bymerge"), 697_932, 116_323, EMNIST_47, GREY),
     "emnist-byclass": Published(sources.EMNIST, partial(_read_emnist, "byclass"), 697_932, 116_323, EMNIST_62, GREY),
-    "svhn": Published(
-        sources.SVHN,
-        partial(_read_pair, "train_32x32.mat", "test_32x32.mat", formats.read_svhn),
-        73_257,
-        26_032,
-        DIGITS,
-    ),
+    "svhn": Published(sources.SVHN, _read_svhn, 73_257, 26_032, DIGITS, COLOUR),
     "cifar-10": Published(sources.CIFAR_10, _read_cifar_10, 50_000, 10_000, OBJECTS, COLOUR),
     "cifar-100": Published(
         sources.CIFAR_100, _read_cifar_100, 50_000, 10_000, NUMBERS_100, COLOUR, names_file="fine_label_names.txt"

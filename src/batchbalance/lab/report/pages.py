@@ -125,7 +125,7 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
         report: what to show.
         images: for the name of each figure, its SVG files on light and on dark paper.
     """
-    shown = []
+    shown: list[str] = []
     for name, svgs in images.items():
         heading, text = _caption(report, name)
         light, dark = (f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}" for svg in svgs)
