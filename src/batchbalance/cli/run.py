@@ -96,7 +96,7 @@ def run_command(
         if ray is None:
             for device in {task.config.device for task in tasks}:
                 check_device("device", device)
-        if not is_file:  # complain about missing data once, and not in every trial
+        if not is_file:  # report missing data once, and not in every trial
             for wanted, folder in {(task.config.data, task.data_dir) for task in tasks}:
                 load(wanted.name, data_dir=folder, partial=wanted.partial, label=wanted.label)
         started = time.perf_counter()

@@ -1,1 +1,1 @@
-"""What a researcher runs: data sets, trials, durable records, reports, and the paper's experiments by name."""
+"""The experiments of a researcher: data sets, trials, durable records, reports, and the paper's experiments by name."""

@@ -50,7 +50,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a trial is: phase `phase` of round `round`, and the share of its labels that it has."""
+    """The progress of a trial: phase `phase` of round `round`, and the share of its labels that it has."""
 
     round: int
     phase: str
@@ -273,9 +273,9 @@ def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Datas
 
 
 class LastPrepared:
-    """`prepared` that keeps what it gave last: trials of one seed differ in their strategies alone.
+    """`prepared` with its last result kept: trials of one seed differ in their strategies only.
 
-    For a process that works through a list of trials; whoever calls again later may find other files.
+    For a process that works through a list of trials. It does not notice that files have changed since.
     """
 
     def __init__(self) -> None:
@@ -286,7 +286,7 @@ class LastPrepared:
         """Return the data set and the split of a trial."""
         key = config.canonical["data"], config.canonical["split"], seed, data_dir
         if self._last is None or key != self._key:
-            self._last = None  # before the next one is there
+            self._last = None  # free its memory before the next one is read
             self._key, self._last = key, prepared(config, seed, data_dir)
         return self._last
 

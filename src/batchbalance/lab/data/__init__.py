@@ -62,12 +62,12 @@ def load(
             file with `x` and `y`, or a CSV file with a header. A known name takes precedence over a path; write
             "./digits" for a folder of that name. One of ``GENERATED``, as "generated-mnist", is a stand-in of the
             same shape.
-        data_dir: where published data sets lie or are downloaded to; else the variable BATCHBALANCE_DATA, else a
+        data_dir: where published data sets are, or are downloaded to; default: the variable BATCHBALANCE_DATA, else a
             per-user cache folder.
         seed: draws the test part where the publisher gives none (digits, drift, dry-bean, own data), and the shares of
             imbalanced-mnist.
         partial: accept a part of a published data set, with a warning.
-        download: fetch missing files; False complains at once.
+        download: fetch missing files; if False, a missing file is an error.
         label: the column with the labels of a CSV file.
 
     Raises:

@@ -1,9 +1,10 @@
 """Where the files of published data sets come from and where they are put.
 
-A file at hand is always used as it is; only a missing one is downloaded. Hashes guard downloads alone, because a
-file may well be repacked. Published ones are those of TensorFlow Datasets, at github.com/tensorflow/datasets in
-tensorflow_datasets/url_checksums. Where none is published, a warning says so, the hash of the first download is
-written into the data directory, and every later download must have it, also after the data set's folder was deleted.
+A file that is there is always used as it is; only a missing one is downloaded. Hashes are checked for downloads only,
+because a file may well be repacked. Published hashes are those of TensorFlow Datasets, at
+github.com/tensorflow/datasets in tensorflow_datasets/url_checksums. Where none is published, a warning says so, the
+hash of the first download is written into the data directory, and every later download must have it, also after the
+data set's folder was deleted.
 """
 
 import json
@@ -29,7 +30,7 @@ HASHES = "downloads.json"
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where one data set lives.
+    """The folder, the web page and the files of one data set.
 
     Attributes:
         folders: names of its folder in the data directory; the first is the one we make.
@@ -243,7 +244,7 @@ def retrieve(url: str, sha256: str | None, folder: Path) -> Path:
         with replacing(hashes) as temporary:
             temporary.write_text(json.dumps({**recorded, url: found}, indent=1) + "\n", encoding="utf-8")
         warnings.warn(
-            f"nobody publishes a hash of {url}: it is trusted as it came, with SHA-256 {found}; "
+            f"no hash of {url} is published: the download is trusted, with SHA-256 {found}; "
             f"{hashes} keeps that, and a later download must have it",
             stacklevel=2,
         )

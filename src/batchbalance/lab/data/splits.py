@@ -22,7 +22,7 @@ LEAST_SHARE = 0.1
 
 @dataclass(frozen=True)
 class SplitSizes:
-    """How many inputs go where; what is left is the pool.
+    """The number of inputs of each set; the rest is the pool.
 
     Attributes:
         initial_per_class: labelled inputs of each class to start from: one number, or one for each class.

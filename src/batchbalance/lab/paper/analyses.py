@@ -63,7 +63,7 @@ def analyse(
     Args:
         name: one of `analysis_names`.
         preset: "paper", "laptop" or "smoke".
-        folder: where to write; made if it is not there.
+        folder: where to write; created if it does not exist.
         changes: settings that take precedence over the file's, as "options.repeats=3".
         seed: the same seed gives the same numbers, except for times.
         data_dir: where published data sets are.

@@ -13,6 +13,7 @@
 
 import warnings
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -272,15 +273,7 @@ def coverage(model: BalanceModel, picks: Tensor) -> Tensor:
 def exact_picks(model: BalanceModel, batch: int) -> tuple[Tensor, Tensor]:
     """Choose greedily by the closed form in float32; also return whether each pick had the largest gain alone."""
     objective = BalanceObjective(model, torch.arange(model.predictions.num_points))
-    left = torch.ones(model.predictions.num_points, dtype=torch.bool)
-    picks, informed = [], []
-    for _ in range(batch):
-        pick, alone = best(objective.gains().to(torch.float32), left)
-        informed.append(alone)
-        picks.append(pick)
-        left[pick] = False
-        objective.add(pick)
-    return torch.tensor(picks), torch.tensor(informed)
+    return _greedy_picks(lambda: objective.gains().to(torch.float32), objective.add, batch)
 
 
 def sampled_picks(model: BalanceModel, batch: int, num_samples: int, seed: int) -> Tensor:
@@ -288,15 +281,23 @@ def sampled_picks(model: BalanceModel, batch: int, num_samples: int, seed: int) 
     stream = generator(seed, "configurations")
     estimator = ConfigurationEstimator(model, num_samples=num_samples, generator=stream, dtype=torch.float32)
     every = torch.arange(model.predictions.num_points)
-    left = torch.ones(len(every), dtype=torch.bool)
+    return _greedy_picks(lambda: estimator.scores(every), estimator.add, batch)[1]
+
+
+def _greedy_picks(scores: Callable[[], Tensor], add: Callable[[int], object], batch: int) -> tuple[Tensor, Tensor]:
+    """Add the point of largest score so many times; return the picks, and whether each had that score alone."""
+    picks: list[int] = []
     informed = []
-    for number in range(batch):
-        pick, alone = best(estimator.scores(every), left)
+    while len(picks) < batch:
+        current = scores()
+        left = torch.ones(len(current), dtype=torch.bool)
+        left[picks] = False
+        pick, alone = best(current, left)
+        picks.append(pick)
         informed.append(alone)
-        left[pick] = False
-        if number + 1 < batch:
-            estimator.add(pick)
-    return torch.tensor(informed)
+        if len(picks) < batch:
+            add(pick)
+    return torch.tensor(picks), torch.tensor(informed)
 
 
 def best(scores: Tensor, left: Tensor) -> tuple[int, bool]:

@@ -35,7 +35,7 @@ DIFFERENCES = "Each tick is a trial; the marker and the bar are the mean and its
 
 
 def write_report(report: Report, folder: str | os.PathLike[str], *, progress: bool = False) -> Path:
-    """Write all files of a report into a folder, which is made if need be; files of an earlier report are replaced.
+    """Write all files of a report into a folder, created if it does not exist; files of an earlier report are replaced.
 
     Args:
         report: what to write.
@@ -114,8 +114,8 @@ def _markdown_table(table: ReportTable) -> str:
         return f"| {' | '.join(map(escaped, cells))} |"
 
     ruler = f"| --- |{' ---: |' * (len(table.header) - 1)}"
-    told = [f"## {escaped(table.title)}", "", escaped(table.text), ""]
-    return "\n".join([*told, line(table.header), ruler, *map(line, table.rows)])
+    head = [f"## {escaped(table.title)}", "", escaped(table.text), ""]
+    return "\n".join([*head, line(table.header), ruler, *map(line, table.rows)])
 
 
 def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
@@ -150,5 +150,5 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
 
 
 def _html_table(table: ReportTable) -> str:
-    told = f'<h2>{html.escape(table.title)}</h2>\n<p class="text">{html.escape(table.text)}</p>\n'
-    return told + markup.table(table.header, table.rows, is_text=table.is_text)
+    head = f'<h2>{html.escape(table.title)}</h2>\n<p class="text">{html.escape(table.text)}</p>\n'
+    return head + markup.table(table.header, table.rows, is_text=table.is_text)

@@ -15,6 +15,9 @@ NONE = "–"
 SETTINGS = ("data", "split", "model", "training", "posterior", "batch_size", "candidates")
 
 
+UNTESTED = PairedComparison("", 0, None, {})  # stands for the control, which is not compared with itself
+
+
 @dataclass(frozen=True)
 class ReportTable:
     """A table for people: the first column names the row, the others are aligned to the right."""
@@ -42,24 +45,25 @@ def tables(report: Report) -> list[ReportTable]:
 
 def overview(report: Report) -> ReportTable:
     """Return the short table that `report` prints."""
-    against = {c.label: c for c in report.comparisons}
     last = report.counts[-1]
-    rows = []
-    for s in report.summaries:
-        row = [s.label, spread(s.at(report.metric, last)), _median_count(s.reached)]
-        if against:
-            c = against.get(s.label)
-            row += [NONE] * 3 if c is None else [count(c.saved), signed(c.effect), p_value(c.corrected_p)]
-        rows.append((*row, seconds(s.select_seconds)))
-    header = ["strategy", f"at {last}", f"to {report.target:.3g}", *(["saved", "area", "p (Holm)"] if against else [])]
+    columns: dict[str, Callable[[Summary], str]] = {
+        f"at {last}": lambda s: spread(s.at(report.metric, last)),
+        f"to {report.target:.3g}": lambda s: _median_count(s.reached),
+    }
+    if report.comparisons:
+        against = {c.label: c for c in report.comparisons}
+        columns["saved"] = lambda s: count(against.get(s.label, UNTESTED).saved)
+        columns["area"] = lambda s: signed(against.get(s.label, UNTESTED).effect)
+        columns["p (Holm)"] = lambda s: p_value(against.get(s.label, UNTESTED).corrected_p)
+    columns["choosing"] = lambda s: seconds(s.select_seconds)
     trials = sorted({len(s.curves[report.metric]) for s in report.summaries})
     num = " to ".join(str(num) for num in dict.fromkeys((trials[0], trials[-1])))
-    than = f", saved, area and p against {report.control}" if against else ""
+    than = f", saved, area and p against {report.control}" if report.comparisons else ""
     text = (
         f"trials: {num}; {metric_name(report.metric)} at {last} labels; labels to reach {report.target:.3g}{than}; "
         "time to choose a batch"
     )
-    return ReportTable("Overview", text, (*header, "choosing"), tuple(rows))
+    return _table("Overview", text, report.summaries, columns)
 
 
 def _table(
@@ -118,9 +122,8 @@ def savings(report: Report) -> ReportTable:
             "not. Seeds in which neither did are omitted."
         )
         against = {c.label: c for c in report.comparisons}
-        none = PairedComparison("", 0, None, {})
-        columns["saved"] = lambda s: count(against.get(s.label, none).saved)
-        columns["95 % interval"] = lambda s: _interval(against.get(s.label, none).saved_interval, count)
+        columns["saved"] = lambda s: count(against.get(s.label, UNTESTED).saved)
+        columns["95 % interval"] = lambda s: _interval(against.get(s.label, UNTESTED).saved_interval, count)
         columns["seeds"] = lambda s: (
             f"{against[s.label].num_saved} of {against[s.label].num_shared}" if s.label in against else NONE
         )
