@@ -1,4 +1,4 @@
-"""Test metrics of averaged predictions: accuracy, macro AUC, macro F1, NLL and calibration.
+"""Test metrics of averaged predictions: accuracy, balanced accuracy, macro AUC, macro F1, NLL and calibration.
 
 All take class probabilities averaged over draws, (N, C), and true classes, (N,). A class without a test
 input says nothing about a classifier, so the macro averages omit it; every result is finite.

@@ -17,12 +17,7 @@ from batchbalance.lab.report.paired import mean_interval
 Span = tuple[int, int]  # label counts, both included
 Drawn = Literal["means", "medians"]  # what the figures show of all trials
 
-METRIC_NAMES = {
-    "balanced_accuracy": "balanced accuracy",
-    "macro_auc": "macro AUC",
-    "macro_f1": "macro F1",
-    "nll": "NLL",
-}
+METRIC_NAMES = {"macro_auc": "macro AUC", "macro_f1": "macro F1", "nll": "NLL"}
 LOWER_IS_BETTER = frozenset({"nll", "calibration_error"})
 LEAST_SHARE = 0.5  # a median over fewer of the trials than this would show the slow or the lucky ones only
 
