@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from tables import against_entry, figure, page
+from tables import against_entry, figure, page, short
 
 from batchbalance.cli.app import out, reported_errors
 from batchbalance.cli.run import follow
@@ -53,6 +53,7 @@ def run(
     runs_dir: RunsDir = None,
     only: Annotated[list[str] | None, typer.Option(help="A comparison, as digits-b10; repeat it for more.")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Instead of the number in each file.")] = None,
+    arm: Annotated[list[str] | None, typer.Option(help="A strategy, as in the tables; repeat it for more.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trials at a time; no number depends on it.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell how long it will take.")] = False,
 ) -> None:
@@ -67,7 +68,7 @@ def run(
             for seed in range(max(trials or comparison.trials for comparison in found.values()))
             for name, comparison in found.items()
             for config in comparison.runs()
-            if seed < num_trials(config, trials or comparison.trials)
+            if seed < num_trials(config, trials or comparison.trials) and (not arm or short(config.label) in arm)
         ]
         failed = follow(tasks, run_tasks(tasks, jobs))
         if failed:
