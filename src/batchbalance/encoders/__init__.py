@@ -4,9 +4,8 @@
 """
 
 from batchbalance.encoders.contract import Encoder, FittedEncoder
-from batchbalance.encoders.embedding import Embeddings, embed
+from batchbalance.encoders.embedding import DEFAULTS, Embeddings, embed, encoder
 from batchbalance.encoders.items import Items, open_items
-from batchbalance.encoders.named import DEFAULTS, encoder
 from batchbalance.system.ids import read_ids
 
 __all__ = [

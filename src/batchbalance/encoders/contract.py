@@ -78,7 +78,13 @@ class FunctionEncoder:
         self.name = name or f"{named.__module__}:{named.__qualname__}"
         self.kind = kind
         self.dim: int | None = None
-        self.fingerprint = fingerprint or f"{self.name}/{_source_digest(named)}"
+        if fingerprint is None:
+            try:
+                source = hashlib.sha256(Path(inspect.getfile(named)).read_bytes()).hexdigest()[:16]
+            except (OSError, TypeError):  # a built-in, or typed into a prompt
+                source = "no source"
+            fingerprint = f"{self.name}/{source}"
+        self.fingerprint = fingerprint
         self._function = function
 
     def encode(self, batch: Sequence[Any]) -> Any:
@@ -145,10 +151,3 @@ def state_digest(state: dict[str, torch.Tensor]) -> str:
         digest.update(f"{name}/{tensor.dtype}/{tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
-
-
-def _source_digest(named: Any) -> str:
-    try:
-        return hashlib.sha256(Path(inspect.getfile(named)).read_bytes()).hexdigest()[:16]
-    except (OSError, TypeError):  # a built-in, or typed into a prompt
-        return "no source"

@@ -1,4 +1,7 @@
-"""From files to embeddings: batch by batch, into memory or into files that can be resumed after an interruption."""
+"""From files to embeddings, batch by batch, in memory or in files that can be resumed after an interruption.
+
+Encoders are found by name here.
+"""
 
 import hashlib
 import os
@@ -12,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from batchbalance.arguments.checks import check_whole
+from batchbalance.arguments.registry import imported
 from batchbalance.encoders.contract import MOST_CHARACTERS, Encoder, FittedEncoder, Kind, Vectors, as_encoder, encoded
+from batchbalance.encoders.images import EfficientNetLite0, Pixels, Timm
 from batchbalance.encoders.items import Item, Items, open_items
-from batchbalance.encoders.named import DEFAULTS
-from batchbalance.encoders.named import encoder as encoder_named
-from batchbalance.encoders.store import EmbeddingFiles, EmbeddingPaths, EmbeddingSettings, has_ids, has_vectors
-from batchbalance.errors import FileFormatError
+from batchbalance.encoders.store import EmbeddingFiles, EmbeddingPaths, has_ids, has_vectors
+from batchbalance.encoders.tables import TableEncoder
+from batchbalance.encoders.texts import SentenceTransformers, Tfidf, WordLlama
+from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.system.files import mapped_array
 from batchbalance.system.ids import ids_path, read_ids
 from batchbalance.system.journal import Journal
@@ -25,8 +30,48 @@ from batchbalance.system.progress import progress as shown_progress
 from batchbalance.system.sealed import read_sealed
 
 BATCH_SIZES: dict[Kind, int] = {"images": 64, "texts": 1024, "rows": 1024}
+DEFAULTS: dict[Kind, str] = {"images": "efficientnet-lite0", "texts": "wordllama", "rows": "table"}
+ENCODERS: dict[str, tuple[Callable[..., Encoder], tuple[str, ...]]] = {  # and the options that each takes
+    "efficientnet-lite0": (EfficientNetLite0, ("image_size", "device")),
+    "pixels": (Pixels, ("image_size",)),
+    "wordllama": (WordLlama, ()),
+    "tfidf": (Tfidf, ()),
+    "table": (TableEncoder, ()),
+    "timm:MODEL": (Timm, ("image_size", "device")),
+    "sentence-transformers:MODEL": (SentenceTransformers, ("device",)),
+}
 
 Skipped = tuple[tuple[str, str], ...]  # id and reason
+
+
+def encoder(name: str, *, image_size: int | None = None, device: str | None = None) -> Encoder:
+    """Return the encoder with this name.
+
+    Args:
+        name: "efficientnet-lite0", "pixels", "wordllama", "tfidf", "table", "timm:MODEL",
+            "sentence-transformers:MODEL", or "package.module:function" for a function `f(batch) -> (n, D)`, a class
+            of encoders or an encoder. Modules in the current folder are found too.
+        image_size: pixels of the square that an encoder of images looks at.
+        device: where to compute, as "cuda"; the CPU if omitted.
+
+    Raises:
+        UnknownNameError: if there is no encoder of that name.
+        MissingExtraError: if a package is missing.
+        OSError: if a model cannot be downloaded.
+        ValueError: if the encoder does not take an option.
+    """
+    family, _, model = name.partition(":")
+    factory, takes = ENCODERS.get(f"{family}:MODEL" if model else name, (None, ()))
+    if factory is None and not model:
+        raise UnknownNameError("encoder", name, (*ENCODERS, "PACKAGE.MODULE:FUNCTION"))
+    options: dict[str, Any] = {"image_size": image_size, "device": device}
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in given:
+        if key not in takes:
+            raise ValueError(f"`{key}` is not used by encoder {name!r}; leave it out")
+    if factory is None:
+        return as_encoder(imported("encoder", name), name)
+    return factory(*[model] if model else [], **given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,22 +131,29 @@ def embed(
         MissingExtraError: if the encoder needs a package that is not installed.
         ValueError: if encoder and items do not fit together.
     """
-    using = encoder_named(encoder) if isinstance(encoder, str) else None if encoder is None else as_encoder(encoder)
+    using = None if encoder is None else _encoder_of(encoder)
     items = source if isinstance(source, Items) else open_items(source, kind=None if using is None else using.kind)
     if not len(items):
         raise FileFormatError(f"{items.name} must hold at least one item, got none")
-    using = encoder_named(DEFAULTS[items.kind]) if using is None else using
+    using = _encoder_of(DEFAULTS[items.kind]) if using is None else using
     if using.kind is not None and using.kind != items.kind:
         raise ValueError(f"encoder {using.name!r} must get {using.kind}, got {items.kind} in {items.name}")
     if output is None and ids_output is not None:
         raise ValueError("`ids_output` needs `output`; leave it out, or name a file for the vectors too")
     size = check_whole("batch_size", BATCH_SIZES[items.kind] if batch_size is None else batch_size)
     work = _Work(items, using, size, skip_bad, progress)
-    if output is None:
-        return work.in_memory()
-    places = EmbeddingPaths(Path(output), ids_path(Path(output)) if ids_output is None else Path(ids_output))
-    places.check()
-    return work.in_files(places)
+    places = None
+    if output is not None:
+        places = EmbeddingPaths(Path(output), ids_path(Path(output)) if ids_output is None else Path(ids_output))
+        places.check()
+    if isinstance(using, FittedEncoder) and using.dim is None:
+        using.fit(_Values(items, skip_bad))
+    return work.in_memory() if places is None else work.in_files(places)
+
+
+def _encoder_of(given: Any) -> Encoder:
+    """Return an encoder by its name, or from anything that `as_encoder` takes."""
+    return encoder(given) if isinstance(given, str) else as_encoder(given)
 
 
 @dataclass(frozen=True)
@@ -116,7 +168,6 @@ class _Work:
     cut: list[str] = field(default_factory=list)  # ids
 
     def in_memory(self) -> Embeddings:
-        self._fit()
         parts, ids, skipped = [], list[str](), list[tuple[str, str]]()
         with shown_progress("embedding", len(self.items), self.progress) as bar:
             for batch in self._batches():
@@ -130,15 +181,14 @@ class _Work:
         return Embeddings(np.concatenate(parts), ids, self.encoder.name, tuple(skipped), cut=tuple(self.cut))
 
     def in_files(self, places: EmbeddingPaths) -> Embeddings:
-        self._fit()
-        settings: EmbeddingSettings = {
+        settings = {
             "encoder": self.encoder.name,
             "fingerprint": self.encoder.fingerprint,
             "batch_size": self.batch_size,
         }
-        done = self._done(places, settings)
-        if done is not None:
-            return done
+        existing = self._existing(places, settings)
+        if existing is not None:
+            return existing
         with EmbeddingFiles(places, settings, len(self.items)) as store:
             num_resumed = self._resume(store)
             if store.started_over:
@@ -147,13 +197,18 @@ class _Work:
                     f"{store.started_over}",
                     stacklevel=3,
                 )
-            self._go_on(store)
-            skipped = [(name, reason) for batch in store.batches for name, reason in batch["skipped"]]
+            done_before = len(store.batches)
+            with shown_progress("embedding", len(self.items), self.progress) as bar:
+                for number, batch in enumerate(self._batches()):
+                    if number >= done_before:
+                        store.append(_key(batch), *self._encoded(batch))
+                    bar.advance(len(batch))
+            skipped = [(name, reason) for done in store.batches for name, reason in done["skipped"]]
             record = {
                 **settings,
-                "items": _joint_key([batch["key"] for batch in store.batches]),
-                "rows": sum(batch["rows"] for batch in store.batches),
-                "dim": max(batch["dim"] for batch in store.batches),
+                "items": _joint_key([done["key"] for done in store.batches]),
+                "rows": sum(done["rows"] for done in store.batches),
+                "dim": max(done["dim"] for done in store.batches),
                 "skipped": skipped,
             }
             store.finish(record)
@@ -162,28 +217,17 @@ class _Work:
 
     def _resume(self, store: EmbeddingFiles) -> int:
         """Check that the finished batches match the items as they are now; return how many vectors are kept."""
-        if not store.batches:
-            return 0
-        for batch, record in zip(self._batches(), store.batches, strict=False):
-            if _key(batch) != record["key"]:
+        changed = len(store.batches) > -(-len(self.items) // self.batch_size)
+        for record, batch in zip(store.batches, self._batches(), strict=False):
+            changed = changed or _key(batch) != record["key"]
+            if changed:
                 store.start_over(f"{self.items.name} has changed since they were started")
-                return 0
+                break
             if record["skipped"] and not self.skip_bad:
                 raise _refusal(record["skipped"][0][1])
-        if len(store.batches) > -(-len(self.items) // self.batch_size):
-            store.start_over(f"{self.items.name} has changed since they were started")
-            return 0
         return sum(record["rows"] for record in store.batches)
 
-    def _go_on(self, store: EmbeddingFiles) -> None:
-        done = len(store.batches)
-        with shown_progress("embedding", len(self.items), self.progress) as bar:
-            for number, batch in enumerate(self._batches()):
-                if number >= done:
-                    store.append(_key(batch), *self._encoded(batch))
-                bar.advance(len(batch))
-
-    def _done(self, places: EmbeddingPaths, settings: EmbeddingSettings) -> Embeddings | None:
+    def _existing(self, places: EmbeddingPaths, settings: dict[str, Any]) -> Embeddings | None:
         """Return the existing embeddings if they were made of these items with this encoder; else None."""
         try:
             record = read_sealed(places.record, "embed again")
@@ -208,10 +252,6 @@ class _Work:
         items = iter(self.items)
         while batch := list(islice(items, self.batch_size)):
             yield batch
-
-    def _fit(self) -> None:
-        if isinstance(self.encoder, FittedEncoder) and self.encoder.dim is None:
-            self.encoder.fit(_Values(self.items, self.skip_bad))
 
     def _encoded(self, batch: list[Item]) -> tuple[list[str], Vectors | None, list[tuple[str, str]]]:
         """Return the ids and vectors of a batch, and the items that were skipped."""

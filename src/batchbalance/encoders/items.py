@@ -4,16 +4,16 @@ import hashlib
 import json
 import os
 import unicodedata
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from batchbalance.encoders.contract import Kind
 from batchbalance.encoders.images import IMAGE_ENDINGS, read_image, require_pillow
-from batchbalance.encoders.rows import Row, RowFile, open_rows
+from batchbalance.encoders.rows import RowFile, open_rows
 from batchbalance.errors import FileFormatError
 from batchbalance.system.ids import check_unicode, repeated_id
 
@@ -38,7 +38,7 @@ class Item:
     path: Path | None = None
 
 
-class Items(ABC):
+class Items:
     """Items to embed, in order. They can be iterated over more than once, without reading their contents.
 
     Attributes:
@@ -51,45 +51,47 @@ class Items(ABC):
     kind: Kind
     notes: tuple[str, ...] = ()
 
-    @abstractmethod
+    def __init__(
+        self, name: str, kind: Kind, length: int, items: Callable[[], Iterator[Item]], notes: tuple[str, ...] = ()
+    ) -> None:
+        self.name, self.kind, self.notes = name, kind, notes
+        self._length, self._items = length, items
+
     def __len__(self) -> int:
         """Return the number of items, damaged ones included."""
+        return self._length
 
-    @abstractmethod
     def __iter__(self) -> Iterator[Item]:
         """Yield all items, in order."""
+        return self._items()
 
 
-class FileItems(Items):
-    """The images or the ``.txt`` files of a folder and the folders in it, in the order of their ids.
+def _files(root: Path, paths: Sequence[Path], kind: Kind, notes: tuple[str, ...] = ()) -> Items:
+    """Return images or ``.txt`` files as items, in the order of their ids.
 
-    An id is the path within the folder, with ``/`` and in Unicode's normal form C. Hidden files are ignored.
+    An id is the path within the folder `root`, with ``/`` and in Unicode's normal form C.
     """
+    if kind == "images":
+        require_pillow()
+    named = [(unicodedata.normalize("NFC", path.relative_to(root).as_posix()), path) for path in paths]
+    named.sort(key=lambda pair: (pair[0], str(pair[1])))
+    _check_ids(str(root), [name for name, _ in named])
+    read = read_image if kind == "images" else _read_text
 
-    def __init__(self, root: Path, paths: Sequence[Path], kind: Kind, notes: tuple[str, ...] = ()) -> None:
-        self.name, self.kind, self.notes = str(root), kind, notes
-        if kind == "images":
-            require_pillow()
-        named = [(unicodedata.normalize("NFC", path.relative_to(root).as_posix()), path) for path in paths]
-        self._paths = sorted(named, key=lambda pair: (pair[0], str(pair[1])))
-        check_ids(self.name, [name for name, _ in self._paths])
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __iter__(self) -> Iterator[Item]:
-        read = read_image if self.kind == "images" else read_text
-        for name, path in self._paths:
+    def items() -> Iterator[Item]:
+        for name, path in named:
             try:
                 stat = path.stat()
                 key = f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}"
             except OSError:  # reported when it is read
                 key = f"{name}\0gone"
-            yield Item(name, key, lambda read=read, path=path: read(path), path)  # type: ignore[misc]
+            yield Item(name, key, partial(read, path), path)
+
+    return Items(str(root), kind, len(named), items, notes)
 
 
-class RowItems(Items):
-    """The rows of a file: a column of texts, or some columns of a table.
+def _column_items(file: RowFile, kind: Kind, columns: Sequence[str], id_column: str | None) -> Items:
+    """Return the rows of a file as items: a column of texts, or some columns of a table.
 
     Args:
         file: the file.
@@ -98,81 +100,45 @@ class RowItems(Items):
         id_column: the column of the ids; None numbers the rows from 0.
     """
 
-    def __init__(self, file: RowFile, kind: Kind, columns: Sequence[str], id_column: str | None) -> None:
-        self.name, self.kind = str(file.path), kind
-        self._file, self._columns, self._id_column = file, list(columns), id_column
-        if kind == "rows":
-            self.notes = (f"columns taken: {', '.join(columns)}",)
-        self._length = sum(1 for _ in file)
-        if id_column is not None:
-            check_ids(f"column {id_column!r} of {file.path}", _Ids(self))
+    def items() -> Iterator[Item]:
+        for i, row in enumerate(file):
+            name = str(i if id_column is None else row.get(id_column))
+            if id_column is not None and (row.get(id_column) is None or not name.strip()):
+                raise FileFormatError(f"row {i} of {file.path} must have an id in column {id_column!r}, got none")
+            value = row.get(columns[0]) if kind == "texts" else {column: row.get(column) for column in columns}
+            where = f"row {i} of {file.path}" + (f", column {columns[0]!r}," if kind == "texts" else "")
+            yield Item(name, json.dumps([name, value], default=str), partial(_checked, kind, value, where))
 
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Item]:
-        for i, row in enumerate(self._file):
-            cells = {name: row.get(name) for name in self._columns}
-            value = cells[self._columns[0]] if self.kind == "texts" else cells
-            name = str(i) if self._id_column is None else self._id(i, row)
-            key = json.dumps([name, value], default=str)
-            yield Item(name, key, lambda i=i, value=value: self._checked(i, value))  # type: ignore[misc]
-
-    def _id(self, i: int, row: Row) -> str:
-        value = row.get(self._id_column or "")
-        if value is None or not str(value).strip():
-            raise FileFormatError(f"row {i} of {self.name} must have an id in column {self._id_column!r}, got none")
-        return str(value)
-
-    def _checked(self, i: int, value: Any) -> Any:
-        if self.kind == "rows":
-            return checked_row(value, f"row {i} of {self.name}")
-        return checked_text(value, f"row {i} of {self.name}, column {self._columns[0]!r},")
+    notes = (f"columns taken: {', '.join(columns)}",) if kind == "rows" else ()
+    if id_column is None:
+        return Items(str(file.path), kind, sum(1 for _ in file), items, notes)
+    ids = [item.id for item in items()]
+    _check_ids(f"column {id_column!r} of {file.path}", ids)
+    return Items(str(file.path), kind, len(ids), items, notes)
 
 
-class ListItems(Items):
-    """Images, texts or rows (dicts) in a list; their ids are their numbers from 0."""
+def _listed(values: Sequence[Any]) -> Items:
+    """Return images, texts or rows (dicts) in a list as items; their ids are their numbers from 0."""
+    kinds: set[Kind] = set()
+    for value in values:
+        if isinstance(value, str | dict):
+            kinds.add("texts" if isinstance(value, str) else "rows")
+        elif hasattr(value, "convert") and hasattr(value, "tobytes"):
+            kinds.add("images")
+        else:
+            raise TypeError(f"the list must hold images of Pillow, texts or dicts, got {type(value).__name__}")
+    if len(kinds) != 1:
+        found = ", ".join(sorted(kinds)) or "nothing"
+        raise TypeError(f"the list must hold images of Pillow, texts or dicts, all of one kind, got {found}")
+    (kind,) = kinds
 
-    def __init__(self, values: Sequence[Any]) -> None:
-        self.name, self._values = "the list", values
-        kinds = {_kind_of(value) for value in values}
-        if len(kinds) != 1:
-            found = ", ".join(sorted(kinds)) or "nothing"
-            raise TypeError(f"the list must hold images of Pillow, texts or dicts, all of one kind, got {found}")
-        (self.kind,) = kinds
+    def items() -> Iterator[Item]:
+        for i, value in enumerate(values):
+            content = hashlib.sha256(value.tobytes()).hexdigest() if kind == "images" else value
+            where = f"text {i}" if kind == "texts" else f"row {i}"
+            yield Item(str(i), json.dumps(content, default=str), partial(_checked, kind, value, where))
 
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __iter__(self) -> Iterator[Item]:
-        for i, value in enumerate(self._values):
-            content = hashlib.sha256(value.tobytes()).hexdigest() if self.kind == "images" else value
-            yield Item(str(i), json.dumps(content, default=str), lambda i=i, value=value: self._checked(i, value))  # type: ignore[misc]
-
-    def _checked(self, i: int, value: Any) -> Any:
-        if self.kind == "texts":
-            return checked_text(value, f"text {i}")
-        return value.convert("RGB") if self.kind == "images" else checked_row(value, f"row {i}")
-
-
-def _kind_of(value: Any) -> Kind:
-    if isinstance(value, str):
-        return "texts"
-    if isinstance(value, dict):
-        return "rows"
-    if hasattr(value, "convert") and hasattr(value, "tobytes"):
-        return "images"
-    raise TypeError(f"the list must hold images of Pillow, texts or dicts, got {type(value).__name__}")
-
-
-class _Ids:
-    """The ids of items, which can be iterated over more than once."""
-
-    def __init__(self, items: Items) -> None:
-        self._items = items
-
-    def __iter__(self) -> Iterator[str]:
-        return (item.id for item in self._items)
+    return Items("the list", kind, len(values), items)
 
 
 def open_items(
@@ -197,7 +163,7 @@ def open_items(
         FileFormatError: if there is no item of that kind, or a file is damaged.
     """
     if not isinstance(source, str | os.PathLike):
-        items: Items = ListItems(list(source))
+        items = _listed(list(source))
     else:
         path = Path(source)
         if not path.exists():
@@ -205,22 +171,28 @@ def open_items(
         is_image = path.suffix.lower() in IMAGE_ENDINGS
         if not path.is_dir() and not is_image:
             return _rows(open_rows(path), kind, columns, id_column, drop)
-        items = FileItems(path.parent, [path], "images") if is_image and not path.is_dir() else _files(path, kind)
+        items = _folder(path, kind) if path.is_dir() else _files(path.parent, [path], "images")
     if columns or id_column is not None or drop:
         raise ValueError(f"columns are for files of rows, got {items.name}; omit --column, --id and --drop")
     return items
 
 
-def read_text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Read the text of a file; raise FileFormatError if it is empty or not UTF-8."""
     try:
-        return checked_text(path.read_text(encoding="utf-8-sig"), f"text {path}")
+        text: str = _checked("texts", path.read_text(encoding="utf-8-sig"), f"text {path}")
     except UnicodeDecodeError as error:
         raise FileFormatError(f"text {path} must be in UTF-8, got other bytes: {error}") from error
+    return text
 
 
-def checked_text(value: Any, where: str) -> str:
-    """Return a text, or raise FileFormatError if it is empty."""
+def _checked(kind: Kind, value: Any, where: str) -> Any:
+    """Return an image in RGB, or a text or row if it is valid Unicode and the text is not empty."""
+    if kind == "images":
+        return value.convert("RGB")
+    if kind == "rows":
+        check_unicode(where, json.dumps(value, ensure_ascii=False, default=str))
+        return value
     if value is not None and not isinstance(value, str):
         raise FileFormatError(f"{where} must be a text, got {type(value).__name__}")
     if value is None or not value.strip():
@@ -228,13 +200,7 @@ def checked_text(value: Any, where: str) -> str:
     return check_unicode(where, value)
 
 
-def checked_row(value: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return a row of a table, or raise FileFormatError unless its names and cells are valid Unicode."""
-    check_unicode(where, json.dumps(value, ensure_ascii=False, default=str))
-    return value
-
-
-def check_ids(where: str, names: Any) -> None:
+def _check_ids(where: str, names: Sequence[str]) -> None:
     """Raise FileFormatError if an id occurs twice or has a lone surrogate."""
     for name in names:
         check_unicode(f"an id or the name of a file in {where}", name)
@@ -245,7 +211,8 @@ def check_ids(where: str, names: Any) -> None:
 
 def _rows(
     file: RowFile, kind: Kind | None, columns: Sequence[str], id_column: str | None, drop: Sequence[str]
-) -> RowItems:
+) -> Items:
+    """Return the rows of a file as items, after deciding their kind and which columns to take."""
     for name in (*columns, *drop, *([] if id_column is None else [id_column])):
         if name not in file.columns:
             raise FileFormatError(f"{file.path} must have a column {name!r}, got columns {', '.join(file.columns)}")
@@ -258,7 +225,7 @@ def _rows(
         taken = [name for name in (columns or file.columns) if name not in left_out]
         if not taken:
             raise FileFormatError(f"{file.path} must have columns beside the id, got {', '.join(file.columns)}")
-        return RowItems(file, kind, taken, id_column)
+        return _column_items(file, kind, taken, id_column)
     if kind == "images":
         raise FileFormatError(f"{file.path} must be a folder of images or an image, got a file of rows")
     if drop or len(columns) > 1:
@@ -271,10 +238,11 @@ def _rows(
             f"{file.path} must have a column {TEXT_COLUMN!r}, got columns {', '.join(file.columns)}; name the column "
             "of the texts with --column"
         )
-    return RowItems(file, kind, columns or [TEXT_COLUMN], id_column)
+    return _column_items(file, kind, columns or [TEXT_COLUMN], id_column)
 
 
-def _files(folder: Path, kind: Kind | None) -> FileItems:
+def _folder(folder: Path, kind: Kind | None) -> Items:
+    """Return the images or the ``.txt`` files of a folder and the folders in it; hidden files are ignored."""
     paths = list(_walk(folder, ()))
     by_kind: dict[Kind, list[Path]] = {
         "images": [path for path in paths if path.suffix.lower() in IMAGE_ENDINGS],
@@ -290,7 +258,7 @@ def _files(folder: Path, kind: Kind | None) -> FileItems:
         raise FileFormatError(f"{folder} must hold {wanted}, got none in {len(paths)} files; give another path")
     others = Counter(path.suffix.lower() or "no extension" for path in set(paths) - set(by_kind[kind]))
     told = ", ".join(f"{count} × {ending}" for ending, count in sorted(others.items()))
-    return FileItems(folder, by_kind[kind], kind, (f"other files ignored: {told}",) if others else ())
+    return _files(folder, by_kind[kind], kind, (f"other files ignored: {told}",) if others else ())
 
 
 def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:

@@ -27,14 +27,6 @@ HEADER_BYTES = 128
 NUMBER = np.dtype("<f4")
 
 
-class EmbeddingSettings(TypedDict):
-    """The settings that every vector depends on."""
-
-    encoder: str
-    fingerprint: str
-    batch_size: int
-
-
 class BatchRecord(TypedDict):
     """The record of a batch.
 
@@ -106,7 +98,7 @@ class EmbeddingFiles:
 
     Args:
         places: the paths of the files.
-        settings: if they differ from those of an earlier run, everything starts over.
+        settings: all that every vector depends on. If they differ from those of an earlier run, everything starts over.
         room: the maximum number of vectors.
 
     Attributes:
@@ -114,7 +106,7 @@ class EmbeddingFiles:
         started_over: why an earlier run was not resumed, or "".
     """
 
-    def __init__(self, places: EmbeddingPaths, settings: EmbeddingSettings, room: int) -> None:
+    def __init__(self, places: EmbeddingPaths, settings: dict[str, Any], room: int) -> None:
         self.batches: list[BatchRecord] = []
         self.started_over = ""
         self._places, self._settings, self._room = places, settings, room
@@ -131,9 +123,9 @@ class EmbeddingFiles:
     def _continue(self, entries: list[dict[str, Any]]) -> None:
         start = max((i for i, entry in enumerate(entries) if "settings" in entry), default=None)
         if start is None:
-            self._begin()
+            self._journal.append({"settings": self._settings})
             return
-        earlier: EmbeddingSettings = entries[start]["settings"]
+        earlier: dict[str, Any] = entries[start]["settings"]
         batches: list[BatchRecord] = [entry["batch"] for entry in entries[start + 1 :]]
         change = next((key for key, value in self._settings.items() if earlier.get(key) != value), None)
         if change is not None:
@@ -162,7 +154,7 @@ class EmbeddingFiles:
         self._hashes = hashlib.sha256(), hashlib.sha256()
         for path in self._parts:
             path.unlink(missing_ok=True)
-        self._begin()
+        self._journal.append({"settings": self._settings})
 
     def append(self, key: str, ids: Sequence[str], vectors: Vectors | None, skipped: Sequence[tuple[str, str]]) -> None:
         """Add a batch; once this returns it survives a crash."""
@@ -218,16 +210,13 @@ class EmbeddingFiles:
         self._journal.close()
         self._places.remove_journal()
 
-    def close(self) -> None:
-        """Close the files, so that other processes can resume them."""
-        self._map = None
-        self._journal.close()
-
     def __enter__(self) -> "EmbeddingFiles":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Close the files, so that other processes can resume them."""
+        self._map = None
+        self._journal.close()
 
     @property
     def digests(self) -> list[str]:
@@ -237,9 +226,6 @@ class EmbeddingFiles:
     @property
     def _parts(self) -> tuple[Path, Path]:
         return self._places.vectors_part, self._places.ids_part
-
-    def _begin(self) -> None:
-        self._journal.append({"settings": self._settings})
 
     def _mapped(self, dim: int) -> np.memmap:
         """Map the file of vectors, with disk space for all of them: a map of a sparse file fails on a full disk."""
@@ -279,13 +265,13 @@ def mapped_embeddings(path: Path) -> np.memmap:
 
 
 def has_vectors(record: dict[str, Any], array: np.ndarray) -> bool:
-    """Tell whether an array holds the vectors that a record is about."""
+    """Return whether an array holds the vectors that a record is about."""
     is_alike = array.dtype == NUMBER and list(array.shape) == [record.get("rows"), record.get("dim")]
     return is_alike and array_digest(array) == record.get("digests", [""])[0]
 
 
 def has_ids(record: dict[str, Any], path: Path) -> bool:
-    """Tell whether a file holds the ids that a record is about."""
+    """Return whether a file holds the ids that a record is about."""
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest()[:32] == record.get("digests", [""])[-1]
 
 

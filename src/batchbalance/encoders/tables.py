@@ -29,11 +29,6 @@ class Numbers:
     deviation: float
     gap_share: float
 
-    @property
-    def width(self) -> int:
-        """How many features the column becomes."""
-        return 2 if self.gap_share else 1
-
     def features(self, cell: Any) -> list[float]:
         """Return the features of one cell."""
         number = as_number(cell)
@@ -57,11 +52,6 @@ class Categories:
 
     name: str
     shares: list[tuple[list[str], float]]
-
-    @property
-    def width(self) -> int:
-        """How many features the column becomes."""
-        return len(self.shares)
 
     def features(self, cell: Any) -> list[float]:
         """Return the features of one cell; a category that was not seen in `fit` is "other"."""
@@ -92,7 +82,7 @@ class TableEncoder:
     @property
     def dim(self) -> int | None:
         """Features of all columns together; None before `fit`."""
-        return sum(column.width for column in self.columns) or None
+        return sum(len(column.features(None)) for column in self.columns) or None
 
     @property
     def fingerprint(self) -> str:
