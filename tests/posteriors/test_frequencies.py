@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbalance.posteriors.frequencies import class_frequencies
+from batchbalance.posteriors.softmax import class_frequencies
 
 pytestmark = pytest.mark.typed
 

@@ -8,7 +8,7 @@ from test_frequencies import by_loops
 from test_linear import by_newton, data
 
 from batchbalance.posteriors import tuning
-from batchbalance.posteriors.laplace import Span
+from batchbalance.posteriors.softmax import Span
 from batchbalance.posteriors.tuning import Folds, Resamples
 
 NUM, PRECISION = 10, 0.4

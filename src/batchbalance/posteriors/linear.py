@@ -18,9 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.arguments.seeds import generator
-from batchbalance.posteriors.frequencies import class_frequencies
-from batchbalance.posteriors.laplace import Span, deviations, is_exact
-from batchbalance.posteriors.softmax import most_probable, product
+from batchbalance.posteriors.softmax import Span, class_frequencies, deviations, is_exact, most_probable, product
 from batchbalance.posteriors.tuning import (
     PRECISIONS,
     TEMPERATURES,
@@ -122,11 +120,7 @@ def laplace_draws(
     x = with_constant(x, biased.size)
     found = tuned(folds, tried, temperatures)
     if centre is None:
-        once = x.new_ones(len(x), 1)
-        inner = most_probable(span.rows, labels, num_classes, once, once[0] * found.precision, offset=biased.offset)[
-            :, 0
-        ]
-        centre = span.basis.T @ inner
+        centre = span.basis.T @ _alone(span.rows, labels, num_classes, found.precision, biased.offset)[:, 0]
     exact = is_exact(x, num_classes)
     probs = torch.softmax(span.rows @ (span.basis @ centre) + biased.offset, dim=1)
     noise = normal((x.shape[1], num_draws, num_classes), x, generator(seed, "laplace"))
@@ -155,24 +149,17 @@ def bootstrap_draws(
     rows, offset = span.rows, biased.offset
     resampled = Resamples(rows, labels, num_classes, generator(seed, "out of bag"), offset)
     found = replace(tuned_heads(alone, resampled, given=precision is not None), bias=biased.size)
-    once = x.new_ones(len(x), 1)
-    best = most_probable(rows, labels, num_classes, once, once[0] * found.precision, offset=offset)
+    best = _alone(rows, labels, num_classes, found.precision, offset)
     counts = resamples(labels, num_draws, generator(seed, "bootstrap")).to(x)
     size = max(1, SOLVED_AT_ONCE // (num_classes * max(rows.shape)))
-    heads = [
-        most_probable(
-            rows,
-            labels,
-            num_classes,
-            some,
+    parts = []
+    for some in torch.split(counts, size, dim=1):
+        precisions, start = (
             x.new_full((some.shape[1],), found.heads_precision or found.precision),
             best.expand(-1, some.shape[1], -1),
-            offset=offset,
-            rough=True,
         )
-        for some in torch.split(counts, size, dim=1)
-    ]
-    draws = product(span.basis.T, torch.cat(heads, dim=1))
+        parts.append(most_probable(rows, labels, num_classes, some, precisions, start, offset=offset, rough=True))
+    draws = product(span.basis.T, torch.cat(parts, dim=1))
     return LinearDraws(biased.folded(span.basis.T @ best[:, 0]), biased.folded(draws), found)
 
 
@@ -203,10 +190,14 @@ def refitted(
 ) -> Float[Tensor, "D1 C"]:
     """Return the most probable weights of some rows, the bias last, with what was chosen for another head."""
     biased = Bias.chosen(labels, num_classes, tuned.bias, x)
-    once = x.new_ones(len(x), 1)
-    rows = with_constant(x, biased.size)
-    found = most_probable(rows, labels, num_classes, once, once[0] * tuned.precision, offset=biased.offset)
+    found = _alone(with_constant(x, biased.size), labels, num_classes, tuned.precision, biased.offset)
     return biased.folded(found[:, 0])
+
+
+def _alone(rows: Tensor, labels: Tensor, num_classes: int, precision: float, offset: Tensor) -> Tensor:
+    """Return the most probable weights of one regression on all rows, (D, 1, C)."""
+    once = rows.new_ones(len(rows), 1)
+    return most_probable(rows, labels, num_classes, once, once[0] * precision, offset=offset)
 
 
 def linear_logits(x: Float[Tensor, "N D"], draws: Float[Tensor, "D1 S C"]) -> Float[Tensor, "N S C"]:

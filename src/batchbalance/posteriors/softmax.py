@@ -1,10 +1,25 @@
-"""Softmax regressions with a Gaussian prior, many at a time: Newton's method with conjugate gradients.
+"""Softmax regressions with a Gaussian prior, many at a time, their Laplace approximation, and class frequencies.
 
-Regression m minimises Σ_n u_nm·CE(x_n W_m, y_n) + λ_m/2·‖W_m‖² over W_m (D, C). Resampled rows, folds held out and
-prior precisions are all counts u and λ over the same rows x, so that a step of all of them is one product of matrices,
-with weights kept as (D, M, C). Steps follow Nocedal and Wright, Numerical Optimization, algorithm 7.1, with the
-diagonal of the Hessian as preconditioner.
+Regression m minimises Σ_n u_nm·CE(x_n W_m, y_n) + λ_m/2·‖W_m‖² over W_m (D, C), by Newton's method with conjugate
+gradients. Resampled rows, folds held out and prior precisions are all counts u and λ over the same rows x, so that a
+step of all of them is one product of matrices, with weights kept as (D, M, C). Steps follow Nocedal and Wright,
+Numerical Optimization, algorithm 7.1, with the diagonal of the Hessian as preconditioner.
+
+The Laplace approximation (MacKay 1992): the negative log posterior has the Hessian
+H = λI + Σ_n (diag p_n − p_n p_nᵀ) ⊗ x_n x_nᵀ. It differs from λI only in the span of the rows, of at most min(N, D)
+dimensions. So H is factorised there, and outside a deviation is the prior's. That is exact, whether N or D is the
+smaller. From `EXACT_SIZE` numbers on, the middle of H is replaced by the Kronecker product
+Σ_n x_n x_nᵀ ⊗ mean_n(diag p_n − p_n p_nᵀ) (Ritter et al. 2018).
+
+Class frequencies are estimated from labels and shrunk towards equal ones as far as the labels allow. Counts of classes
+are multinomial. Before any label, frequencies are equal with probability ½, and otherwise from a symmetric Dirichlet(α)
+of unknown α. The evidence of the counts weighs these cases: labels of a balanced pool favour equal frequencies, while
+19 labels of one class and 1 of another favour a small α.
 """
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +31,10 @@ MAX_HALVINGS = 30
 TINY = 1e-30  # against 0 / 0
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}  # of the gradient, relative to that of weights 0
 ROUGH = 1e-3
+EXACT_SIZE = 2048  # min(N, D)·C; a Hessian of this size takes 32 MiB in float64
+CONCENTRATIONS = tuple(2.0**k for k in range(-3, 11))  # values of α
+SKEWED = 1.0  # α up to which frequencies differ a lot: at 1 every set of frequencies is equally likely
+FEW = 5.0  # labels of a class: a class without labels counts as having at most this many
 
 
 def most_probable(
@@ -129,8 +148,115 @@ class _Regressions:
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Return the inner product of each regression's weights, (M,)."""
     return (a * b).sum(dim=(0, 2))
 
 
 def _norm(a: Tensor) -> Tensor:
     return _dot(a, a).sqrt()
+
+
+def is_exact(x: Float[Tensor, "N D"], num_classes: int) -> bool:
+    """Return whether the covariance is exact at this size."""
+    return min(x.shape) * num_classes <= EXACT_SIZE
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Rows in the basis of their own span.
+
+    Attributes:
+        basis: (K, D) orthonormal rows, the eigenvectors of XᵀX.
+        rows: (N, K), X in that basis.
+    """
+
+    basis: Tensor
+    rows: Tensor
+
+    @classmethod
+    def of(cls, x: Float[Tensor, "N D"]) -> "Span":
+        """Compute the span, from the smaller of XXᵀ and XᵀX."""
+        if len(x) < x.shape[1]:
+            values, vectors = torch.linalg.eigh(x @ x.T)
+            kept = values > values[-1].clamp_min(0) * 10 * len(x) * torch.finfo(x.dtype).eps
+            values, vectors = values[kept], vectors[:, kept]
+            return cls((vectors / values.sqrt()).T @ x, vectors * values.sqrt())
+        basis = torch.linalg.eigh(x.T @ x).eigenvectors.T.contiguous()
+        return cls(basis, x @ basis.T)
+
+
+def deviations(
+    span: Span,
+    probs: Float[Tensor, "N C"],
+    precision: float,
+    noise: Float[Tensor, "D S C"],
+    *,
+    exact: bool,
+) -> Float[Tensor, "D S C"]:
+    """Return S draws from N(0, H⁻¹).
+
+    Args:
+        span: the rows.
+        probs: their class probabilities at the most probable weights.
+        precision: λ.
+        noise: standard normal.
+        exact: whether the curvature is exact; else it is a Kronecker product.
+    """
+    inside = product(span.basis, noise)  # (K, S, C)
+    outside = (noise - product(span.basis.T, inside)) / precision**0.5
+    if exact:
+        hessian = curvature(span.rows, probs)
+        hessian.diagonal().add_(precision)
+        flat = inside.transpose(1, 2).flatten(0, 1)
+        solved = torch.linalg.solve_triangular(torch.linalg.cholesky(hessian).T, flat, upper=True)
+        moves = solved.unflatten(0, (len(inside), -1)).transpose(1, 2)
+    else:
+        spread, basis = torch.linalg.eigh(probs.mean(dim=0).diag() - probs.T @ probs / len(probs))
+        curved = (span.rows**2).sum(dim=0)[:, None] * spread.clamp_min(0)  # XᵀX is diagonal in this basis
+        moves = inside / (curved + precision).sqrt()[:, None] @ basis.T
+    return outside + product(span.basis.T, moves)
+
+
+def curvature(x: Float[Tensor, "N D"], probs: Float[Tensor, "N C"]) -> Float[Tensor, "DC DC"]:
+    """Return Σ_n x xᵀ ⊗ (diag p − p pᵀ), the Hessian of the summed loss over D·C weights."""
+    num_features, num_classes = x.shape[1], probs.shape[1]
+    hessian = x.new_empty(num_features, num_classes, num_features, num_classes)
+    for c, unit in enumerate(torch.eye(num_classes, dtype=x.dtype, device=x.device)):
+        spread = probs[:, c, None] * (unit - probs)  # (N, C)
+        products = x.T @ (x[:, :, None] * spread[:, None, :]).flatten(1)
+        hessian[:, c] = products.reshape(num_features, num_features, num_classes)
+    return hessian.reshape(num_features * num_classes, -1)
+
+
+class Frequencies(NamedTuple):
+    """Frequencies of classes.
+
+    Attributes:
+        shares: (C,) the expected frequencies, all above 0.
+        skew: the probability that α is at most `SKEWED`.
+        offset: (C,) what a model adds to its logits, at most 0: the logarithms of the shares, times the skew. On
+            balanced labels the counts are mostly chance, and predictions that follow them are worse. A class without
+            labels is no more frequent than one with `FEW`.
+    """
+
+    shares: Float[Tensor, " C"]
+    skew: float
+    offset: Float[Tensor, " C"]
+
+
+def class_frequencies(labels: Int[Tensor, " N"], num_classes: int) -> Frequencies:
+    """Return the frequencies of classes given (N,) labels, in float64 where the labels are."""
+    counts = torch.bincount(labels, minlength=num_classes).double()
+    alphas = counts.new_tensor(CONCENTRATIONS)
+    totals = num_classes * alphas
+    each = torch.lgamma(counts + alphas[:, None]) - torch.lgamma(alphas)[:, None]
+    evidence = each.sum(dim=1) + torch.lgamma(totals) - torch.lgamma(len(labels) + totals) - math.log(len(alphas))
+    of_equal = evidence.new_tensor([-len(labels) * math.log(num_classes)])
+    weights = torch.softmax(torch.cat([evidence, of_equal]), dim=0)
+    shares = weights[:-1] @ ((counts + alphas[:, None]) / (len(labels) + totals)[:, None]) + weights[-1] / num_classes
+    skew = float(weights[:-1][alphas <= SKEWED].sum())
+    offset, seen = skew * (shares / shares.max()).log(), counts > 0
+    if seen.any():
+        highest = offset[seen].mean() - (counts[seen].mean() / FEW).clamp_min(1).log()
+        offset = torch.where(seen, offset, offset.minimum(highest))
+    return Frequencies(shares, skew, offset)

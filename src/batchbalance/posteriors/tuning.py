@@ -11,15 +11,13 @@ bootstrap. The lowest NLL alone would often make draws almost equal. So T is the
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.posteriors.frequencies import class_frequencies
-from batchbalance.posteriors.laplace import Span, deviations, is_exact
-from batchbalance.posteriors.softmax import most_probable, product
+from batchbalance.posteriors.softmax import Span, class_frequencies, deviations, is_exact, most_probable, product
 
 PRECISIONS = tuple(4.0**-k for k in range(-1, 7))
 PULL = 0.3
@@ -86,29 +84,15 @@ class Tuned:
         )
 
 
-@runtime_checkable
-class Trials(Protocol):
-    """Rows held out of regressions, and how well these predict them."""
-
-    num_held_out: int
-
-    @property
-    def frequencies_nll(self) -> float | None:
-        """The NLL of the same rows by class frequencies alone; None if it is not known."""
-
-    def evaluate(self, precision: float, temperatures: tuple[float, ...]) -> tuple[Tensor, float]:
-        """Return the NLL of the mean of draws at each temperature, and the error of the regressions."""
-
-
 def tuned(
-    trials: Trials,
+    trials: Any,
     precisions: tuple[float, ...],
     temperatures: tuple[float, ...],
     usual: float = USUAL_PRECISION,
 ) -> Tuned:
     """Return the best of some precisions, and the warmest of some temperatures that is about as good; both fall.
 
-    `usual` is the precision that many rows are needed to leave.
+    `trials` are `Folds` or `Resamples`; `usual` is the precision that many rows are needed to leave.
     """
     num = trials.num_held_out
     if num < LEAST_HELD_OUT and len(temperatures) > 1:
@@ -133,7 +117,7 @@ def tuned(
     return best
 
 
-def tuned_heads(alone: Tuned, resampled: Trials, *, given: bool) -> Tuned:
+def tuned_heads(alone: Tuned, resampled: Any, *, given: bool) -> Tuned:
     """Return what was found for the most probable weights, and the precision of bootstrap heads, unless it is given."""
     shares = (1.0,) if given else WEAKER
     heads = tuned(resampled, tuple(alone.precision * share for share in shares), (1.0,), usual=alone.precision)
@@ -173,37 +157,31 @@ class Folds:
         self._solve = partial(most_probable, x, labels, num_classes, self._counts, offset=self._offset, rough=True)
         self._exact = is_exact(x, num_classes)
         self._noise = normal((x.shape[1], NUM_DRAWS, num_classes), x, generator)
-        self._given = centre
+        self._given = None if centre is None else centre[:, None].expand(-1, NUM_FOLDS, -1)
         self._start: Tensor | None = None
 
     def evaluate(self, precision: float, temperatures: tuple[float, ...]) -> tuple[Tensor, float]:
         """Return the NLL of the mean of draws at each temperature, and the error of the most probable weights."""
-        logits = product(self._x, self._centres(precision)) + self._offset
+        centres = self._given
+        if centres is None:  # of each fold, (D, K, C)
+            self._start = centres = self._solve(self._counts.new_full((NUM_FOLDS,), precision), self._start)
+        logits = product(self._x, centres) + self._offset
         total, wrong = torch.zeros(len(temperatures), dtype=torch.float64), 0
         for fold in range(NUM_FOLDS):
             out = self._out[:, fold]
             there, true = logits[out, fold], self._labels[out]
             wrong += int((there.argmax(dim=1) != true).sum())
-            moves = self._moves(fold, logits, precision) if any(temperatures) else logits.new_zeros(1)
+            moves = logits.new_zeros(1)
+            if any(temperatures):  # how far draws of the other folds move these logits at temperature 1, (n, S, C)
+                probs = torch.softmax(logits[self._counts[:, fold] > 0, fold], dim=1)
+                deviating = deviations(self._spans[fold], probs, precision, self._noise, exact=self._exact)
+                moves = product(self._x[out], deviating)
             for index, temperature in enumerate(temperatures):
-                of_true = probs_of(there[:, None] + temperature**0.5 * moves, true)
-                total[index] -= of_true.mean(dim=1).clamp_min(LEAST_PROBABILITY).log().double().sum().cpu()
+                drawn = there[:, None] + temperature**0.5 * moves
+                of_label = drawn.gather(2, true[:, None, None].expand(-1, drawn.shape[1], 1))[:, :, 0]
+                of_true = (of_label - torch.logsumexp(drawn, dim=2)).exp().mean(dim=1)
+                total[index] -= of_true.clamp_min(LEAST_PROBABILITY).log().double().sum().cpu()
         return total / self.num_held_out, wrong / self.num_held_out
-
-    def _centres(self, precision: float) -> Tensor:
-        """Return the weights that the draws of each fold are around, (D, K, C)."""
-        if self._given is not None:
-            return self._given[:, None].expand(-1, NUM_FOLDS, -1)
-        precisions = self._counts.new_full((NUM_FOLDS,), precision)
-        self._start = self._solve(precisions, self._start)
-        return self._start
-
-    def _moves(self, fold: int, logits: Tensor, precision: float) -> Tensor:
-        """Return how far draws of the other folds move the logits of a fold at temperature 1, (n, S, C)."""
-        known, span = self._counts[:, fold] > 0, self._spans[fold]
-        probs = torch.softmax(logits[known, fold], dim=1)
-        moves = deviations(span, probs, precision, self._noise, exact=self._exact)
-        return product(self._x[self._out[:, fold]], moves)
 
     @cached_property
     def frequencies_nll(self) -> float | None:
@@ -217,6 +195,7 @@ class Folds:
 
     @cached_property
     def _spans(self) -> list[Span]:
+        """The span of the rows that each fold leaves."""
         return [Span.of(self._x[self._counts[:, fold] > 0]) for fold in range(NUM_FOLDS)]
 
 
@@ -250,8 +229,7 @@ class Resamples:
 
     def evaluate(self, precision: float, temperatures: tuple[float, ...]) -> tuple[Tensor, float]:
         """Return the NLL of the mean of heads, the same at each temperature, and its error."""
-        precisions = self._counts.new_full((NUM_HEADS,), precision)
-        self._start = self._solve(precisions, self._start)
+        self._start = self._solve(self._counts.new_full((NUM_HEADS,), precision), self._start)
         rows = self._out.any(dim=1)
         weights = (self._out / self._out.sum(dim=1, keepdim=True))[rows, :, None]
         logits = product(self._x[rows], self._start) + self._offset
@@ -294,12 +272,6 @@ def _has_class(labels: Tensor, counts: Tensor) -> Tensor:
     """Return whether a regression has seen the class of a row, (N, M)."""
     classes = torch.nn.functional.one_hot(labels).to(counts.dtype)
     return (classes.T @ counts > 0)[labels]
-
-
-def probs_of(logits: Float[Tensor, "N S C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N S"]:
-    """Return the probability that each draw gives the label of each row."""
-    of_label = logits.gather(2, labels[:, None, None].expand(-1, logits.shape[1], 1))[:, :, 0]
-    return (of_label - torch.logsumexp(logits, dim=2)).exp()
 
 
 def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
