@@ -11,7 +11,7 @@ from batchbalance.arguments.seeds import generator
 from batchbalance.posteriors import SCHEDULES, CyclicalSGMCMC, Schedule
 from batchbalance.posteriors import csgmcmc as module
 from batchbalance.posteriors.csgmcmc import cosine_step_size, langevin_step
-from batchbalance.posteriors.training.augmentation import crop_and_flip
+from batchbalance.posteriors.training.calling import crop_and_flip
 
 
 def test_discretised_covariance_of_an_asymmetric_gaussian():

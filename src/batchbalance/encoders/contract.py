@@ -54,7 +54,7 @@ class FittedEncoder(Encoder, Protocol):
     """An encoder that looks at all inputs before the first batch; once it has a `dim`, it is fitted and stays so."""
 
     def fit(self, inputs: Iterable[Any]) -> None:
-        """Learn from inputs, which can be gone through more than once."""
+        """Learn from inputs, which can be iterated over more than once."""
 
 
 class FunctionEncoder:
@@ -91,7 +91,7 @@ class FunctionEncoder:
         """Call the function."""
         try:
             return self._function(batch)
-        except Exception as error:  # whatever a user's function raises
+        except Exception as error:  # a user's function may raise anything
             raise ValueError(f"encoder {self.name!r} must take a batch, got {type(error).__name__}: {error}") from error
 
 

@@ -286,6 +286,7 @@ class _Values:
 
 
 def _refusal(reason: str) -> FileFormatError:
+    """Return the error for an item that cannot be embedded."""
     return FileFormatError(f"{reason}; repair or remove it, or omit such items with `skip_bad=True`")
 
 
@@ -294,6 +295,7 @@ def _key(batch: list[Item]) -> str:
 
 
 def _joint_key(keys: list[str]) -> str:
+    """Return a hash of keys in this order."""
     digest = hashlib.sha256()
     for key in keys:
         content = key.encode("utf-8", "surrogatepass")

@@ -257,8 +257,8 @@ def _folder(folder: Path, kind: Kind | None) -> Items:
         wanted = {"images": "images", "texts": ".txt files", "rows": "nothing: a table is one file"}[kind]
         raise FileFormatError(f"{folder} must hold {wanted}, got none in {len(paths)} files; give another path")
     others = Counter(path.suffix.lower() or "no extension" for path in set(paths) - set(by_kind[kind]))
-    told = ", ".join(f"{count} × {ending}" for ending, count in sorted(others.items()))
-    return _files(folder, by_kind[kind], kind, (f"other files ignored: {told}",) if others else ())
+    ignored = ", ".join(f"{count} × {ending}" for ending, count in sorted(others.items()))
+    return _files(folder, by_kind[kind], kind, (f"other files ignored: {ignored}",) if others else ())
 
 
 def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:

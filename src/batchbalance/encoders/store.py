@@ -85,7 +85,7 @@ class EmbeddingPaths:
         self.journal.with_name(f".{self.journal.name}.lock").unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Refuse, before any work, files that could not be written."""
+        """Raise an error, before any work, if a file could not be written."""
         if self.output.suffix != ".npy":
             raise ValueError(f"--output must end in .npy, got {str(self.output)!r}")
         for path in (self.output, self.ids):
@@ -190,7 +190,7 @@ class EmbeddingFiles:
         self._id_bytes += batch["id_bytes"]
 
     def finish(self, record: dict[str, Any]) -> None:
-        """Rename the finished files. After a crash in between, no vectors stand beside the ids of others."""
+        """Rename the finished files. A crash in between cannot leave vectors next to the ids of other items."""
         if self._map is None:
             raise FileFormatError("there must be at least one item that can be embedded, got none")
         dim = self._map.shape[1]

@@ -91,7 +91,7 @@ class TableEncoder:
         return f"table/{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
     def fit(self, inputs: Iterable[Row]) -> None:
-        """Learn the columns, their kinds, means, deviations and categories; goes three times through the rows."""
+        """Learn the columns, their kinds, means, deviations and categories; iterates twice over the rows."""
         kinds: dict[str, bool] = {}
         for row in inputs:
             for name, cell in row.items():

@@ -117,7 +117,7 @@ class Tfidf:
         return f"{self.name}/{digest.hexdigest()[:16]}"
 
     def fit(self, inputs: Iterable[str]) -> None:
-        """Learn the words, their weights and the directions of most variance; goes once through the texts."""
+        """Learn the words, their weights and the directions of most variance; iterates once over the texts."""
         from sklearn.decomposition import TruncatedSVD
         from sklearn.feature_extraction.text import TfidfVectorizer
 

@@ -15,7 +15,7 @@ from batchbalance.posteriors.kinds import Fit, FitContext, Fitted, PosteriorFit,
 from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.mc_dropout import MCDropout, MCDropoutOptions
 from batchbalance.posteriors.pool import predicted_pool
-from batchbalance.posteriors.saved import saved_kind
+from batchbalance.posteriors.saved import read_listing
 
 __all__ = [
     "POSTERIORS",
@@ -73,15 +73,13 @@ def load_posterior(directory: str | os.PathLike[str], network: Any = None) -> Po
     Raises:
         FileFormatError: if the folder is damaged, foreign, or of a kind that is not known here.
     """
-    kind = saved_kind(directory)
-    known = {found.kind: found for found in _subclasses(Posterior)}
+    kind = str(read_listing(directory)["kind"])
+    known: dict[str, type[Posterior]] = {}
+    classes: list[Any] = Posterior.__subclasses__()
+    for found in classes:  # that were defined so far, in this package or by a user; it grows on the way
+        classes += found.__subclasses__()
+        if hasattr(found, "kind"):
+            known[found.kind] = found
     if kind not in known:
         raise FileFormatError(f"{directory} must hold a posterior of a known kind, got {kind!r}; import its package")
     return known[kind].load(directory, network)
-
-
-def _subclasses(parent: Any) -> list[type[Posterior]]:
-    """Return all posteriors that were defined so far, in this package or by a user."""
-    children = parent.__subclasses__()
-    found = [child for child in children if hasattr(child, "kind")]
-    return found + [deeper for child in children for deeper in _subclasses(child)]

@@ -114,14 +114,11 @@ def as_new(estimator: Any, seed: int, *, one_job: bool = False) -> Any:
         return new
     params = new.get_params(deep=True)
     stream = np.random.default_rng(seed)
-    changes = {name: int(stream.integers(2**31)) for name in sorted(params) if _is_named(name, "random_state")}
+    own = {name: name.rpartition("__")[2] for name in params}  # without the names of the steps before it
+    changes = {name: int(stream.integers(2**31)) for name in sorted(params) if own[name] == "random_state"}
     if one_job:
-        changes |= {name: 1 for name, value in params.items() if _is_named(name, "n_jobs") and value is not None}
+        changes |= {name: 1 for name, value in params.items() if own[name] == "n_jobs" and value is not None}
     return new.set_params(**changes) if changes else new
-
-
-def _is_named(parameter: str, name: str) -> bool:
-    return parameter == name or parameter.endswith(f"__{name}")
 
 
 def as_labels(labels: Any, num: int) -> Array:
@@ -134,11 +131,13 @@ def as_labels(labels: Any, num: int) -> Array:
     if len(given) != num:
         raise ValueError(f"`y` must be one label for each of {num} rows of `X`, got {len(given)}")
     listed = [label.item() if isinstance(label, np.generic | Tensor) else label for label in given.tolist()]
-    missing = next((row for row, label in enumerate(listed) if _is_missing(label)), None)
-    if missing is not None:
-        raise ValueError(
-            f"`y` must not have missing labels, got {listed[missing]!r} in row {missing}; omit rows without a label"
-        )
+    for row, label in enumerate(listed):
+        try:
+            missing = label is None or bool(label != label)
+        except TypeError:  # pandas.NA is neither equal to itself nor not
+            missing = True
+        if missing:
+            raise ValueError(f"`y` must not have missing labels, got {label!r} in row {row}; omit rows without a label")
     kinds = {str if isinstance(label, str) else type(label) for label in listed}
     is_date = given.dtype.kind in "mM"  # whose entries may come as whole numbers
     if is_date or not (kinds == {str} or all(issubclass(kind, int | float) for kind in kinds)):
@@ -148,13 +147,6 @@ def as_labels(labels: Any, num: int) -> Array:
     if fraction is not None:
         raise ValueError(f"`y` must be labels, text or whole numbers, got {fraction}; name the classes")
     return np.array(listed) if given.dtype.kind in "OT" else given
-
-
-def _is_missing(label: Any) -> bool:
-    try:
-        return label is None or bool(label != label)
-    except TypeError:  # pandas.NA is neither equal to itself nor not
-        return True
 
 
 def _fitted(task: Resampling, size: int, jobs: int | None) -> tuple[Resampling, Iterator[Any]]:
@@ -207,17 +199,13 @@ def _first(task: Resampling) -> tuple[Any, Resampling]:
         except Exception:
             raise error from None
     if not hasattr(member, "predict_proba"):
+        from sklearn.base import RegressorMixin
+
         kind = type(member).__name__
-        raise ValueError(f"`estimator` must have `predict_proba`, got {kind} without it; {_remedy(member, kind)}")
+        remedy = "use voting='soft'" if hasattr(member, "voting") else f"wrap it: CalibratedClassifierCV({kind}(…))"
+        remedy = "take a classifier" if isinstance(member, RegressorMixin) else remedy
+        raise ValueError(f"`estimator` must have `predict_proba`, got {kind} without it; {remedy}")
     return member, task
-
-
-def _remedy(member: Any, kind: str) -> str:
-    from sklearn.base import RegressorMixin
-
-    if isinstance(member, RegressorMixin):
-        return "take a classifier"
-    return "use voting='soft'" if hasattr(member, "voting") else f"wrap it: CalibratedClassifierCV({kind}(…))"
 
 
 @contextmanager
@@ -236,6 +224,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _named(task: Resampling) -> str:
+    """Return ten characters that change with the estimator, the data or the seed."""
     import joblib
 
     new = as_new(task.estimator, 0, one_job=True)

@@ -61,11 +61,6 @@ class Committee(Posterior):
         self._preparation = preparation or Preparation()
 
     @property
-    def draw_ids(self) -> tuple[str, ...]:
-        """Names made of the fitted members, or of what they were fitted by."""
-        return self._draw_ids
-
-    @property
     def batch_size(self) -> int:
         """The rows of one chunk of predictions: large, because every call of an estimator has a fixed cost."""
         return max(64, CHUNK_NUMBERS // (len(self._members) * len(self.classes)))
@@ -79,8 +74,16 @@ class Committee(Posterior):
                 estimator is one of these, or the list. Weights of a voting classifier become draw weights.
             classes: the list of all labels; the ensemble's own, or the sorted union of the members', if omitted.
         """
-        found = ensemble_of(fitted)
-        return cls._of(found, classes, [f"{_identity(member)}-{draw}" for draw, member in enumerate(found.members)])
+        import joblib  # type: ignore[import-untyped]
+
+        found, ids = ensemble_of(fitted), []
+        for draw, member in enumerate(found.members):
+            try:
+                digest = str(joblib.hash(member))[:10]  # changes with what was learned
+            except Exception:  # each type fails in its own way
+                digest = f"{id(member):x}"
+            ids.append(f"{digest}-{draw}")
+        return cls._of(found, classes, ids)
 
     @classmethod
     def _of(cls, found: Ensemble, classes: Any, draw_ids: Sequence[str]) -> "Committee":
@@ -116,7 +119,7 @@ class Committee(Posterior):
             X: n rows: an array, DataFrame, sparse matrix, or list of texts.
             y: (n,) labels, text or numbers.
             size: S, the number of members.
-            seed: same seed, same members, whatever `jobs`.
+            seed: same seed, same members, for any `jobs`.
             classes: the list of all labels, also of those not seen yet; the sorted labels of `y` if omitted.
             jobs: processes that fit at a time. If omitted, all cores once there are seconds of work, else none.
             progress: show the progress.
@@ -185,24 +188,21 @@ class Committee(Posterior):
         return 0.0  # estimators do not run in torch
 
     def _logits(self, batch: Any) -> Tensor:
+        probs: Array | None = None
         try:
-            return self._log_probs(batch)
+            x = self._preparation(batch)
+            with warnings.catch_warnings():
+                # members fitted on a data frame complain about plain arrays
+                warnings.filterwarnings("ignore", message="X does not have valid feature names")
+                for draw, member in enumerate(self._members):
+                    own = member.probs(x)
+                    if probs is None:
+                        probs = np.zeros((len(own), len(self._members), len(self.classes)), dtype=np.float32)
+                    probs[:, draw, member.columns] = own
         except (AttributeError, KeyError, TypeError) as error:  # texts where numbers were, a column that is not there
             raise ValueError(
                 f"`inputs` must be like those of the fit, got {described_rows(batch)}: {sentence(error)}"
             ) from error
-
-    def _log_probs(self, batch: Any) -> Tensor:
-        x = self._preparation(batch)
-        probs: Array | None = None
-        with warnings.catch_warnings():
-            # members fitted on a data frame complain about plain arrays
-            warnings.filterwarnings("ignore", message="X does not have valid feature names")
-            for draw, member in enumerate(self._members):
-                own = member.probs(x)
-                if probs is None:
-                    probs = np.zeros((len(own), len(self._members), len(self.classes)), dtype=np.float32)
-                probs[:, draw, member.columns] = own
         return torch.from_numpy(probs).log_()
 
     def _hidden(self, batch: Any) -> Tensor:
@@ -247,16 +247,6 @@ class EstimatorFit:
             fitted = as_new(self.estimator, seed % 2**32).fit(x, y)
             return Committee.from_sklearn(fitted, self.classes)
         return Committee.bootstrap(self.estimator, x, y, self.size, seed=seed, classes=self.classes, jobs=self.jobs)
-
-
-def _identity(member: Any) -> str:
-    """Return ten characters that change with what was learned; with the object itself if it cannot be hashed."""
-    import joblib  # type: ignore[import-untyped]
-
-    try:
-        return str(joblib.hash(member))[:10]
-    except Exception:  # each type fails in its own way
-        return f"{id(member):x}"
 
 
 def _as_skops(classifiers: list[Any], transformers: Sequence[Any]) -> bytes:

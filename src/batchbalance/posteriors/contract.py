@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from batchbalance.posteriors.inputs import Inputs, batches_of, fitting, num_points
 from batchbalance.posteriors.saved import write_saved
+from batchbalance.posteriors.training.calling import padding_of
 from batchbalance.predictions import Label, Predictions, check_rows, note_path, stored_predictions, write_note
 from batchbalance.system import threads
 from batchbalance.system.files import MappedFile, mapped_array, replacing
@@ -39,16 +40,19 @@ class Posterior(ABC):
     takes_structures: ClassVar[bool] = False
     weights: Tensor | None = None
     classes: list[Any] | None = None
+    _draw_ids: tuple[str, ...] = ()  # empty before a fit
+    _network: nn.Module | None = None  # if the draws are of one; its config names the token that items are padded with
 
     @property
-    @abstractmethod
     def draw_ids(self) -> tuple[str, ...]:
         """S names that distinguish these draws from those of any other posterior."""
+        self._check_fitted()
+        return self._draw_ids
 
-    @property
-    def _padding(self) -> int:
-        """The token that items of a data set are padded with."""
-        return 0
+    def _check_fitted(self) -> None:
+        """Raise ValueError before a fit."""
+        if not self._draw_ids:
+            raise ValueError(f"{type(self).__name__} must be fitted first, got one without draws; call `fit`")
 
     @abstractmethod
     def _logits(self, batch: Any) -> Tensor:
@@ -110,7 +114,7 @@ class Posterior(ABC):
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
         """Yield consecutive batches of inputs, as `_logits` takes them."""
         size = self.batch_size if batch_size is None else batch_size
-        return batches_of(inputs, size, structured=self.takes_structures, padding=self._padding)
+        return batches_of(inputs, size, structured=self.takes_structures, padding=padding_of(self._network))
 
     def predict(
         self,
@@ -208,7 +212,11 @@ class Posterior(ABC):
         def log_probs(batch: Any) -> Tensor:
             logits = logits_of(batch)
             if seen == 0:
-                _check_first(logits)
+                if logits.shape[-1] < 2:
+                    raise ValueError(
+                        "predictions must be of at least two classes, got one; check the last layer of the model"
+                    )
+                check_rows(logits, "logits", [slice(0, len(logits))])
             if logits.dtype == torch.bfloat16:  # which NumPy has no type for
                 logits = logits.float()
             chunk = torch.log_softmax(logits, dim=-1).cpu()
@@ -226,35 +234,25 @@ class Posterior(ABC):
             seen += len(chunk)
 
 
-def _check_first(logits: Tensor) -> None:
-    """Raise ValueError unless the first (n, S, C) may be logits of at least two classes."""
-    if logits.shape[-1] < 2:
-        raise ValueError("predictions must be of at least two classes, got one; check the last layer of the model")
-    check_rows(logits, "logits", [slice(0, len(logits))])
-
-
 class LastLinear:
     """The last linear layer that ran in a forward pass, and its input.
 
     Attributes:
         layer: the layer.
+        inputs: what it was called with.
+        outputs: what it returned.
     """
 
     layer: nn.Linear
-
-    def __init__(self) -> None:
-        self._inputs = self._outputs = torch.empty(0)
-
-    def record(self, layer: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> None:
-        """Keep what a layer was called with; a forward hook."""
-        self.layer, self._inputs, self._outputs = layer, args[0], output
+    inputs: Tensor
+    outputs: Tensor
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Return the input of the layer, (n, D), after a forward pass that gave these logits.
 
         A network that classifies every token and then picks one, as GPT-2 does, has the input of that token.
         """
-        inputs, outputs = self._inputs, self._outputs
+        inputs, outputs = self.inputs, self.outputs
         if outputs.ndim == 3 and outputs.shape[::2] == logits.shape:
             picked = (outputs == logits.unsqueeze(1)).all(dim=2)
             if bool(picked.any(dim=1).all()):
@@ -269,7 +267,11 @@ def last_hidden(model: nn.Module) -> Iterator[LastLinear]:
     if not linear:
         raise ValueError("the model must have a linear layer for `embed`, got none; end it with nn.Linear")
     last = LastLinear()
-    handles = [module.register_forward_hook(last.record) for module in linear]
+
+    def record(layer: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> None:
+        last.layer, last.inputs, last.outputs = layer, args[0], output
+
+    handles = [module.register_forward_hook(record) for module in linear]
     try:
         yield last
     finally:
@@ -282,13 +284,12 @@ def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
     if total is None:
         return torch.cat(list(chunks))
     stored, filled = torch.empty(0), 0
-    for chunk in chunks:
+    for chunk in _counted(chunks, total):
         if not filled:
             stored = torch.empty((total, *chunk.shape[1:]), dtype=chunk.dtype)
         with threads.one_thread():  # a chunk is too small to wait for other threads
             stored[filled : filled + len(chunk)] = chunk
         filled += len(chunk)
-    _check_count(filled, total)
     return stored
 
 
@@ -304,17 +305,19 @@ def _check_fits(hidden: Tensor, total: int | None) -> None:
 
 def _write_npy(file: BinaryIO, chunks: Iterator[Tensor], total: int) -> None:
     """Write chunk after chunk through the file, not a memory map: mapped pages would count as memory in use."""
-    written = 0
-    for chunk in chunks:
+    for number, chunk in enumerate(_counted(chunks, total)):
         numbers = chunk.contiguous().numpy()
-        if not written:
+        if number == 0:
             header = {"descr": np.lib.format.dtype_to_descr(numbers.dtype), "fortran_order": False}
             np.lib.format.write_array_header_1_0(file, {**header, "shape": (total, *numbers.shape[1:])})
         file.write(numbers.data)
-        written += len(chunk)
-    _check_count(written, total)
 
 
-def _check_count(seen: int, total: int) -> None:
+def _counted(chunks: Iterator[Tensor], total: int) -> Iterator[Tensor]:
+    """Yield chunks that must have `total` rows together."""
+    seen = 0
+    for chunk in chunks:
+        seen += len(chunk)
+        yield chunk
     if seen != total:
         raise ValueError(f"`inputs` must give as many examples as its length says, {total}, got {seen}")

@@ -23,10 +23,16 @@ from batchbalance.arguments.checks import check_real, check_whole
 from batchbalance.arguments.sections import check_keys, fields_of
 from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.errors import UnknownNameError
+from batchbalance.posteriors.ensemble import State, WeightDraws
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
-from batchbalance.posteriors.states import State, WeightDraws
-from batchbalance.posteriors.training.augmentation import AUGMENTATIONS, crop_and_flip
-from batchbalance.posteriors.training.calling import Examples, changed, channels_last, padding_of
+from batchbalance.posteriors.training.calling import (
+    AUGMENTATIONS,
+    Examples,
+    changed,
+    channels_last,
+    crop_and_flip,
+    padding_of,
+)
 from batchbalance.posteriors.training.fitting import (
     ModelFactory,
     check_dtype,
@@ -164,11 +170,53 @@ class CyclicalSGMCMC(WeightDraws):
                 model = fresh_model(self._model_factory, derived_seed(self._seed, "init", chain), device)
                 examples = examples or Examples(inputs, padding_of(model), device)
                 with seeded(derived_seed(self._seed, "dropout", chain), device):
-                    states += _run_chain(
-                        model, examples, labels, num_classes, self.schedule, generator(self._seed, "chain", chain), bar
-                    )
+                    random = generator(self._seed, "chain", chain)
+                    states += self._run_chain(model, examples, labels, num_classes, random, bar)
         self._keep(model, states)
         return self
+
+    def _run_chain(
+        self, model: nn.Module, examples: Examples, labels: Tensor, num_classes: int, random: torch.Generator, bar: Bar
+    ) -> list[State]:
+        """Run one chain and return its snapshots."""
+        schedule = self.schedule
+        check_dtype(model, examples[:1])
+        set_channels_last(model)
+        model.train()
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        weight = class_weights(labels, num_classes).to(parameters[0].dtype) if schedule.class_weighted else None
+        loss = nn.CrossEntropyLoss(weight)
+        num_labels = len(examples)
+        num_noise = num_labels if schedule.noise_examples == "labels" else schedule.noise_examples
+        drawn = None if schedule.samples_per_epoch == "labels" else schedule.samples_per_epoch
+        steps_per_epoch = len(epoch_batches(num_labels, drawn, schedule.batch_size, torch.Generator()))
+        cycle_epochs = schedule.epochs // schedule.cycles
+        states: list[State] = []
+        step = 0
+        for epoch in range(schedule.epochs):
+            left = cycle_epochs - epoch % cycle_epochs  # epochs to the end of the cycle, this one included
+            noise_scale = schedule.temperature / num_noise if left <= schedule.noise_epochs else 0.0
+            total = torch.zeros((), device=labels.device)
+            for rows in epoch_batches(num_labels, drawn, schedule.batch_size, random):
+                batch = examples[rows]
+                if schedule.augmentation == "crop-flip":
+                    batch = crop_and_flip(batch, generator=random)
+                value = loss(logits_of(model, changed(batch, channels_last), num_classes), labels[rows])
+                gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+                h = cosine_step_size(step, steps_per_epoch * cycle_epochs, schedule.initial_step_size)
+                scales = {"weight_decay": schedule.weight_decay, "noise_scale": noise_scale}
+                langevin_step(parameters, gradients, h, **scales, generator=random)
+                total += value.detach()
+                step += 1
+            if not bool(torch.isfinite(total)):
+                raise ValueError(
+                    f"the training loss must stay finite, got {float(total)} in epoch {epoch + 1}; lower "
+                    f"`initial_step_size` ({schedule.initial_step_size:g})"
+                )
+            bar.advance(note=f"loss {float(total) / steps_per_epoch:.3f}")
+            if left <= schedule.samples_per_cycle:
+                states.append(copied_state(model))
+        return states
 
 
 class ChainOptions(PosteriorOptions):
@@ -231,53 +279,3 @@ def langevin_step(
 def cosine_step_size(step: int, cycle_steps: int, initial_step_size: float) -> float:
     """Return the step size of step 0, 1, …: a half cosine from its first value to 0 over each cycle."""
     return initial_step_size / 2 * (math.cos(math.pi * (step % cycle_steps) / cycle_steps) + 1)
-
-
-def _run_chain(
-    model: nn.Module,
-    examples: Examples,
-    labels: Tensor,
-    num_classes: int,
-    schedule: Schedule,
-    random: torch.Generator,
-    bar: Bar,
-) -> list[State]:
-    """Run one chain and return its snapshots."""
-    check_dtype(model, examples[:1])
-    set_channels_last(model)
-    model.train()
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    weight = class_weights(labels, num_classes).to(parameters[0].dtype) if schedule.class_weighted else None
-    loss = nn.CrossEntropyLoss(weight)
-    num_labels = len(examples)
-    num_noise = num_labels if schedule.noise_examples == "labels" else schedule.noise_examples
-    drawn = None if schedule.samples_per_epoch == "labels" else schedule.samples_per_epoch
-    steps_per_epoch = len(epoch_batches(num_labels, drawn, schedule.batch_size, torch.Generator()))
-    cycle_epochs = schedule.epochs // schedule.cycles
-    states: list[State] = []
-    step = 0
-    for epoch in range(schedule.epochs):
-        left = cycle_epochs - epoch % cycle_epochs  # epochs to the end of the cycle, this one included
-        noise_scale = schedule.temperature / num_noise if left <= schedule.noise_epochs else 0.0
-        total = torch.zeros((), device=labels.device)
-        for rows in epoch_batches(num_labels, drawn, schedule.batch_size, random):
-            batch = examples[rows]
-            if schedule.augmentation == "crop-flip":
-                batch = crop_and_flip(batch, generator=random)
-            value = loss(logits_of(model, changed(batch, channels_last), num_classes), labels[rows])
-            gradients = torch.autograd.grad(value, parameters, allow_unused=True)
-            h = cosine_step_size(step, steps_per_epoch * cycle_epochs, schedule.initial_step_size)
-            langevin_step(
-                parameters, gradients, h, weight_decay=schedule.weight_decay, noise_scale=noise_scale, generator=random
-            )
-            total += value.detach()
-            step += 1
-        if not bool(torch.isfinite(total)):
-            raise ValueError(
-                f"the training loss must stay finite, got {float(total)} in epoch {epoch + 1}; lower "
-                f"`initial_step_size` ({schedule.initial_step_size:g})"
-            )
-        bar.advance(note=f"loss {float(total) / steps_per_epoch:.3f}")
-        if left <= schedule.samples_per_cycle:
-            states.append(copied_state(model))
-    return states

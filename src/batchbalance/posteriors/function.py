@@ -78,7 +78,16 @@ class FunctionPosterior(Posterior):
     def _logits(self, batch: Any) -> Tensor:
         logits = self._called(batch)
         if self._num_draws is None:
-            self._check_same(batch, logits)
+            start = height(batch) // 2
+            again = self._called(take(batch, slice(start, None))).softmax(dim=-1)
+            before = logits[start:].softmax(dim=-1)
+            apart = (again - before).abs().max() if again.shape == before.shape else torch.inf
+            if not apart <= SAME:
+                raise ValueError(
+                    "functions must predict a point the same whenever they are asked, because a draw is one hypothesis "
+                    f"on all points, got probabilities that differ by {float(apart):.2g} in a second call; fix the "
+                    "seed of each draw, and switch dropout and batch statistics off"
+                )
             self.weights = check_weights(self.weights, logits.shape[1])
             self._num_draws = logits.shape[1]
         if logits.shape[1] != self._num_draws:
@@ -108,19 +117,6 @@ class FunctionPosterior(Posterior):
         if len({given.shape[2] for given in found}) > 1:
             raise ValueError(f"functions must give the same classes, got {[given.shape[2] for given in found]} of them")
         return torch.cat(found, dim=1)
-
-    def _check_same(self, batch: Any, logits: Tensor) -> None:
-        """Raise ValueError unless a part of a batch, given again, is predicted as before."""
-        start = height(batch) // 2
-        again = self._called(take(batch, slice(start, None))).softmax(dim=-1)
-        before = logits[start:].softmax(dim=-1)
-        apart = (again - before).abs().max() if again.shape == before.shape else torch.inf
-        if not apart <= SAME:
-            raise ValueError(
-                "functions must predict a point the same whenever they are asked, because a draw is one hypothesis on "
-                f"all points, got probabilities that differ by {float(apart):.2g} in a second call; fix the seed "
-                "of each draw, and switch dropout and batch statistics off"
-            )
 
     def _hidden(self, batch: Any) -> Tensor:
         if self._embedding is None:

@@ -14,7 +14,6 @@ import copy
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -31,7 +30,7 @@ from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws, linear_logits, refitted
 from batchbalance.posteriors.mc_dropout import MCDropout
 from batchbalance.posteriors.saved import fingerprint, load_weights, read_saved, refuse_network
-from batchbalance.posteriors.training.fitting import KeptWeights, Labelled, Recipe, check_labelled, fit
+from batchbalance.posteriors.training.fitting import KeptWeights, Labelled, ModelFactory, Recipe, check_labelled, fit
 from batchbalance.posteriors.training.networks import tabular_mlp
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
 from batchbalance.system.threads import for_work
@@ -87,17 +86,19 @@ class BayesianHead(Posterior):
         self._options: dict[str, Any] = {
             "method": method,
             "num_draws": check_whole("num_draws", num_draws, 1, MAX_DRAWS),
-            "prior_precision": _positive("prior_precision", prior_precision),
-            "temperature": _positive("temperature", temperature),
-            "bias": None if bias is None else check_real("bias", bias),
+            "prior_precision": prior_precision,
+            "temperature": temperature,
+            "bias": bias,
             "hidden": list(hidden),
             "dropout": dropout,
             "seed": seed,
         }
+        for name in ("prior_precision", "temperature", "bias"):
+            if self._options[name] is not None:
+                self._options[name] = check_real(name, self._options[name], above=name != "bias")
         self._recipe = recipe
         self._tensors: dict[str, Tensor] = {}  # `mean`, and `best` (D + 1, C) and `draws` (D + 1, S, C), or `std`
         self._mlp: MCDropout | None = None
-        self._ids: tuple[str, ...] = ()
         self.classes: list[Any] | None = None
         self.tuned: Tuned | None = None
         self.covariance: str | None = None
@@ -109,21 +110,12 @@ class BayesianHead(Posterior):
         return f"{draws})" if self.tuned is None else f"{draws}; {self.tuned}{covariance})"
 
     @property
-    def draw_ids(self) -> tuple[str, ...]:
-        """Names made of the weights and the number of the draw."""
-        self._check_fitted()
-        return self._ids
-
-    @property
     def most_probable(self) -> "BayesianHead":
         """The one draw at the most probable weights, whose predictions are those to report; an MLP stays as it is."""
         self._check_fitted()
         if self._mlp is not None:
             return self
-        single = copy.copy(self)
-        single._options = {**self._options, "num_draws": 1}
-        single._hold({**self._tensors, "draws": self._tensors["best"][:, None]})
-        return single
+        return self._single(self._tensors["best"])
 
     def fit(
         self,
@@ -181,7 +173,10 @@ class BayesianHead(Posterior):
             raise ValueError("`refitted` is for heads of softmax regressions, got an MLP; fit a new one")
         x = self._rows(as_embeddings("embeddings", embeddings))
         codes = as_tensor(labels, "`labels`").to(x.device)
-        weights = refitted(x, codes, self._tensors["best"].shape[1], self.tuned)
+        return self._single(refitted(x, codes, self._tensors["best"].shape[1], self.tuned))
+
+    def _single(self, weights: Tensor) -> "BayesianHead":
+        """Return a head of one draw, at (D + 1, C) weights."""
         single = copy.copy(self)
         single._options = {**self._options, "num_draws": 1}
         single._hold({**self._tensors, "best": weights, "draws": weights[:, None]})
@@ -200,7 +195,7 @@ class BayesianHead(Posterior):
         loaded.tuned = None if facts["tuned"] is None else Tuned(**facts["tuned"])
         if options["method"] == "dropout":
             held = {name: tensors.pop(f"standard/{name}") for name in ("mean", "std")}
-            model = loaded._network(len(held["mean"]), facts["num_classes"], held["mean"].dtype)()
+            model = loaded._built(len(held["mean"]), facts["num_classes"], held["mean"].dtype)()
             load_weights(model, tensors, directory)
             loaded._hold(held, MCDropout(model, options["num_draws"], options["seed"]))
         else:
@@ -217,7 +212,7 @@ class BayesianHead(Posterior):
         std = torch.where(std > 0, std, 1.0)
         if validation is not None:
             validation = ((validation[0] - mean) / std, validation[1])
-        build, seed = self._network(x.shape[1], num_classes, x.dtype), self._options["seed"]
+        build, seed = self._built(x.shape[1], num_classes, x.dtype), self._options["seed"]
         trained = fit(
             build, (x - mean) / std, labels, self._recipe, num_classes=num_classes, validation=validation, seed=seed
         )
@@ -225,15 +220,19 @@ class BayesianHead(Posterior):
         self.kept = (trained.kept,)
         return self
 
-    def _network(self, num_features: int, num_classes: int, dtype: torch.dtype) -> partial[Any]:
-        hidden, dropout = self._options["hidden"], self._options["dropout"]
-        return partial(_typed_mlp, num_classes, num_features, hidden, dropout, dtype)
+    def _built(self, num_features: int, num_classes: int, dtype: torch.dtype) -> ModelFactory:
+        """Return a function that builds the MLP."""
+        options = {"hidden": self._options["hidden"], "dropout": self._options["dropout"]}
+        return lambda: tabular_mlp(num_classes, (num_features,), **options).to(dtype)
 
     def _hold(self, tensors: dict[str, Tensor], mlp: MCDropout | None = None) -> None:
         """Keep the tensors of the draws, and name the draws by their content."""
         self._tensors, self._mlp = tensors, mlp
         digest = fingerprint(tensors, self.kind)
-        self._ids = mlp.draw_ids if mlp else tuple(f"{digest}-{draw}" for draw in range(tensors["draws"].shape[1]))
+        if mlp is None:
+            self._draw_ids = tuple(f"{digest}-{draw}" for draw in range(tensors["draws"].shape[1]))
+        else:
+            self._draw_ids = mlp.draw_ids
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         self._check_fitted()
@@ -276,10 +275,6 @@ class BayesianHead(Posterior):
             )
         batch = batch.to(mean)
         return directions(batch, mean) if self._mlp is None else (batch - mean) / self._tensors["std"]
-
-    def _check_fitted(self) -> None:
-        if not self._tensors:
-            raise ValueError("BayesianHead must be fitted first, got one without draws; call `fit`")
 
 
 class HeadOptions(PosteriorOptions):
@@ -360,30 +355,20 @@ def _encoded(
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(unmasked("`labels`", labels))
     if array.ndim != 1 or array.dtype.kind not in "iuUO":
         raise ValueError(f"`labels` must be (N,) whole numbers or texts, got shape {array.shape}, {array.dtype}")
+    listed = None
     if classes is None and array.dtype.kind in "iu":
-        largest = int(array.max()) + 1 if len(array) else 0
-        return torch.from_numpy(array.astype(np.int64)), None, _at_least_two(num_classes or largest, array)
-    listed = sorted(set(array.tolist())) if classes is None else list(classes)
-    position = {name: index for index, name in enumerate(listed)}
-    if len(position) < len(listed) or num_classes not in (None, len(listed)):
-        raise ValueError(f"`classes` must be distinct, and as many as `num_classes` if that is given, got {listed}")
-    unknown = next((name for name in array.tolist() if name not in position), None)
-    if unknown is not None:
-        raise ValueError(f"`labels` must be among `classes`, got {unknown!r}")
-    codes = torch.tensor([position[name] for name in array.tolist()], dtype=torch.long)
-    return codes, listed, _at_least_two(len(listed), array)
-
-
-def _at_least_two(num_classes: int, labels: Any) -> int:
+        num_classes = num_classes or (int(array.max()) + 1 if len(array) else 0)
+        codes = torch.from_numpy(array.astype(np.int64))
+    else:
+        listed = sorted(set(array.tolist())) if classes is None else list(classes)
+        position = {name: index for index, name in enumerate(listed)}
+        if len(position) < len(listed) or num_classes not in (None, len(listed)):
+            raise ValueError(f"`classes` must be distinct, and as many as `num_classes` if that is given, got {listed}")
+        unknown = next((name for name in array.tolist() if name not in position), None)
+        if unknown is not None:
+            raise ValueError(f"`labels` must be among `classes`, got {unknown!r}")
+        num_classes, codes = len(listed), torch.tensor([position[name] for name in array.tolist()], dtype=torch.long)
     if num_classes < 2:
-        seen = f"only {labels.tolist()[0]!r}" if len(labels) else "no label"
+        seen = f"only {array.tolist()[0]!r}" if len(array) else "no label"
         raise ValueError(f"`labels` must be of at least two classes, got {seen}; name the others in `classes`")
-    return num_classes
-
-
-def _positive(name: str, value: float | None) -> float | None:
-    return None if value is None else check_real(name, value, above=True)
-
-
-def _typed_mlp(num_classes: int, num_features: int, hidden: list[int], dropout: float, dtype: torch.dtype) -> Any:
-    return tabular_mlp(num_classes, (num_features,), hidden=hidden, dropout=dropout).to(dtype)
+    return codes, listed, num_classes

@@ -1,4 +1,4 @@
-"""Inputs of posteriors, in whatever form users have them, as batches in order.
+"""Inputs of posteriors, of any type that users have, as batches in order.
 
 Networks take tensors, dicts and tuples of tensors, Datasets and DataLoaders. Estimators take rows: arrays, DataFrames,
 sparse matrices and lists of texts, each passed on unchanged. A DataFrame is recognised by its methods, so that neither

@@ -94,7 +94,7 @@ class PosteriorOptions(Section, ABC):
     table = "[posterior]"
     has_network: ClassVar[bool] = False  # whether a network is built for it
     flat_inputs: ClassVar[bool] = False  # whether inputs are flattened to one row of features each
-    uses_unlabelled: ClassVar[bool] = False  # whether `FitContext.unlabelled` is looked at
+    uses_unlabelled: ClassVar[bool] = False  # whether `FitContext.unlabelled` is used
 
     kind: str
 

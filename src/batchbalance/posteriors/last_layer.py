@@ -19,7 +19,7 @@ from batchbalance.posteriors.contract import Posterior, last_hidden
 from batchbalance.posteriors.inputs import fitting
 from batchbalance.posteriors.linear import LinearDraws, laplace_draws, linear_logits
 from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
-from batchbalance.posteriors.training.calling import LABELS, Batch, first_of, logits_from, padding_of
+from batchbalance.posteriors.training.calling import LABELS, Batch, first_of, logits_from
 from batchbalance.posteriors.training.fitting import check_labelled
 from batchbalance.posteriors.tuning import Tuned
 from batchbalance.system.threads import for_work
@@ -44,25 +44,20 @@ class LastLayer(Posterior):
     takes_structures: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, scale: Tensor, found: LinearDraws) -> None:
-        self._model = copy.deepcopy(model).eval()
+        self._network: nn.Module = copy.deepcopy(model).eval()
         self._scale, self._found = scale, found
         self.tuned, self.covariance = found.tuned, found.covariance
-        weights = {**self._model.state_dict(), "draws": found.draws}
-        digest = fingerprint(weights, self.kind, structure_of(self._model))
-        self._ids = tuple(f"{digest}-{draw}" for draw in range(found.draws.shape[1]))
+        weights = {**self._network.state_dict(), "draws": found.draws}
+        digest = fingerprint(weights, self.kind, structure_of(self._network))
+        self._draw_ids = tuple(f"{digest}-{draw}" for draw in range(found.draws.shape[1]))
 
     def __repr__(self) -> str:
-        return f"LastLayer({len(self._ids)} draws; {self.tuned}; {self.covariance} covariance)"
-
-    @property
-    def draw_ids(self) -> tuple[str, ...]:
-        """Names made of the weights and the number of the draw."""
-        return self._ids
+        return f"LastLayer({self.num_draws} draws; {self.tuned}; {self.covariance} covariance)"
 
     @property
     def most_probable(self) -> "LastLayer":
         """The one draw at the weights that the network has."""
-        return LastLayer(self._model, self._scale, replace(self._found, draws=self._found.best[:, None]))
+        return LastLayer(self._network, self._scale, replace(self._found, draws=self._found.best[:, None]))
 
     @classmethod
     def from_model(
@@ -111,21 +106,17 @@ class LastLayer(Posterior):
         return cls(model, scale, LinearDraws(best, draws, Tuned(**options["tuned"]), options["covariance"]))
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors = {f"network/{name}": value for name, value in self._model.state_dict().items()}
+        tensors = {f"network/{name}": value for name, value in self._network.state_dict().items()}
         layer = dict(zip(SAVED, (self._scale, self._found.best, self._found.draws), strict=True))
         tensors |= {f"layer/{name}": value for name, value in layer.items()}
         return tensors, {"tuned": asdict(self.tuned), "covariance": self.covariance}
-
-    @property
-    def _padding(self) -> int:
-        return padding_of(self._model)
 
     def _logits(self, batch: Batch) -> Tensor:
         return linear_logits(self._hidden(batch) / self._scale, self._found.draws)
 
     def _hidden(self, batch: Batch) -> Tensor:
-        with last_hidden(self._model) as hidden:
-            logits = logits_from(self._model, batch)
+        with last_hidden(self._network) as hidden:
+            logits = logits_from(self._network, batch)
         return hidden(logits).to(self._found.draws)
 
 
@@ -133,29 +124,25 @@ def _features_of(model: nn.Module, loader: Iterable[Any]) -> tuple[Tensor, Tenso
     """Return the inputs of the last layer for all of a loader, (N, D), the labels, (N,), and the layer."""
     features, labels, layer = [], [], None
     for item in loader:
-        batch, truth = first_of(item), _labels_of(item)
+        batch, truth = first_of(item), None
+        if isinstance(item, Mapping):
+            truth = next((item[key] for key in LABELS if key in item), None)
+        elif isinstance(item, list | tuple) and len(item) == 2:
+            truth = item[1]
+        if truth is None:
+            got = type(item).__name__
+            raise ValueError(f"`loader` must give batches of inputs and labels, got {got} without labels")
         with torch.no_grad(), fitting(batch), last_hidden(model) as hidden:
             logits = logits_from(model, batch)
             layer, rows = hidden.layer, hidden(logits)
             ends_there = rows.ndim == 2 and layer.out_features == logits.shape[1]
             if not ends_there or not torch.allclose(layer(rows), logits, rtol=1e-3, atol=1e-4):
                 raise ValueError(
-                    "`model` must end in a linear layer, got outputs that are not of its last one; leave out what "
+                    "`model` must end in a linear layer, got outputs that are not those of its last linear layer; remove what "
                     "follows it"
                 )
         features.append(rows if rows.dtype == torch.float64 else rows.float())
-        labels.append(truth.to(rows.device))
+        labels.append(torch.as_tensor(truth).to(rows.device))
     if layer is None:
         raise ValueError("`loader` must hold at least one batch, got none")
     return torch.cat(features), torch.cat(labels), layer
-
-
-def _labels_of(item: Any) -> Tensor:
-    """Return the labels in an item of a DataLoader: the second of two, or those in a dict."""
-    if isinstance(item, Mapping):
-        found = next((item[key] for key in LABELS if key in item), None)
-    else:
-        found = item[1] if isinstance(item, list | tuple) and len(item) == 2 else None
-    if found is None:
-        raise ValueError(f"`loader` must give batches of inputs and labels, got {type(item).__name__} without labels")
-    return torch.as_tensor(found)

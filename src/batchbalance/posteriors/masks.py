@@ -1,8 +1,23 @@
-"""Dropout whose mask belongs to a draw: one mask for a draw and a layer, whatever the inputs."""
+"""Dropout whose mask belongs to a draw: one mask for a draw and a layer, whatever the inputs.
 
+A `Mask` stands in for a dropout module. Dropout that is not a module needs more: an attention module runs with its
+dropout on, and where it asks for random zeros it gets the mask of the draw. That works for `nn.MultiheadAttention`, and
+for the modules of Hugging Face, timm and others whose class is named so. A recurrent network runs layer by layer, with
+a mask between two layers. Any other dropout is found while a network runs, so that a warning can name it.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import product
+from typing import Any
 
-from torch import Tensor, empty, nn, rand, stack
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from batchbalance.arguments.seeds import generator
 
@@ -15,6 +30,17 @@ SELU_FLOOR = -1.7580993408473766
 FIRST_BLOCK = 16  # places of an axis in the first block; each next one has as many as all before it
 CACHED_NUMBERS = 2**24  # masks of a layer that are kept rather than made again, in booleans
 CACHED_FACTORS = 2**20  # numbers that a layer keeps ready to multiply with, for small layers
+RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+BERNOULLI = torch.ops.aten.bernoulli_.float
+NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
+FUNCTIONS = {  # dropout that is not a module
+    getattr(nn.functional, name)
+    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+}
+ZEROS = ("bernoulli", "native_dropout", "rand", "uniform_", "rand_like")  # operations that dropout is made of
+NAMED = (nn.modules.dropout._DropoutNd, nn.RNNBase)  # which a warning names when the masks are made
+
+Running = list[tuple[str, nn.Module]]
 
 
 def is_plain(layer: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
@@ -64,29 +90,22 @@ class Keep:
     def _numbers(self, purpose: str, draw: int, shape: tuple[int, ...]) -> Tensor:
         """Return uniform numbers, each of which depends only on its position."""
         if len(shape) < 3:  # one row after the other, so that more rows change none
-            return rand(shape, generator=generator(self._seed, purpose, draw))
-        numbers = empty(shape)
-        for corner in product(*(range(_level(size - 1) + 1) for size in shape[1:])):
+            return torch.rand(shape, generator=generator(self._seed, purpose, draw))
+        numbers = torch.empty(shape)
+        # An axis is cut into blocks: one of `FIRST_BLOCK` places, then one more for each doubling of its length. Each
+        # block has its own stream, so that the numbers stay the same when an axis grows.
+        for corner in product(*(range(((size - 1) // FIRST_BLOCK).bit_length() + 1) for size in shape[1:])):
             spans = [slice(FIRST_BLOCK << (level - 1) if level else 0, FIRST_BLOCK << level) for level in corner]
             block = (shape[0], *(span.stop - span.start for span in spans))
             part = numbers[(slice(None), *spans)]
             stream = generator(self._seed, f"{purpose}/block/{'/'.join(map(str, corner))}", draw)
-            part.copy_(rand(block, generator=stream)[tuple(map(slice, part.shape))])
+            part.copy_(torch.rand(block, generator=stream)[tuple(map(slice, part.shape))])
         return numbers
 
 
-def _level(place: int) -> int:
-    """Return the block that a position of an axis is in: 0 below `FIRST_BLOCK`, then one more for each doubling."""
-    return (place // FIRST_BLOCK).bit_length()
-
-
-class InnerDropout:
-    """Stands in for the ``forward`` of a module that drops something inside."""
-
-
 def is_drawn(module: nn.Module) -> bool:
-    """Return whether a module by itself depends on the draw."""
-    return isinstance(module, Mask) or isinstance(vars(module).get("forward"), InnerDropout)
+    """Return whether a module itself depends on the draw, apart from the modules in it."""
+    return isinstance(module, Mask) or isinstance(vars(module).get("forward"), AttentionDropout | RecurrentDropout)
 
 
 def is_path(module: nn.Module) -> bool:
@@ -112,6 +131,7 @@ class Mask(nn.Module):
     """Stands in for a dropout layer and keeps the same units for every input of a draw.
 
     Attributes:
+        name: that of the layer.
         rate: the probability to drop a unit; `p` as in the layer, for modules that read it.
         channelwise: whether whole channels are dropped (axis 1), else single units.
         pathwise: whether all that comes in is dropped or kept: the branch of a network under a draw.
@@ -127,15 +147,10 @@ class Mask(nn.Module):
         self.pathwise = is_path(layer)
         self.alpha = isinstance(layer, ALPHA)
         self.scale = 1.0 if not held.get("scale_by_keep", True) else 1 / (1 - self.rate) if self.rate < 1 else 0.0
-        self._keep = Keep(name, seed)
+        self.name, self._keep = name, Keep(name, seed)
         self._now = _Pass()
         self._factors: dict[tuple[int, int], tuple[tuple[int, ...], Tensor]] = {}
         self._num_factors = 0
-
-    @property
-    def name(self) -> str:
-        """Of the layer."""
-        return self._keep.name
 
     @property
     def calls(self) -> int:
@@ -158,7 +173,7 @@ class Mask(nn.Module):
         now, size = self._now, inputs.shape
         if len(size) < 2 or size[0] % (now.batch * now.num_draws):
             raise ValueError(
-                f"dropout layer {self._keep.name!r} must see the batch of {now.batch} as its first axis, got "
+                f"dropout layer {self.name!r} must see the batch of {now.batch} as its first axis, got "
                 f"{tuple(size)}; build the model batch first"
             )
         shape = (1,) if self.pathwise else tuple(size[1:2] if self.channelwise else size[1:])
@@ -189,7 +204,7 @@ class Mask(nn.Module):
         if now.num_draws == 1:
             return self.keep(now.draw, shape, now.calls - 1)
         draws = range(now.draw, now.draw + now.num_draws)
-        return stack([self.keep(draw, shape, now.calls - 1) for draw in draws])
+        return torch.stack([self.keep(draw, shape, now.calls - 1) for draw in draws])
 
     def applied(self, inputs: Tensor, kept: Tensor) -> Tensor:
         """Return `inputs` scaled where `kept`; elsewhere 0, or the floor of SELU for alpha dropout."""
@@ -201,3 +216,229 @@ class Mask(nn.Module):
         shift = -slope * SELU_FLOOR * self.rate
         moved: Tensor = inputs.where(kept, inputs.new_tensor(SELU_FLOOR)) * slope + shift
         return moved
+
+
+class AttentionDropout:
+    """Stands in for the ``forward`` of an attention module.
+
+    Attributes:
+        name: that of the module.
+        rate: the largest rate that the module holds as a number; it may take others from elsewhere.
+        calls: how often it dropped something in this forward pass.
+    """
+
+    def __init__(self, module: nn.Module, name: str, seed: int) -> None:
+        self._module, self._forward = module, module.forward
+        self.name, self._keep = name, Keep(name, seed)
+        rates = [value for key, value in vars(module).items() if "drop" in key and isinstance(value, float)]
+        self.rate = max(rates, default=0.0)
+        self._draws = range(1)
+        self.calls = 0
+        self._batch = 1
+        self._off = False
+
+    @staticmethod
+    def fits(module: nn.Module) -> bool:
+        """Return whether a module is attention, and holds no other module that is."""
+        return not any("Attention" in type(part).__name__ for part in list(module.modules())[1:]) and (
+            module.dropout > 0 if isinstance(module, nn.MultiheadAttention) else "Attention" in type(module).__name__
+        )
+
+    def begin(self, draw: int, batch: int, num_draws: int = 1) -> None:
+        """Prepare for a pass of `batch` inputs under a draw, or of so many for each of several draws in turn."""
+        self._draws, self._batch, self.calls = range(draw, draw + num_draws), batch, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module under the current draw."""
+        if self._off:
+            return self._forward(*args, **kwargs)
+        self._module.training = True
+        try:
+            # Fused kernels make their random numbers inside.
+            with sdpa_kernel(SDPBackend.MATH), Drawing(self._next):
+                return self._forward(*args, **kwargs)
+        except UnknownAxesError as error:
+            warnings.warn(f"dropout stays off, as in eval mode, in {self.name!r}: {error}", stacklevel=2)
+            self._off, self.calls = True, 0
+        finally:
+            self._module.training = False
+        return self._forward(*args, **kwargs)
+
+    def _next(self, rate: float, noise: Tensor) -> Tensor:
+        """Return which entries are kept where dropout would draw noise of this shape."""
+        times, rest = divmod(len(noise), self._batch * len(self._draws))
+        if rest or noise.ndim < 3:
+            raise UnknownAxesError(f"its weights {tuple(noise.shape)} are not those of a batch of {self._batch}")
+        self.calls += 1
+        inner = tuple(noise.shape[1:]) if noise.ndim > 3 else (times, *noise.shape[1:])
+        kept = torch.stack([self._keep(rate, draw, inner, self.calls - 1) for draw in self._draws]).to(noise.device)
+        copies = self._batch * (times if noise.ndim > 3 else 1)
+        return kept.unsqueeze(1).expand(-1, copies, *inner).reshape(noise.shape)
+
+
+class UnknownAxesError(Exception):
+    """Weights of an attention whose examples cannot be distinguished."""
+
+
+class DispatchMode(TorchDispatchMode):
+    """Sees every operation of torch while a block runs."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: True would import torch's compiler, which is slow, and slow down every operation."""
+        return False
+
+
+class Drawing(DispatchMode):
+    """Gives masks where dropout asks for random zeros."""
+
+    def __init__(self, kept: Callable[[float, Tensor], Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._kept = kept
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is BERNOULLI:  # the noise of dropout on a CPU
+            share = args[1] if len(args) > 1 else 0.5
+            return args[0].copy_(self._kept(1 - share, args[0]))
+        if function is NATIVE_DROPOUT:  # on other devices
+            inputs, rate = args[:2]
+            kept = self._kept(rate, inputs)
+            return inputs * kept / (1 - rate), kept
+        return function(*args, **(kwargs or {}))
+
+
+class RecurrentDropout:
+    """Stands in for the ``forward`` of an LSTM, GRU or RNN of several layers with dropout between them."""
+
+    def __init__(self, module: Any, name: str, seed: int) -> None:
+        self.mask = Mask(nn.Dropout(module.dropout), name, seed)
+        self._batch_first = module.batch_first
+        self._layers = [_single(module, layer) for layer in range(module.num_layers)]
+        self._directions = 2 if module.bidirectional else 1
+
+    @staticmethod
+    def fits(module: Any) -> bool:
+        """Return whether a module is such a network."""
+        return is_plain(module, RECURRENT) and bool(module.dropout > 0) and module.num_layers > 1
+
+    def __call__(self, input: Any, hx: Any = None) -> Any:  # noqa: A002
+        """Return the outputs of the last layer, and the last states of all layers."""
+        states = []
+        for index, layer in enumerate(self._layers):
+            first = index * self._directions
+            span = slice(first, first + self._directions)
+            start = tuple(part[span] for part in hx) if isinstance(hx, tuple) else None if hx is None else hx[span]
+            input, state = layer(self._dropped(input) if index else input, start)  # noqa: A001
+            states.append(state)
+        if isinstance(states[0], tuple):
+            return input, tuple(torch.cat(parts) for parts in zip(*states, strict=True))
+        return input, torch.cat(states)
+
+    def _dropped(self, outputs: Any) -> Any:
+        """Apply the mask, which has one entry for each step and unit, to the outputs of a layer."""
+        if isinstance(outputs, PackedSequence):
+            steps = torch.arange(len(outputs.batch_sizes)).repeat_interleave(outputs.batch_sizes)
+            kept = self.mask.next((len(outputs.batch_sizes), outputs.data.shape[1]))[steps]
+            return outputs._replace(data=self.mask.applied(outputs.data, kept.to(outputs.data.device)))
+        steps_axis = 1 if self._batch_first else 0
+        kept = self.mask.next((outputs.shape[steps_axis], outputs.shape[2])).to(outputs.device)
+        return self.mask.applied(outputs, kept if self._batch_first else kept.unsqueeze(1))
+
+
+def _single(module: Any, layer: int) -> nn.Module:
+    """Return one layer of a recurrent network as a module of its own that shares the weights."""
+    own = {"proj_size": module.proj_size} if isinstance(module, nn.LSTM) else {}
+    if isinstance(module, nn.RNN):
+        own = {"nonlinearity": module.nonlinearity}
+    width = (module.proj_size or module.hidden_size) * (2 if module.bidirectional else 1)
+    single = type(module)(
+        width if layer else module.input_size,
+        module.hidden_size,
+        bias=module.bias,
+        batch_first=module.batch_first,
+        bidirectional=module.bidirectional,
+        device="meta",
+        **own,
+    )
+    for name, _ in list(single.named_parameters()):
+        setattr(single, name, getattr(module, name.replace("_l0", f"_l{layer}")))
+    return single.eval()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def unmasked_dropout(model: nn.Module) -> Iterator[list[str]]:
+    """Yield a list that names the modules in which dropout is called as a function while the block runs."""
+    seen: list[str] = []
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            rate = kwargs.get("dropout_p", 0.0) if function is nn.functional.scaled_dot_product_attention else None
+            if function in FUNCTIONS:
+                rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+            if rate and not (running and is_drawn(running[-1][1])):
+                seen.append(_named(running))
+            return function(*args, **kwargs)
+
+    with _running(model) as running, Watching():
+        yield seen
+
+
+def training_noise(model: nn.Module, run: Callable[[], Any]) -> list[str]:
+    """Name the modules that draw random zeros in training mode, where no mask takes their place.
+
+    They are found by a forward pass in training mode. Modules with running statistics stay in eval mode, and buffers are
+    restored. If the network fails in training mode, the list is empty.
+    """
+    seen: dict[str, None] = {}
+
+    class Watching(DispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = function._schema.name.removeprefix("aten::")
+            if name.rstrip("_") in ZEROS or name in ZEROS:
+                inner = running[-1][1] if running else model
+                if not (is_drawn(inner) or isinstance(inner, NAMED)):
+                    seen[_named(running)] = None
+            return function(*args, **(kwargs or {}))
+
+    modes = {module: module.training for module in model.modules()}
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    devices = {buffer.device for buffer, _ in buffers} | {each.device for each in model.parameters()}
+    cuda = [device for device in devices if device.type == "cuda"]
+    for module in modes:
+        module.training = not isinstance(module, nn.modules.batchnorm._NormBase | Mask)
+    try:
+        # Fused kernels of attention make their random numbers inside.
+        fixed = torch.random.fork_rng(devices=cuda), sdpa_kernel(SDPBackend.MATH)
+        with fixed[0], fixed[1], _running(model) as running, Watching(), suppress(Exception):  # type: ignore[no-untyped-call]
+            run()  # which may want labels in training mode, or anything else
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    return list(seen)
+
+
+@contextmanager
+def _running(model: nn.Module) -> Iterator[Running]:
+    """Yield the list of the modules that are running, the innermost last."""
+    running: Running = []
+    handles = []
+
+    def leave(*_: Any) -> None:
+        running.pop()
+
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(lambda m, _, name=name: running.append((name, m))))
+        handles.append(module.register_forward_hook(leave))
+    try:
+        yield running
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _named(running: Running) -> str:
+    """Return the name of the innermost module, for messages."""
+    return f"module {running[-1][0]!r}" if running and running[-1][0] else "the model itself"

@@ -24,14 +24,30 @@ from batchbalance.arguments.checks import check_whole
 from batchbalance.arguments.sections import MAX_DRAWS, NumDraws, Whole
 from batchbalance.arguments.seeds import derived_seed
 from batchbalance.posteriors.contract import Posterior, last_hidden
-from batchbalance.posteriors.inner import AttentionDropout, RecurrentDropout
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
-from batchbalance.posteriors.masks import CHANNELWISE, ELEMENTWISE, Mask, is_path, is_plain
+from batchbalance.posteriors.masks import (
+    CHANNELWISE,
+    ELEMENTWISE,
+    AttentionDropout,
+    Mask,
+    RecurrentDropout,
+    is_path,
+    is_plain,
+    training_noise,
+    unmasked_dropout,
+)
 from batchbalance.posteriors.outputs import check_logits, with_outputs
 from batchbalance.posteriors.replay import Replay, replayable
 from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
 from batchbalance.posteriors.sliced import Chain
-from batchbalance.posteriors.training.calling import Batch, changed, logits_from, num_rows, padding_of, some_rows
+from batchbalance.posteriors.training.calling import (
+    Batch,
+    changed,
+    logits_from,
+    num_rows,
+    placed,
+    some_rows,
+)
 from batchbalance.posteriors.training.fitting import (
     KeptWeights,
     Labelled,
@@ -40,11 +56,9 @@ from batchbalance.posteriors.training.fitting import (
     fit,
     fresh_model,
     network_accuracy,
-    placed,
     set_channels_last,
 )
 from batchbalance.posteriors.training.networks import flops_of
-from batchbalance.posteriors.unmasked import training_noise, unmasked_dropout
 
 PROBED = 8  # inputs of the first batch that are compared with the general path
 STACKED_ROWS, STACKED_FLOPS = 1024, 2e8  # of a forward pass that holds a small batch several times, for several draws
@@ -79,11 +93,10 @@ class MCDropout(Posterior):
     ) -> None:
         num_draws = check_whole("num_draws", num_draws, 1, MAX_DRAWS)
         check_finite(model)
-        self._given = model = copy.deepcopy(model).eval().requires_grad_(False)
+        self._network: nn.Module = copy.deepcopy(model).eval().requires_grad_(False)
         self._outputs, self._binary = outputs, binary
-        weights = model.state_dict()
-        structure = structure_of(with_outputs(model, outputs, binary))
-        self._model = with_outputs(copy.deepcopy(model), outputs, binary).eval()
+        structure = structure_of(with_outputs(self._network, outputs, binary))
+        self._model = with_outputs(copy.deepcopy(self._network), outputs, binary).eval()  # with masks for dropout
         set_channels_last(self._model)
         self._seed = seed
         self._masks = _fix_masks(self._model, seed)
@@ -92,15 +105,10 @@ class MCDropout(Posterior):
         self._stacks = False  # whether one forward pass may hold several draws
         self._fast = fast
         rates = [mask.rate for mask in self._masks]
-        digest = fingerprint(weights, self.kind, seed, rates, structure)
+        digest = fingerprint(self._network.state_dict(), self.kind, seed, rates, structure)
         self._draw_ids = tuple(f"{digest}-{draw}" for draw in range(num_draws))
         self._checked = False
         self._flops: float | None = None  # of the network, for one input
-
-    @property
-    def draw_ids(self) -> tuple[str, ...]:
-        """Names made of the weights, the seed and the number of the draw."""
-        return self._draw_ids
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str], network: Any = None, *, fast: bool = True) -> "MCDropout":
@@ -120,20 +128,16 @@ class MCDropout(Posterior):
 
     def accuracy(self, inputs: Tensor, labels: Tensor) -> float:
         """Return the accuracy of the network with dropout off on inputs (N, ...) and their classes (N,)."""
-        parameter = next(self._given.parameters(), None)
+        parameter = next(self._network.parameters(), None)
         device = inputs.device if parameter is None else parameter.device
-        network = with_outputs(self._given, self._outputs, self._binary)
+        network = with_outputs(self._network, self._outputs, self._binary)
         return network_accuracy(network, placed(inputs, device), labels.to(device))
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         options: dict[str, Any] = {"num_draws": self.num_draws, "seed": self._seed}
         if self._outputs != "logits" or self._binary:
             options |= {"outputs": self._outputs, "binary": self._binary}
-        return self._given.state_dict(), options
-
-    @property
-    def _padding(self) -> int:
-        return padding_of(self._given)
+        return self._network.state_dict(), options
 
     def _logits(self, batch: Batch) -> Tensor:
         batch = self._placed(batch)
@@ -148,29 +152,34 @@ class MCDropout(Posterior):
 
     def _pass_flops(self, batch: Batch) -> float:
         if self._flops is None:
-            self._flops = flops_of(self._given, self._placed(some_rows(batch, slice(1))))
+            self._flops = flops_of(self._network, self._placed(some_rows(batch, slice(1))))
         return self._flops * num_rows(batch)
 
     def _all_draws(self, batch: Batch) -> Tensor:
         if self._chain is not None and isinstance(batch, Tensor):
             return torch.cat([_stacked(runs) for runs in self._chain.runs(batch, self.num_draws)])
-        return _stacked(self._runs(batch, self._at_once(batch) if self._stacks else 1))
+        at_once = 1
+        if self._stacks:
+            # Several draws share a pass, so that its fixed costs are paid once. How many follows from sizes alone, not
+            # from a clock, because a sum over more rows may be rounded differently.
+            most = min(STACKED_ROWS / num_rows(batch), STACKED_FLOPS / max(self._pass_flops(batch), 1.0))
+            at_once = min(self.num_draws, max(1, int(most)))
+        return _stacked(self._runs(batch, at_once))
 
-    def _at_once(self, batch: Batch) -> int:
-        """How many draws of a batch run in one pass: what a pass costs besides its numbers is then paid once.
-
-        It follows from sizes alone, not from a clock, because a sum over more rows may be rounded otherwise.
-        """
-        most = min(STACKED_ROWS / num_rows(batch), STACKED_FLOPS / max(self._pass_flops(batch), 1.0))
-        return min(self.num_draws, max(1, int(most)))
-
-    def _hidden(self, batch: Batch) -> Tensor:
+    def _hidden_runs(self, batch: Batch) -> Iterator[Iterator[Tensor]]:
+        """Yield, for each block of a batch, its last hidden layer under each draw."""
         batch = self._ready(batch)
         if self._chain is not None and self._chain.last_linear is not None and isinstance(batch, Tensor):
-            blocks = self._chain.runs(batch, self.num_draws, self._chain.last_linear)
-            return torch.cat([sum(runs) / self.num_draws for runs in blocks])  # type: ignore[misc]
+            yield from self._chain.runs(batch, self.num_draws, self._chain.last_linear)
+            return
         with last_hidden(self._model) as hidden:
-            return sum(hidden(logits) for logits in self._runs(batch)) / self.num_draws  # type: ignore[return-value]
+            yield (hidden(logits) for logits in self._runs(batch))
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        return torch.cat([sum(runs) / self.num_draws for runs in self._hidden_runs(batch)])  # type: ignore[misc]
+
+    def _hidden_of_draws(self, batch: Batch) -> Tensor:
+        return torch.cat([torch.stack(list(runs), dim=1) for runs in self._hidden_runs(batch)])
 
     def _logits_and_hidden(self, batch: Batch) -> tuple[Tensor, Tensor]:
         batch, chain = self._ready(batch), self._chain
@@ -186,14 +195,6 @@ class MCDropout(Posterior):
             logits.append(_stacked(iter(outputs)))
             hidden.append(inputs / self.num_draws)
         return torch.cat(logits), torch.cat(hidden)
-
-    def _hidden_of_draws(self, batch: Batch) -> Tensor:
-        batch = self._ready(batch)
-        if self._chain is not None and self._chain.last_linear is not None and isinstance(batch, Tensor):
-            blocks = self._chain.runs(batch, self.num_draws, self._chain.last_linear)
-            return torch.cat([torch.stack(list(runs), dim=1) for runs in blocks])
-        with last_hidden(self._model) as hidden:
-            return torch.stack([hidden(logits) for logits in self._runs(batch)], dim=1)
 
     def _runs(self, batch: Batch, at_once: int = 1) -> Iterator[Tensor]:
         """Yield the logits of a batch under each draw; what draws share runs once where possible."""
@@ -212,7 +213,7 @@ class MCDropout(Posterior):
                 yield self._replay.draw(draw, partial(self._forward, batch, draw))
 
     def _forward(self, batch: Batch, draw: int, num_draws: int = 1) -> Tensor:
-        """The logits of a batch under a draw, or of one that holds its inputs once for each of several draws."""
+        """Return the logits of a batch under a draw, or of one that holds its inputs once for each of several draws."""
         for mask in self._masks:
             mask.begin(draw, num_rows(batch) // num_draws, num_draws)
         return logits_from(self._model, batch)
@@ -224,8 +225,17 @@ class MCDropout(Posterior):
         return self._placed(batch)
 
     def _placed(self, batch: Batch) -> Batch:
+        """Return a batch on the device of the model; raise ValueError if the model cannot take it.
+
+        Masks go by the position of a token, which padding in front would shift.
+        """
         check_dtype(self._model, batch)
-        _check_padding(batch)
+        shown = batch.get("attention_mask") if isinstance(batch, dict) else None
+        if shown is not None and shown.ndim == 2 and not bool(shown[:, 0].bool().all()):
+            raise ValueError(
+                "`inputs` must be padded behind, got sequences that are padded in front; use padding_side='right' in "
+                "the tokenizer"
+            )
         parameter = next(self._model.parameters(), None)
         return changed(batch, lambda part: placed(part, part.device if parameter is None else parameter.device))
 
@@ -251,7 +261,7 @@ class MCDropout(Posterior):
                 self._replay = Replay(found, self._masks)
 
     def _may_stack(self, few: Batch, shared: list[nn.Module]) -> bool:
-        """Whether most work is not shared by the draws, and two of them in one pass give what they give alone.
+        """Return whether most work is not shared by the draws, and two of them in one pass give what they give alone.
 
         They do not if the batch is not the first axis inside.
         """
@@ -278,7 +288,7 @@ class MCDropout(Posterior):
         """
         few = some_rows(batch, slice(PROBED))
         if self._chain is not None or self._replay is not None or self._stacks:
-            for draw in {0, min(1, self.num_draws - 1), self.num_draws - 1}:  # the second is replayed in any case
+            for draw in {0, min(1, self.num_draws - 1), self.num_draws - 1}:  # the second is always replayed
                 if not torch.allclose(
                     self._forward(few, draw), logits[:PROBED, draw], rtol=1e-3, atol=1e-4, equal_nan=True
                 ):
@@ -292,7 +302,7 @@ class MCDropout(Posterior):
         alone = self._forward(some_rows(batch, slice(1)), 0)[0]
         if not torch.allclose(alone, logits[0, 0], rtol=1e-2, atol=1e-3, equal_nan=True):
             raise ValueError(
-                "the model must treat each input by itself, got other logits for the first input alone than within "
+                "the model must treat each input separately, got other logits for the first input alone than within "
                 f"its batch of {num_rows(batch)}; build the model batch first and keep examples apart"
             )
         return logits
@@ -366,7 +376,7 @@ def _stacked(runs: Iterator[Tensor]) -> Tensor:
 
 
 def _check_run(masks: list[Mask | AttentionDropout]) -> None:
-    """Look after a forward pass whether dropout was run, and name the layers that were not.
+    """Check after a forward pass that dropout was run, and name the layers that were not.
 
     Attention may read the rate of a dropout layer inside it without running the layer, and names itself where it
     cannot be drawn.
@@ -383,18 +393,8 @@ def _check_run(masks: list[Mask | AttentionDropout]) -> None:
             warnings.warn(f"dropout layer {name!r} is not run by the model, and drops nothing", stacklevel=4)
 
 
-def _check_padding(batch: Batch) -> None:
-    """Raise ValueError if sequences are padded in front: masks go by the place of a token, which that shifts."""
-    shown = batch.get("attention_mask") if isinstance(batch, dict) else None
-    if shown is not None and shown.ndim == 2 and not bool(shown[:, 0].bool().all()):
-        raise ValueError(
-            "`inputs` must be padded behind, got sequences that are padded in front; use padding_side='right' in the "
-            "tokenizer"
-        )
-
-
 def _fix_masks(model: nn.Module, seed: int) -> list[Mask | AttentionDropout]:
-    """Put a `Mask` in the place of each dropout layer, and switch off the fused paths that would pass them by.
+    """Replace each dropout layer by a `Mask`, and switch off the fused paths that would bypass them.
 
     Layers that cannot be masked are named in a warning: their dropout stays off, as in eval mode.
     """
@@ -404,9 +404,8 @@ def _fix_masks(model: nn.Module, seed: int) -> list[Mask | AttentionDropout]:
         if name and (isinstance(module, (*ELEMENTWISE, *CHANNELWISE)) or is_path(module)):
             kinds = (*ELEMENTWISE, *CHANNELWISE, *((type(module),) if is_path(module) else ()))
             if not is_plain(module, kinds):
-                off += [f"{name!r} ({type(module).__name__} with a forward or hooks of its own)"] * (
-                    Mask(module, name, seed).rate > 0
-                )
+                if Mask(module, name, seed).rate > 0:
+                    off.append(f"{name!r} ({type(module).__name__} with a forward or hooks of its own)")
                 continue
             parent, _, child = name.rpartition(".")
             mask = masks.setdefault(module, Mask(module, name, seed))
@@ -428,7 +427,7 @@ def _fix_masks(model: nn.Module, seed: int) -> list[Mask | AttentionDropout]:
         found = f"; not covered: {', '.join(off)}" if off else ""
         raise ValueError(
             "the model must have dropout layers with a rate above 0, got none; add nn.Dropout, or use DeepEnsemble "
-            f"(dropout called as a function is no module and does not count){found}"
+            f"(dropout called as a function is not a module and does not count){found}"
         )
     if off:
         warnings.warn(f"dropout stays off, as in eval mode, in: {', '.join(off)}", stacklevel=3)

@@ -64,17 +64,14 @@ class Preparation:
             raise ValueError(f"`inputs` must have the columns of the fit, {self.names}, got {list(x.columns)}")
         for transformer in self.transformers:
             x = transformer.transform(x)
-        return as_numbers(x) if self.as_array else x
-
-
-def as_numbers(x: Any) -> Any:
-    """Return a table of numbers as an array; a sparse matrix stays sparse."""
-    if sparse.issparse(x):
-        return x.tocsr()
-    array = np.asarray(x.to_numpy(na_value=np.nan) if hasattr(x, "iloc") else x)
-    if array.ndim != 2:
-        raise ValueError(f"`inputs` must be (N, features) for a committee, got shape {array.shape}")
-    return array
+        if not self.as_array:
+            return x
+        if sparse.issparse(x):
+            return x.tocsr()
+        array = np.asarray(x.to_numpy(na_value=np.nan) if hasattr(x, "iloc") else x)
+        if array.ndim != 2:
+            raise ValueError(f"`inputs` must be (N, features) for a committee, got shape {array.shape}")
+        return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,15 +151,11 @@ def ensemble_of(fitted: Any) -> Ensemble:
     preparation = Preparation(before, names, as_array=not is_voting)
     members, labels = list(outer.estimators_), np.asarray(outer.classes_)
     own = [labels[classes_of(member).astype(int)] for member in members]  # members are fitted on numbers of labels
-    features = getattr(outer, "estimators_features_", None)
-    return Ensemble(
-        members,
-        own,
-        labels.tolist(),
-        None if features is None else list(features),
-        _votes(outer) if is_voting else None,
-        preparation,
-    )
+    features, weights = getattr(outer, "estimators_features_", None), None
+    if is_voting and outer.weights is not None:
+        used = [float(w) for (_, kind), w in zip(outer.estimators, outer.weights, strict=True) if kind != "drop"]
+        weights = [weight / sum(used) for weight in used]
+    return Ensemble(members, own, labels.tolist(), None if features is None else list(features), weights, preparation)
 
 
 def gives_members(estimator: Any, *, votes: bool = False) -> bool:
@@ -173,30 +166,25 @@ def gives_members(estimator: Any, *, votes: bool = False) -> bool:
     return isinstance(estimator, (*kinds, VotingClassifier) if votes else kinds)
 
 
-def _votes(voting: Any) -> list[float] | None:
-    if voting.weights is None:
-        return None
-    used = [float(w) for (_, kind), w in zip(voting.estimators, voting.weights, strict=True) if kind != "drop"]
-    return [weight / sum(used) for weight in used]
-
-
+@dataclass(frozen=True, eq=False)
 class StoredTree:
     """A decision tree as arrays.
 
     Attributes:
         left: (nodes,) the child taken where the feature is at most the threshold; −1 at a leaf.
         right: (nodes,) the other child.
-        feature: (nodes,) the feature looked at.
-        threshold: (nodes,) what it is compared with.
+        feature: (nodes,) the feature that is compared.
+        threshold: (nodes,) the threshold that it is compared with.
         missing_left: (nodes,) whether a missing value goes left.
         probs: (nodes, classes) class probabilities.
     """
 
-    def __init__(
-        self, left: Array, right: Array, feature: Array, threshold: Array, missing_left: Array, probs: Array
-    ) -> None:
-        self.left, self.right, self.feature, self.threshold = left, right, feature, threshold
-        self.missing_left, self.probs = missing_left, probs
+    left: Array
+    right: Array
+    feature: Array
+    threshold: Array
+    missing_left: Array
+    probs: Array
 
     def predict_proba(self, x: Any) -> Array:
         """Return (N, classes) probabilities of (N, features), dense or sparse."""

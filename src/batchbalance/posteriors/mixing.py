@@ -70,18 +70,19 @@ class Mixing:
 
         An output is (block, kept, h', w') and the indices of its channels, None for all. The next block overwrites it.
         """
-        kept, pooled = self._kept(num_draws), self._pooled(shared)
+        height, width = self._convolution(shared[:1]).shape[2:]
+        kept, pooled = self._kept(num_draws), (height // self._tile, width // self._tile)
         fills = int(kept.sum()) * prod(pooled) / STORED_NUMBERS, self._numbers_alone(pooled[1]) / BLOCK_NUMBERS
         buffers = Buffers(shared)
         # Blocks are small enough for two limits: the results of all draws in memory, and one row of the separate
         # channels in the cache.
         for block in shared.chunk(ceil(len(shared) * max(fills))):
-            yield self._of_draws(self._stored(block, kept, pooled, buffers), kept)
-
-    def _of_draws(self, stored: Tensor, kept: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
-        parts = stored.permute(3, 0, 1, 2).split(kept.sum(dim=1).tolist(), dim=1)
-        for channels, outputs in zip(kept, parts, strict=True):
-            yield outputs, None if bool(channels.all()) else channels.nonzero().squeeze(1).to(stored.device)
+            stored = self._stored(block, kept, pooled, buffers).permute(3, 0, 1, 2)
+            parts = stored.split(kept.sum(dim=1).tolist(), dim=1)
+            yield (
+                (outputs, None if bool(channels.all()) else channels.nonzero().squeeze(1).to(outputs.device))
+                for channels, outputs in zip(kept, parts, strict=True)
+            )
 
     def _kept(self, num_draws: int) -> Tensor:
         """Return which output channels each draw needs, (S, outputs); all of them if it would keep none."""
@@ -120,11 +121,6 @@ class Mixing:
     def _numbers_alone(self, width: int) -> int:
         """Return how many numbers the separate input channels give for one row of an output."""
         return self._kernels.shape[0] * self._kernels.shape[1] * self._tile**2 * width
-
-    def _pooled(self, shared: Tensor) -> tuple[int, int]:
-        """Return the height and width of an output."""
-        height, width = self._convolution(shared[:1]).shape[2:]
-        return height // self._tile, width // self._tile
 
     def _patches(self, shared: Tensor, pooled: tuple[int, int], buffers: "Buffers") -> Iterator[tuple[int, Tensor]]:
         """Yield the patches of each input channel for a few output rows at a time, and the first of these rows.

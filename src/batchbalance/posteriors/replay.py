@@ -5,9 +5,9 @@ under the others. A module is replayed only where running it would give the same
 tensors it was called with before, unchanged, and its weights and buffers are unchanged too. What is handed out is a
 clone, so that a network may write into it.
 
-Looking that up costs more than it spares where little comes before the first dropout. So the first `TIMED` draws of the
-first batch are replayed and run in full by turns, which gives the same numbers to the last bit, and the way that took
-less time is taken from then on, within that batch too. A batch at least twice as large is measured again.
+Where little comes before the first dropout, this lookup costs more than it saves. So the first `TIMED` draws of the first
+batch are alternately replayed and run in full, which gives the same numbers to the last bit. The faster way is used from
+then on, within that batch too. A batch at least twice as large is measured again.
 """
 
 import copy
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +27,6 @@ TIMED = 10  # draws of a measured batch, of which every second one is replayed
 PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 Key = tuple[int, int]  # which of the modules, and which of its calls in a forward pass
-
-
-@runtime_checkable
-class Dropping(Protocol):
-    """What depends on the draw; `calls` counts how often it did in a forward pass."""
-
-    @property
-    def calls(self) -> int: ...  # noqa: D102
 
 
 class UnknownValueError(Exception):
@@ -53,15 +45,8 @@ class Held:
     version: int
     place: tuple[Any, ...] | None = None
 
-    def is_still(self, other: Any) -> bool:
-        """Return whether another is the same tensor with the same numbers."""
-        if not isinstance(other, Held) or self.place is not None or other.place is not None:
-            return isinstance(other, Held) and self.place == other.place
-        return self.tensor is other.tensor and self.version == other.version
 
-
-@dataclass(frozen=True, eq=False)
-class Record:
+class Record(NamedTuple):
     """A call of a module: its inputs and its weights and buffers, as `Held`, and its output."""
 
     inputs: Any
@@ -74,10 +59,10 @@ class Replay:
 
     Args:
         modules: what is replayed.
-        drops: all that depends on the draw.
+        drops: all that depends on the draw; `calls` of each counts how often it did in a forward pass.
     """
 
-    def __init__(self, modules: Sequence[nn.Module], drops: Sequence[Dropping]) -> None:
+    def __init__(self, modules: Sequence[nn.Module], drops: Sequence[Any]) -> None:
         self._drops = drops
         self._records: dict[Key, Record] = {}
         self._handed: dict[int, Held] = {}
@@ -105,7 +90,7 @@ class Replay:
         return num_rows >= 2 * self._measured_rows
 
     def draw(self, number: int, run: Callable[[], Tensor]) -> Tensor:
-        """Give what one forward pass gives, under the first, second, … draw of a batch."""
+        """Return the output of one forward pass, under the first, second, … draw of a batch."""
         self._is_first = number == 0
         replays = number % 2 == 1 if self._seconds is not None else self._is_faster
         self._is_running = replays or (self._is_first and self._seconds is not None)
@@ -153,11 +138,11 @@ class Replay:
         if any(drop.calls for drop in self._drops):
             return False
         try:
-            made = [_storage(tensor) for tensor in _tensors(record.output)]
+            made = [tensor.untyped_storage().data_ptr() for tensor in _tensors(record.output)]
         except UnknownValueError:
             return False
         before = [*_tensors(record.inputs), *record.state]
-        others = {_storage(held.tensor) for held in before}
+        others = {held.tensor.untyped_storage().data_ptr() for held in before}
         unchanged = all(held.tensor._version == held.version for held in before)
         return unchanged and len(set(made)) == len(made) and not others & set(made)
 
@@ -211,14 +196,20 @@ class _Replayed:
         return [_held_now(tensor) for held in self._held for tensor in held.values() if tensor is not None]
 
 
-def replayable(model: nn.Module, drops: Sequence[Dropping], run: Callable[[], Any]) -> list[nn.Module]:
+def replayable(model: nn.Module, drops: Sequence[Any], run: Callable[[], Any]) -> list[nn.Module]:
     """Return the outermost modules that finish before the first mask and may be replayed.
 
     A module with hooks, on itself or within, runs in full; if there are hooks for all modules, every one does.
     """
     if all_modules._global_forward_hooks or all_modules._global_forward_pre_hooks:
         return []
-    free = [module for module in model.modules() if module is not model and _is_free(module)]
+    free = []
+    for module in model.modules():
+        parts = list(module.modules())
+        hooked = any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+        scripted = any(isinstance(part, torch.jit.ScriptModule) for part in parts)
+        if module is not model and not (hooked or scripted or isinstance(module, Mask)):
+            free.append(module)
     found: dict[nn.Module, None] = {}
 
     def leave(module: nn.Module, *_: Any) -> None:
@@ -236,26 +227,19 @@ def replayable(model: nn.Module, drops: Sequence[Dropping], run: Callable[[], An
     return list(found)
 
 
-def _is_free(module: nn.Module) -> bool:
-    parts = list(module.modules())
-    hooked = any(part._forward_hooks or part._forward_pre_hooks for part in parts)
-    return not (hooked or isinstance(module, Mask) or any(isinstance(part, torch.jit.ScriptModule) for part in parts))
-
-
 def _held_now(tensor: Tensor) -> Held:
+    """Return a tensor with its current version."""
     if tensor.is_inference():  # has no version
         raise UnknownValueError
     return Held(tensor, tensor._version)
 
 
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
 def _same(one: Any, other: Any) -> bool:
     """Return whether these are the same tensors, unchanged, in the same places."""
     if isinstance(one, Held):
-        return one.is_still(other)
+        if not isinstance(other, Held) or one.place is not None or other.place is not None:
+            return isinstance(other, Held) and one.place == other.place
+        return one.tensor is other.tensor and one.version == other.version
     if isinstance(one, dict):
         return isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
     if isinstance(one, list):

@@ -40,12 +40,7 @@ def write_saved(
             old.unlink()
 
 
-def saved_kind(directory: str | os.PathLike[str]) -> str:
-    """Return the kind of a saved posterior."""
-    return str(_listing(directory)["kind"])
-
-
-def _listing(directory: str | os.PathLike[str]) -> dict[str, Any]:
+def read_listing(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """Read and check the JSON file of a saved posterior."""
     listing = Path(directory) / "posterior.json"
     if not listing.is_file():
@@ -70,7 +65,7 @@ def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, 
     Raises:
         FileFormatError: if the folder is damaged, foreign, or holds a posterior of another kind.
     """
-    content = _listing(directory)
+    content = read_listing(directory)
     if content["kind"] != kind:
         raise FileFormatError(f"{directory} must hold a posterior of kind {kind!r}, got {content['kind']!r}")
     try:

@@ -77,7 +77,7 @@ class Chain:
         layers = _delayed(layers)
         first = next(i for i, layer in enumerate(layers) if isinstance(layer, Mask))
         self._shared = nn.Sequential(*layers[:first])
-        self._layers = _pooled_first(_folded(layers[first:]))
+        self._layers = _folded(layers[first:])
         self._work: dict[torch.Size, int] = {}
         self._masks = [_mask_after(self._layers, i) for i in range(len(self._layers))]
         self._mixing = Mixing.of(self._layers, self._masks[1] if len(self._layers) > 1 else None)
@@ -111,12 +111,10 @@ class Chain:
             yield (self._run(_Slice(shared), draw, 0, stop) for draw in range(num_draws))
             return
         for mixed in mixing.outputs(shared, num_draws):
-            slices = (_slice(self._laid_out(x), live, mixing.num_channels, self._masks[1]) for x, live in mixed)
+            if self._windows_follow:  # convolutions and pools are much faster on channels that are stored together
+                mixed = ((x.contiguous(memory_format=torch.channels_last), live) for x, live in mixed)
+            slices = (_slice(x, live, mixing.num_channels, self._masks[1]) for x, live in mixed)
             yield (self._run(now, draw, mixing.num_layers, stop) for draw, now in enumerate(slices))
-
-    def _laid_out(self, x: Tensor) -> Tensor:
-        """Store mixed channels together where convolutions or pools follow, which are then much faster."""
-        return x.contiguous(memory_format=torch.channels_last) if self._windows_follow else x
 
     def _products(self, shared: Tensor) -> int:
         """Return how many products a draw takes for one input if nothing is cut out."""
@@ -135,8 +133,11 @@ class Chain:
         for draws in torch.arange(num_draws).split(size):
             x = shared.unsqueeze(0)
             for layer in self._layers[:stop]:
-                if isinstance(layer, Mask):
-                    x = _masked_under(x, layer, draws.tolist())
+                if isinstance(layer, Mask):  # x is (draws, n, ...), or (1, n, ...) before the first mask
+                    shape = tuple(x.shape[2:3] if layer.channelwise else x.shape[2:])
+                    if layer.rate > 0:
+                        kept = torch.stack([layer.keep(draw, shape) for draw in draws.tolist()]).unsqueeze(1)
+                        x = layer.applied(x, kept.to(x.device).reshape(*kept.shape, *[1] * (x.ndim - kept.ndim)))
                 else:
                     x = layer(x.expand(len(draws), *x.shape[1:]).flatten(0, 1)).unflatten(0, (len(draws), -1))
             yield from x.expand(len(draws), *x.shape[1:])
@@ -151,7 +152,8 @@ class Chain:
             if isinstance(layer, Mask):
                 now = _masked(now, layer, draw, cut=_stays_cut(self._layers, i))
             elif is_plain(layer, (nn.Flatten,)) and layer.start_dim == 1 and layer.end_dim in (-1, now.x.ndim - 1):
-                now = _flat(now)
+                # A channel becomes as many numbers as it has places, and stays one unit.
+                now = replace(now, x=now.x.flatten(1), size=now.size * prod(now.x.shape[2:]))
             elif _sliceable(layer, now.x):
                 now = _product(now, layer, self._masks[i], draw)
             elif is_plain(layer, RECTIFIERS):  # commute with the scale, which stays due
@@ -163,15 +165,6 @@ class Chain:
             else:
                 now = _Slice(layer(now.whole()))
         return now.whole()
-
-
-def _masked_under(x: Tensor, mask: Mask, draws: Sequence[int]) -> Tensor:
-    """Apply the mask of each draw to activations (draws, n, ...), or to (1, n, ...) that all draws share."""
-    if mask.rate == 0:
-        return x
-    shape = tuple(x.shape[2:3] if mask.channelwise else x.shape[2:])
-    kept = torch.stack([mask.keep(draw, shape) for draw in draws]).unsqueeze(1).to(x.device)
-    return mask.applied(x, kept.reshape(*kept.shape, *[1] * (x.ndim - kept.ndim)))
 
 
 def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
@@ -209,11 +202,6 @@ def _slice(x: Tensor, live: Tensor | None, full: int, mask: Mask | None) -> _Sli
     return _Slice(x) if live is None else _Slice(x, live, full, due=mask)
 
 
-def _flat(now: _Slice) -> _Slice:
-    """Flatten channels into units; a channel that lives becomes as many units as it has places."""
-    return replace(now, x=now.x.flatten(1), size=now.size * prod(now.x.shape[2:]))
-
-
 def _sliceable(layer: nn.Module, x: Tensor) -> bool:
     """Return whether units can be cut out of a layer's weights: a linear layer, or a convolution without groups."""
     if is_plain(layer, (nn.Linear,)):
@@ -242,7 +230,9 @@ def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Sl
     x, scale = now.x, now.scale
     # The scale multiplies the weights or the product: both are smaller than, or as large as, the activations.
     if now.live is not None and len(now.live):
-        weight = _columns(weight, now.live, now.size)
+        units = weight if now.size == 1 else weight.unflatten(1, (-1, now.size))
+        weight = units.index_select(1, now.live)
+        weight = weight if now.size == 1 else weight.flatten(1)
     elif now.live is not None:
         x, scale = now.whole(), 1.0
     if isinstance(layer, nn.Linear):
@@ -250,13 +240,6 @@ def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Sl
         return _slice(product, live, full, mask)
     weight = weight if scale == 1 else weight * scale
     return _slice(layer._conv_forward(x, weight, bias), live, full, mask)  # type: ignore[operator]
-
-
-def _columns(weight: Tensor, live: Tensor, size: int) -> Tensor:
-    """Return the columns of some units of `size` columns each."""
-    if size == 1:
-        return weight.index_select(1, live)
-    return weight.reshape(len(weight), -1, size).index_select(1, live).flatten(1)
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
@@ -300,29 +283,23 @@ def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _folded(layers: Sequence[Any]) -> list[nn.Module]:
-    """Merge each batch normalisation behind a convolution into the weights of the convolution."""
+    """Merge batch normalisations into the convolutions before them, and put max pools before ReLUs.
+
+    A pool and a ReLU commute; in this order there is less work, and mixing can pool.
+    """
     folded: list[Any] = []
     for layer in layers:
-        if folded and is_plain(folded[-1], CONVOLUTIONS) and _normalises(layer, folded[-1]):
-            folded[-1] = nn.utils.fuse_conv_bn_eval(folded[-1], layer)
+        before = folded[-1] if folded else layer
+        kind = NORMALISATIONS[CONVOLUTIONS.index(type(before))] if is_plain(before, CONVOLUTIONS) else None
+        # With running statistics, a normalisation only scales and shifts channels.
+        if kind and is_plain(layer, (kind,)) and layer.running_mean is not None and not layer.training:
+            folded[-1] = nn.utils.fuse_conv_bn_eval(before, layer)
         else:
             folded.append(layer)
+    for i in range(len(folded) - 1):
+        if is_plain(folded[i], (nn.ReLU,)) and is_plain(folded[i + 1], MAX_POOLS):
+            folded[i], folded[i + 1] = folded[i + 1], folded[i]
     return folded
-
-
-def _pooled_first(layers: Sequence[nn.Module]) -> list[nn.Module]:
-    """Swap each ReLU with a max pool behind it: the result is the same, with less work, and mixing can pool."""
-    ordered = list(layers)
-    for i in range(len(ordered) - 1):
-        if is_plain(ordered[i], (nn.ReLU,)) and is_plain(ordered[i + 1], MAX_POOLS):
-            ordered[i], ordered[i + 1] = ordered[i + 1], ordered[i]
-    return ordered
-
-
-def _normalises(layer: Any, before: Any) -> bool:
-    """Return whether a layer only scales and shifts the channels of the convolution before it."""
-    kind = NORMALISATIONS[CONVOLUTIONS.index(type(before))]
-    return is_plain(layer, (kind,)) and layer.running_mean is not None and not layer.training
 
 
 def _mask_after(layers: Sequence[nn.Module], at: int) -> Mask | None:

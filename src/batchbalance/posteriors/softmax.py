@@ -116,7 +116,11 @@ class _Regressions:
         scaled = residual / diagonal
         direction, slope = scaled, _dot(residual, scaled)
         for _ in range(MAX_CONJUGATE):
-            curved = self._curved(probs, direction)
+            moved = product(self._x, direction).mul_(probs)
+            moved -= probs * moved.sum(dim=2, keepdim=True)
+            curved = product(self._x.T, moved.mul_(self._counts)).add_(
+                self._precisions[:, None] * direction
+            )  # H·direction
             length = (slope / _dot(direction, curved).clamp_min(TINY))[:, None]
             step += length * direction
             residual -= length * curved
@@ -139,12 +143,6 @@ class _Regressions:
                 return length
             length = torch.where(worse, length / 2, length)
         return torch.where(worse, 0.0, length)
-
-    def _curved(self, probs: Tensor, direction: Tensor) -> Tensor:
-        """Return H·direction, (D, M, C)."""
-        moved = product(self._x, direction).mul_(probs)
-        moved -= probs * moved.sum(dim=2, keepdim=True)
-        return product(self._x.T, moved.mul_(self._counts)).add_(self._precisions[:, None] * direction)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -214,7 +212,8 @@ def deviations(
         spread, basis = torch.linalg.eigh(probs.mean(dim=0).diag() - probs.T @ probs / len(probs))
         curved = (span.rows**2).sum(dim=0)[:, None] * spread.clamp_min(0)  # XᵀX is diagonal in this basis
         moves = inside / (curved + precision).sqrt()[:, None] @ basis.T
-    return outside + product(span.basis.T, moves)
+    found: Tensor = outside + product(span.basis.T, moves)
+    return found
 
 
 def curvature(x: Float[Tensor, "N D"], probs: Float[Tensor, "N C"]) -> Float[Tensor, "DC DC"]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from batchbalance.posteriors.training.augmentation import crop_and_flip
+from batchbalance.posteriors.training.calling import crop_and_flip
 
 
 def by_loops(images, places, flips, padding):

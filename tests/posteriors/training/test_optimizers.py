@@ -3,19 +3,19 @@
 import pytest
 import torch
 
-from batchbalance.posteriors.training.optimizers import Adam, Sgd
+from batchbalance.posteriors.training.optimizers import Optimizer
 
 KINDS = {
     "adam": (
-        lambda weights, decay: Adam(weights, 0.01, decay),
+        lambda weights, decay: Optimizer(weights, 0.01, decay),
         lambda weights, decay: torch.optim.Adam(weights, 0.01, weight_decay=decay, fused=True),
     ),
     "sgd": (
-        lambda weights, decay: Sgd(weights, 0.01, decay, 0.9),
+        lambda weights, decay: Optimizer(weights, 0.01, decay, 0.9),
         lambda weights, decay: torch.optim.SGD(weights, 0.01, momentum=0.9, weight_decay=decay),
     ),
     "plain sgd": (
-        lambda weights, decay: Sgd(weights, 0.01, decay, 0.0),
+        lambda weights, decay: Optimizer(weights, 0.01, decay, 0.0),
         lambda weights, decay: torch.optim.SGD(weights, 0.01, weight_decay=decay),
     ),
 }
@@ -52,7 +52,7 @@ def test_sparse_gradients_are_refused():
     embedding = torch.nn.Embedding(4, 2, sparse=True)
     embedding(torch.tensor([1])).sum().backward()
     with pytest.raises(ValueError, match="sparse=False"):
-        Adam(embedding.parameters(), 0.1, 0.0).step()
+        Optimizer(embedding.parameters(), 0.1, 0.0).step()
 
 
 @pytest.mark.slow

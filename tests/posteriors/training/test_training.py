@@ -8,7 +8,7 @@ from torch import nn
 
 from batchbalance.arguments.seeds import generator
 from batchbalance.errors import UnknownNameError
-from batchbalance.posteriors.training.augmentation import crop_and_flip
+from batchbalance.posteriors.training.calling import crop_and_flip
 from batchbalance.posteriors.training.fitting import Recipe, class_weights, fit, network_accuracy, split_rows
 from batchbalance.posteriors.training.networks import mnist_cnn, tabular_mlp, vgg11
 

@@ -4,7 +4,7 @@ A dict is passed as keywords, a tuple as positions; a network whose ``forward`` 
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ Batch = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 Rows = Tensor | slice
 
 LABELS = ("labels", "label", "label_ids")  # keys of a dict that are not inputs
+AUGMENTATIONS = ("none", "crop-flip")
+PADDING = 4  # pixels around an image before it is cropped
+PAD_YOURSELF = "use a DataLoader with a `collate_fn` that pads, as transformers.DataCollatorWithPadding does"
 
 
 def as_batch(given: Any) -> Batch:
@@ -115,7 +118,7 @@ def logits_from(model: nn.Module, batch: Batch) -> Tensor:
     return logits_in(model(*positions, **keywords))
 
 
-def padding_of(model: nn.Module) -> int:
+def padding_of(model: nn.Module | None) -> int:
     """Return the padding token that a network's `config` names; 0 if it names none."""
     return getattr(getattr(model, "config", None), "pad_token_id", None) or 0
 
@@ -143,9 +146,6 @@ def collated(items: Sequence[Any], padding: int = 0) -> Batch:
         return as_batch(default_collate([unmasked("`inputs`", entry) for entry in entries]))
     except RuntimeError as error:
         raise ValueError(f"`inputs` must hold items of one shape, got {error}; {PAD_YOURSELF}") from error
-
-
-PAD_YOURSELF = "use a DataLoader with a `collate_fn` that pads, as transformers.DataCollatorWithPadding does"
 
 
 def _stacked(name: str, values: Sequence[Any], padding: int, is_padded: bool) -> Tensor:
@@ -190,7 +190,7 @@ class Examples:
         if isinstance(inputs, IterableDataset) or (isinstance(inputs, Dataset) and not hasattr(inputs, "__len__")):
             raise ValueError(f"`inputs` must be examples that are read by row, got {type(inputs).__name__}")
         if isinstance(inputs, Tensor | np.ndarray | Mapping | list | tuple):
-            self._held = changed(as_batch(inputs), self._placed)
+            self._held = changed(as_batch(inputs), lambda tensor: placed(tensor, self._device))
 
     def __len__(self) -> int:
         return len(self._items) if self._held is None else num_rows(self._held)
@@ -200,21 +200,19 @@ class Examples:
         if self._held is not None:
             return some_rows(self._held, rows)
         index = torch.arange(len(self))[rows].tolist()
-        return changed(first_of(self._collate([self._items[row] for row in index])), self._placed)
-
-    def batches(self, size: int) -> Iterator[tuple[slice, Batch]]:
-        """Yield consecutive batches, each with its rows."""
-        for start in range(0, len(self), size):
-            rows = slice(start, start + size)
-            yield rows, self[rows]
-
-    def _placed(self, tensor: Tensor) -> Tensor:
-        return channels_last(tensor.to(self._device))
+        return changed(
+            first_of(self._collate([self._items[row] for row in index])), lambda tensor: placed(tensor, self._device)
+        )
 
 
 def first_of(item: Any) -> Batch:
     """Return the inputs in an item of a DataLoader: the first entry of (inputs, labels, …)."""
     return as_batch(item[0] if isinstance(item, list | tuple) else item)
+
+
+def placed(inputs: Tensor, device: str | torch.device) -> Tensor:
+    """Return inputs on a device, images channels last."""
+    return channels_last(inputs.to(device))
 
 
 def channels_last(inputs: Tensor) -> Tensor:
@@ -235,3 +233,31 @@ def _as_dense(name: str, value: Any) -> Tensor:
         raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
     check_dense(name, value)
     return value
+
+
+def crop_and_flip(images: Batch, *, generator: torch.Generator, padding: int = PADDING) -> Tensor:
+    """Pad each image with zeros, crop it at a random place, and mirror it with probability ½.
+
+    Zero is the mean colour if the images are normalised. The random numbers are drawn on the CPU, so that they are the
+    same on every device: first the (n, 2) places, down and right, from 0 to 2·padding, then the (n,) flips.
+
+    Args:
+        images: (n, channels, height, width).
+        generator: for the places and the flips.
+        padding: pixels on each side.
+    """
+    if not isinstance(images, Tensor) or images.ndim != 4:
+        raise ValueError(
+            "`augmentation` must be 'none' unless inputs are images (N, channels, height, width), got "
+            f"{described(images)}"
+        )
+    num, _, height, width = images.shape
+    places = torch.randint(2 * padding + 1, (num, 2), generator=generator).to(images.device)
+    flipped = torch.randint(2, (num,), generator=generator).bool().to(images.device)
+    across = torch.arange(width, device=images.device).expand(num, width)
+    across = torch.where(flipped[:, None], across.flip(1), across)
+    rows = places[:, :1] + torch.arange(height, device=images.device)  # (n, h) of the padded image
+    columns = places[:, 1:] + across  # (n, w)
+    padded = torch.nn.functional.pad(images, (padding, padding, padding, padding))
+    which = torch.arange(num, device=images.device)
+    return padded[which[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

@@ -17,13 +17,14 @@ from torch.utils.data import DataLoader, Dataset
 from batchbalance.arguments.checks import check_device, check_flag, check_real, check_whole
 from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.errors import UnknownNameError, is_out_of_memory
-from batchbalance.posteriors.training.augmentation import AUGMENTATIONS, crop_and_flip
 from batchbalance.posteriors.training.calling import (
+    AUGMENTATIONS,
     Batch,
     Examples,
     as_batch,
     changed,
     channels_last,
+    crop_and_flip,
     described,
     logits_from,
     num_rows,
@@ -31,8 +32,8 @@ from batchbalance.posteriors.training.calling import (
     tensors_in,
 )
 from batchbalance.posteriors.training.networks import flops_of
-from batchbalance.posteriors.training.optimizers import Adam, Optimizer, Sgd
-from batchbalance.predictions import looks_like_probs
+from batchbalance.posteriors.training.optimizers import Optimizer
+from batchbalance.predictions import looks_like_probs, spans_of
 from batchbalance.system import threads
 from batchbalance.system.progress import progress as shown_progress
 
@@ -87,19 +88,6 @@ class Recipe:
         if self.augmentation not in AUGMENTATIONS:
             raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
         check_whole("batch_size", self.batch_size, 2)  # batch normalisation cannot train on one example
-        self._check_length()
-        check_real("learning_rate", self.learning_rate, above=True)
-        if check_real("momentum", self.momentum) >= 1:
-            raise ValueError(f"`momentum` must be below 1, got {self.momentum}")
-        check_real("weight_decay", self.weight_decay)
-        check_flag("class_weighted", self.class_weighted)
-
-    def is_done(self, steps: int, epochs: int) -> bool:
-        """Return whether a run ends after this many steps and epochs, apart from early stopping."""
-        return steps >= self.steps if self.steps is not None else epochs >= (self.max_epochs or MAX_EPOCHS)
-
-    def _check_length(self) -> None:
-        """Check the settings of the length of a run, and fill in defaults."""
         least = {"steps": 1, "samples_per_epoch": 2, "max_epochs": 1, "patience": 1}
         given = [name for name in least if getattr(self, name) is not None]
         for name in given:
@@ -110,6 +98,11 @@ class Recipe:
         for name, value in missing.items() if given != ["steps"] else ():
             if name not in given:
                 object.__setattr__(self, name, value)
+        check_real("learning_rate", self.learning_rate, above=True)
+        if check_real("momentum", self.momentum) >= 1:
+            raise ValueError(f"`momentum` must be below 1, got {self.momentum}")
+        check_real("weight_decay", self.weight_decay)
+        check_flag("class_weighted", self.class_weighted)
 
 
 @dataclass(frozen=True)
@@ -192,7 +185,8 @@ def fit(
     _check_outputs(model, examples[:PROBED], num_classes)
     # forward, and twice as much back
     step_flops = 3 * flops_of(model, examples[:1]) * min(recipe.batch_size, len(examples))
-    optimizer = _optimizer(model, recipe)
+    momentum = recipe.momentum if recipe.optimizer == "sgd" else None
+    optimizer = Optimizer(model.parameters(), recipe.learning_rate, recipe.weight_decay, momentum)
     weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
     loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
     order = generator(seed, "order")
@@ -206,11 +200,19 @@ def fit(
         seeded(derived_seed(seed, "dropout"), device),
         shown_progress("training", recipe.steps or recipe.max_epochs, progress) as bar,
     ):
-        while not recipe.is_done(steps, len(history)):
+        while steps < recipe.steps if recipe.steps is not None else len(history) < (recipe.max_epochs or MAX_EPOCHS):
             batches = epoch_batches(len(examples), recipe.samples_per_epoch, recipe.batch_size, order)
             batches = batches[: None if recipe.steps is None else recipe.steps - steps]
-            mean_loss = _train_epoch(model, examples, labels, batches, loss, optimizer, num_classes, changing)
-            index = len(history)
+            model.train()
+            total = torch.zeros((), device=labels.device)
+            for rows in batches:
+                optimizer.clear()
+                batch = examples[rows] if changing is None else crop_and_flip(examples[rows], generator=changing)
+                value = loss(logits_of(model, changed(batch, channels_last), num_classes), labels[rows])
+                value.backward()
+                optimizer.step()
+                total += value.detach()
+            mean_loss, index = float(total) / len(batches), len(history)
             steps += len(batches)
             if mean_loss != mean_loss or mean_loss == float("inf"):
                 raise ValueError(
@@ -238,8 +240,9 @@ def network_accuracy(model: nn.Module, inputs: Any, labels: Tensor) -> float:
     """Return the accuracy of a network in eval mode (dropout off), and leave it in eval mode."""
     model.eval()
     examples = inputs if isinstance(inputs, Examples) else Examples(inputs, padding_of(model), labels.device)
-    batches = examples.batches(EVALUATION_BATCH)
-    right = sum(int((logits_from(model, batch).argmax(dim=-1) == labels[rows]).sum()) for rows, batch in batches)
+    right = 0
+    for rows in spans_of(len(examples), EVALUATION_BATCH):
+        right += int((logits_from(model, examples[rows]).argmax(dim=-1) == labels[rows]).sum())
     return right / len(labels)
 
 
@@ -315,29 +318,6 @@ def check_dtype(model: nn.Module, inputs: Batch) -> None:
             )
 
 
-def _train_epoch(
-    model: nn.Module,
-    examples: Examples,
-    labels: Tensor,
-    batches: list[Tensor],
-    loss: nn.Module,
-    optimizer: Optimizer,
-    num_classes: int,
-    changing: torch.Generator | None,
-) -> float:
-    model.train()
-    total = torch.zeros((), device=labels.device)
-    for rows in batches:
-        optimizer.clear()
-        batch = examples[rows] if changing is None else crop_and_flip(examples[rows], generator=changing)
-        logits = logits_of(model, changed(batch, channels_last), num_classes)
-        value = loss(logits, labels[rows])
-        value.backward()
-        optimizer.step()
-        total += value.detach()
-    return float(total) / len(batches)
-
-
 def logits_of(model: nn.Module, batch: Batch, num_classes: int) -> Tensor:
     """Return the logits (n, C) of a batch, or raise ValueError if batch, model and C do not fit."""
     try:
@@ -372,16 +352,6 @@ def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
     if len(batches) > 1 and len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
-
-
-def _optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
-    usual = model.parameters(), recipe.learning_rate, recipe.weight_decay
-    return Adam(*usual) if recipe.optimizer == "adam" else Sgd(*usual, recipe.momentum)
-
-
-def placed(inputs: Tensor, device: str | torch.device) -> Tensor:
-    """Return inputs on a device, images channels last."""
-    return channels_last(inputs.to(device))
 
 
 def copied_state(model: nn.Module) -> dict[str, Tensor]:

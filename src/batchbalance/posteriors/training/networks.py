@@ -43,7 +43,8 @@ class Classifier(nn.Module):
     def embed(self, inputs: Tensor) -> Tensor:
         """Return the last hidden layer, (N, D)."""
         if tuple(inputs.shape[1:]) != self.input_shape:
-            raise ValueError(f"`inputs` must have shape (N, {_dims(self.input_shape)}), got {tuple(inputs.shape)}")
+            wanted = ", ".join(map(str, self.input_shape))
+            raise ValueError(f"`inputs` must have shape (N, {wanted}), got {tuple(inputs.shape)}")
         return self.features(inputs)  # type: ignore[no-any-return]
 
 
@@ -56,7 +57,8 @@ def mnist_cnn(
     """
     _check(num_classes, input_shape, 3, dropout, width)
     blocks = _blocks(input_shape[0], [_scaled(32, width), _scaled(64, width)], kernel=5, padding=0, dropout=dropout)
-    return _with_mlp(blocks, _scaled(128, width), num_classes, input_shape, dropout)
+    size = _flat_size(blocks, input_shape)
+    return _with_mlp(blocks, size, [_scaled(128, width)], num_classes, input_shape, dropout)
 
 
 def fashion_cnn(
@@ -78,7 +80,8 @@ def fashion_cnn(
     check_options(hidden=[hidden], round_up=round_up)
     filters = [_scaled(count, width) for count in (32, 64, 128)]
     blocks = _blocks(input_shape[0], filters, kernel=3, padding=1, dropout=dropout, round_up=round_up)
-    return _with_mlp(blocks, _scaled(hidden, width), num_classes, input_shape, dropout)
+    size = _flat_size(blocks, input_shape)
+    return _with_mlp(blocks, size, [_scaled(hidden, width)], num_classes, input_shape, dropout)
 
 
 def tabular_mlp(
@@ -92,12 +95,7 @@ def tabular_mlp(
     """Build hidden layers with ReLU and dropout. The paper: (64, 64) HAR, (32, 32) DRIFT, (8, 8) Dry Bean."""
     _check(num_classes, input_shape, 1, dropout, width)
     check_options(hidden=hidden)
-    layers: list[nn.Module] = []
-    size = input_shape[0]
-    for count in hidden:
-        layers += [nn.Linear(size, _scaled(count, width)), nn.ReLU(), nn.Dropout(dropout)]
-        size = _scaled(count, width)
-    return Classifier(nn.Sequential(*layers), nn.Linear(size, num_classes), input_shape)
+    return _with_mlp([], input_shape[0], [_scaled(count, width) for count in hidden], num_classes, input_shape, dropout)
 
 
 def vgg11(
@@ -123,11 +121,8 @@ def vgg11(
         layers += [nn.MaxPool2d(2)] if pooled else []
         channels = count
     layers.append(nn.Flatten())
-    size = _flat_size(layers, input_shape)
-    for count in head:
-        layers += [nn.Linear(size, _scaled(count, width)), nn.ReLU(), nn.Dropout(dropout)]
-        size = _scaled(count, width)
-    return Classifier(nn.Sequential(*layers), nn.Linear(size, num_classes), input_shape)
+    hidden = [_scaled(count, width) for count in head]
+    return _with_mlp(layers, _flat_size(layers, input_shape), hidden, num_classes, input_shape, dropout)
 
 
 def resnet18(
@@ -254,11 +249,19 @@ def _blocks(
 
 
 def _with_mlp(
-    layers: list[nn.Module], hidden: int, num_classes: int, input_shape: Sequence[int], dropout: float
+    layers: Sequence[nn.Module],
+    size: int,
+    hidden: Sequence[int],
+    num_classes: int,
+    input_shape: Sequence[int],
+    dropout: float,
 ) -> Classifier:
-    hidden_layer = nn.Linear(_flat_size(layers, input_shape), hidden)
-    features = nn.Sequential(*layers, hidden_layer, nn.ReLU(), nn.Dropout(dropout))
-    return Classifier(features, nn.Linear(hidden, num_classes), input_shape)
+    """Put hidden layers with ReLU and dropout behind layers that give `size` numbers, and a linear head."""
+    layers = list(layers)
+    for count in hidden:
+        layers += [nn.Linear(size, count), nn.ReLU(), nn.Dropout(dropout)]
+        size = count
+    return Classifier(nn.Sequential(*layers), nn.Linear(size, num_classes), input_shape)
 
 
 def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
@@ -277,7 +280,7 @@ def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
 
 
 def check_network(name: str, options: dict[str, Any]) -> None:
-    """Raise ValueError if the options of one of our own networks cannot be right, whatever the inputs are."""
+    """Raise ValueError if the options of one of our own networks cannot be right for any inputs."""
     network, asked = OWN.get(name), f"{name} {options!r}"
     if network is None or asked in _CHECKED:
         return
@@ -292,7 +295,7 @@ def check_network(name: str, options: dict[str, Any]) -> None:
 def check_options(
     *, dropout: Any = 0.0, width: Any = 1.0, hidden: Any = (1,), head: Any = (1,), round_up: Any = False
 ) -> None:
-    """Raise ValueError unless these are options of networks: they are, whatever the inputs."""
+    """Raise ValueError unless these options of networks are valid; that does not depend on the inputs."""
     if check_real("dropout", dropout) >= 1:
         raise ValueError(f"`dropout` must be in [0, 1), got {dropout}")
     if check_real("width", width, above=True) > MAX_WIDTH:
@@ -315,7 +318,3 @@ def _check(num_classes: int, input_shape: Sequence[int], num_axes: int, dropout:
     if len(input_shape) != num_axes or min(input_shape) < 1:
         wanted = "(features,)" if num_axes == 1 else "(channels, height, width)"
         raise ValueError(f"`input_shape` must be {wanted} with positive sizes, got {tuple(input_shape)}")
-
-
-def _dims(shape: Sequence[int]) -> str:
-    return ", ".join(str(size) for size in shape)

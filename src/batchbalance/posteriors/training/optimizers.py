@@ -3,7 +3,6 @@
 That takes a second of every process that trains a network; the weights are the same to the last digit.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 import torch
@@ -12,12 +11,32 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 
-class Optimizer(ABC):
-    """Updates parameters: compute their gradients, then take a step."""
+class Optimizer:
+    """Updates parameters: compute their gradients, then take a step.
 
-    def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float) -> None:
-        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self._learning_rate, self._weight_decay = learning_rate, weight_decay
+    It is Adam (Kingma and Ba 2015) with torch's usual constants, or gradient descent if there is a `momentum`.
+
+    Args:
+        parameters: those that need gradients are updated.
+        learning_rate: constant over the run.
+        weight_decay: L2 penalty.
+        momentum: of stochastic gradient descent; None for Adam.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        learning_rate: float,
+        weight_decay: float,
+        momentum: float | None = None,
+    ) -> None:
+        self._parameters: list[Tensor] = [parameter for parameter in parameters if parameter.requires_grad]
+        self._learning_rate, self._weight_decay, self._momentum = learning_rate, weight_decay, momentum
+        self._moving: list[Tensor | None] = [None] * len(self._parameters)  # of gradient descent
+        if momentum is None:
+            self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
+            self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
+            self._steps = [torch.zeros((), device=parameter.device) for parameter in self._parameters]
 
     def clear(self) -> None:
         """Forget the gradients."""
@@ -30,56 +49,30 @@ class Optimizer(ABC):
         found = {i: parameter.grad for i, parameter in enumerate(self._parameters) if parameter.grad is not None}
         if any(gradient.is_sparse for gradient in found.values()):
             raise ValueError("gradients must be dense, got sparse ones; build nn.Embedding with sparse=False")
-        if found:
-            self._move(list(found), list(found.values()))
-
-    @abstractmethod
-    def _move(self, moved: list[int], gradients: list[Tensor]) -> None:
-        """Move the parameters of these numbers."""
-
-
-class Adam(Optimizer):
-    """Adam (Kingma and Ba 2015) with torch's usual constants."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float) -> None:
-        super().__init__(parameters, learning_rate, weight_decay)
-        self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
-        self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
-        self._steps = [torch.zeros((), device=parameter.device) for parameter in self._parameters]
-
-    def _move(self, moved: list[int], gradients: list[Tensor]) -> None:
-        adam(
-            [self._parameters[i] for i in moved],
-            gradients,
-            [self._means[i] for i in moved],
-            [self._squares[i] for i in moved],
-            [],
-            [self._steps[i] for i in moved],
-            fused=True,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=self._learning_rate,
-            weight_decay=self._weight_decay,
-            eps=1e-8,
-            maximize=False,
-        )
-
-
-class Sgd(Optimizer):
-    """Stochastic gradient descent with momentum."""
-
-    def __init__(
-        self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float, momentum: float
-    ) -> None:
-        super().__init__(parameters, learning_rate, weight_decay)
-        self._momentum = momentum
-        self._moving: list[Tensor | None] = [None] * len(self._parameters)
-
-    def _move(self, moved: list[int], gradients: list[Tensor]) -> None:
-        moving = [self._moving[i] for i in moved]
+        if not found:
+            return
+        moved, gradients = [self._parameters[i] for i in found], list(found.values())
+        if self._momentum is None:
+            adam(
+                moved,
+                gradients,
+                [self._means[i] for i in found],
+                [self._squares[i] for i in found],
+                [],
+                [self._steps[i] for i in found],
+                fused=True,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=self._learning_rate,
+                weight_decay=self._weight_decay,
+                eps=1e-8,
+                maximize=False,
+            )
+            return
+        moving = [self._moving[i] for i in found]
         sgd(
-            [self._parameters[i] for i in moved],
+            moved,
             gradients,
             moving,
             weight_decay=self._weight_decay,
@@ -89,5 +82,5 @@ class Sgd(Optimizer):
             nesterov=False,
             maximize=False,
         )
-        for i, each in zip(moved, moving, strict=True):  # made in the first step
+        for i, each in zip(found, moving, strict=True):  # made in the first step
             self._moving[i] = each
