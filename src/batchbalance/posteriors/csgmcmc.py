@@ -179,7 +179,7 @@ class CyclicalSGMCMC(WeightDraws):
         self, model: nn.Module, examples: Examples, labels: Tensor, num_classes: int, random: torch.Generator, bar: Bar
     ) -> list[State]:
         """Run one chain and return its snapshots."""
-        schedule = self.schedule
+        schedule, decay = self.schedule, self.schedule.weight_decay
         check_dtype(model, examples[:1])
         set_channels_last(model)
         model.train()
@@ -204,8 +204,7 @@ class CyclicalSGMCMC(WeightDraws):
                 value = loss(logits_of(model, changed(batch, channels_last), num_classes), labels[rows])
                 gradients = torch.autograd.grad(value, parameters, allow_unused=True)
                 h = cosine_step_size(step, steps_per_epoch * cycle_epochs, schedule.initial_step_size)
-                scales = {"weight_decay": schedule.weight_decay, "noise_scale": noise_scale}
-                langevin_step(parameters, gradients, h, **scales, generator=random)
+                langevin_step(parameters, gradients, h, weight_decay=decay, noise_scale=noise_scale, generator=random)
                 total += value.detach()
                 step += 1
             if not bool(torch.isfinite(total)):

@@ -138,8 +138,8 @@ def _features_of(model: nn.Module, loader: Iterable[Any]) -> tuple[Tensor, Tenso
             ends_there = rows.ndim == 2 and layer.out_features == logits.shape[1]
             if not ends_there or not torch.allclose(layer(rows), logits, rtol=1e-3, atol=1e-4):
                 raise ValueError(
-                    "`model` must end in a linear layer, got outputs that are not those of its last linear layer; remove what "
-                    "follows it"
+                    "`model` must end in a linear layer, got outputs that are not those of its last linear layer; "
+                    "remove what follows it"
                 )
         features.append(rows if rows.dtype == torch.float64 else rows.float())
         labels.append(torch.as_tensor(truth).to(rows.device))

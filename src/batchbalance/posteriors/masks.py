@@ -387,8 +387,8 @@ def unmasked_dropout(model: nn.Module) -> Iterator[list[str]]:
 def training_noise(model: nn.Module, run: Callable[[], Any]) -> list[str]:
     """Name the modules that draw random zeros in training mode, where no mask takes their place.
 
-    They are found by a forward pass in training mode. Modules with running statistics stay in eval mode, and buffers are
-    restored. If the network fails in training mode, the list is empty.
+    They are found by a forward pass in training mode. Modules with running statistics stay in eval mode, and buffers
+    are restored. If the network fails in training mode, the list is empty.
     """
     seen: dict[str, None] = {}
 

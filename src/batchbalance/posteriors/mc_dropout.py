@@ -243,7 +243,18 @@ class MCDropout(Posterior):
         """Name dropout that stays off; find what runs before the first mask, unless two equal passes differ."""
         with unmasked_dropout(self._model) as seen:
             once = self._forward(few, 0)
-        _check_run(self._masks)
+        ran = [mask.name for mask in self._masks if mask.calls]
+        idle = [mask.name for mask in self._masks if isinstance(mask, Mask) and mask.rate > 0 and not mask.calls]
+        if idle and not ran:
+            raise ValueError(
+                "the model must run one of its dropout layers, got a forward pass that runs none of "
+                f"{', '.join(idle)}; call them in `forward`, or use DeepEnsemble"
+            )
+        for name in idle:
+            # Attention may read the rate of a dropout layer inside it without running the layer. It names itself where
+            # it cannot be drawn.
+            if not any(name.startswith(f"{other}.") for other in ran):
+                warnings.warn(f"dropout layer {name!r} is not run by the model, and drops nothing", stacklevel=3)
         for layer in dict.fromkeys(seen):
             warnings.warn(f"dropout called as a function in {layer} stays off: use nn.Dropout instead", stacklevel=2)
         if self._chain is None:  # which has known layers only
@@ -302,7 +313,7 @@ class MCDropout(Posterior):
         alone = self._forward(some_rows(batch, slice(1)), 0)[0]
         if not torch.allclose(alone, logits[0, 0], rtol=1e-2, atol=1e-3, equal_nan=True):
             raise ValueError(
-                "the model must treat each input separately, got other logits for the first input alone than within "
+                "the model must treat each input by itself, got other logits for the first input alone than within "
                 f"its batch of {num_rows(batch)}; build the model batch first and keep examples apart"
             )
         return logits
@@ -373,24 +384,6 @@ def _stacked(runs: Iterator[Tensor]) -> Tensor:
     if outputs[0].ndim != 2:
         raise ValueError(f"the model must give logits (N, C), got shape {tuple(outputs[0].shape)}")
     return torch.stack(outputs, dim=1)
-
-
-def _check_run(masks: list[Mask | AttentionDropout]) -> None:
-    """Check after a forward pass that dropout was run, and name the layers that were not.
-
-    Attention may read the rate of a dropout layer inside it without running the layer, and names itself where it
-    cannot be drawn.
-    """
-    ran = [mask.name for mask in masks if mask.calls]
-    idle = [mask.name for mask in masks if isinstance(mask, Mask) and mask.rate > 0 and not mask.calls]
-    if idle and not ran:
-        raise ValueError(
-            f"the model must run one of its dropout layers, got a forward pass that runs none of {', '.join(idle)}; "
-            "call them in `forward`, or use DeepEnsemble"
-        )
-    for name in idle:
-        if not any(name.startswith(f"{other}.") for other in ran):
-            warnings.warn(f"dropout layer {name!r} is not run by the model, and drops nothing", stacklevel=4)
 
 
 def _fix_masks(model: nn.Module, seed: int) -> list[Mask | AttentionDropout]:

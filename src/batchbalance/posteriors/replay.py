@@ -5,9 +5,9 @@ under the others. A module is replayed only where running it would give the same
 tensors it was called with before, unchanged, and its weights and buffers are unchanged too. What is handed out is a
 clone, so that a network may write into it.
 
-Where little comes before the first dropout, this lookup costs more than it saves. So the first `TIMED` draws of the first
-batch are alternately replayed and run in full, which gives the same numbers to the last bit. The faster way is used from
-then on, within that batch too. A batch at least twice as large is measured again.
+Where little comes before the first dropout, this lookup costs more than it saves. So the first `TIMED` draws of the
+first batch are alternately replayed and run in full, which gives the same numbers to the last bit. The faster way is
+used from then on, within that batch too. A batch at least twice as large is measured again.
 """
 
 import copy

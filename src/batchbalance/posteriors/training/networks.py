@@ -55,7 +55,7 @@ def mnist_cnn(
 
     The convolutions are not padded: 28×28 becomes 12×12, then 4×4, so that 1024 numbers enter the hidden layer.
     """
-    _check(num_classes, input_shape, 3, dropout, width)
+    _check(num_classes, input_shape, 3, dropout=dropout, width=width)
     blocks = _blocks(input_shape[0], [_scaled(32, width), _scaled(64, width)], kernel=5, padding=0, dropout=dropout)
     size = _flat_size(blocks, input_shape)
     return _with_mlp(blocks, size, [_scaled(128, width)], num_classes, input_shape, dropout)
@@ -76,8 +76,7 @@ def fashion_cnn(
     that 1152 numbers enter the hidden layer; those that round up make 4×4 in the end, and 2048 numbers. With `hidden`
     512 that is 2048–512–C, the last layers of the released code, on the three pools of the paper's text.
     """
-    _check(num_classes, input_shape, 3, dropout, width)
-    check_options(hidden=[hidden], round_up=round_up)
+    _check(num_classes, input_shape, 3, dropout=dropout, width=width, hidden=[hidden], round_up=round_up)
     filters = [_scaled(count, width) for count in (32, 64, 128)]
     blocks = _blocks(input_shape[0], filters, kernel=3, padding=1, dropout=dropout, round_up=round_up)
     size = _flat_size(blocks, input_shape)
@@ -93,8 +92,7 @@ def tabular_mlp(
     width: float = 1.0,
 ) -> Classifier:
     """Build hidden layers with ReLU and dropout. The paper: (64, 64) HAR, (32, 32) DRIFT, (8, 8) Dry Bean."""
-    _check(num_classes, input_shape, 1, dropout, width)
-    check_options(hidden=hidden)
+    _check(num_classes, input_shape, 1, dropout=dropout, width=width, hidden=hidden)
     return _with_mlp([], input_shape[0], [_scaled(count, width) for count in hidden], num_classes, input_shape, dropout)
 
 
@@ -111,8 +109,7 @@ def vgg11(
     The released code has 4096–4096–C on top. The convolutions have no dropout, so that they run once for all draws of
     MC dropout.
     """
-    _check(num_classes, input_shape, 3, dropout, width)
-    check_options(head=head)
+    _check(num_classes, input_shape, 3, dropout=dropout, width=width, head=head)
     layers: list[nn.Module] = []
     channels = input_shape[0]
     for filters, pooled in ((64, 1), (128, 1), (256, 0), (256, 1), (512, 0), (512, 1), (512, 0), (512, 1)):
@@ -133,7 +130,7 @@ def resnet18(
     It has no dropout unless `dropout` is above 0: then one layer before the head. `width` must be at least 0.125: with
     fewer filters, convolutions of torch 2.13 in channels-last layout have crashed in training on the CPU.
     """
-    _check(num_classes, input_shape, 3, dropout, width)
+    _check(num_classes, input_shape, 3, dropout=dropout, width=width)
     if width < 0.125:
         raise ValueError(f"`width` must be at least 0.125 for resnet18, got {width}")
     stem = _scaled(64, width)
@@ -312,8 +309,9 @@ def _scaled(count: int, width: float) -> int:
     return max(1, round(count * width))
 
 
-def _check(num_classes: int, input_shape: Sequence[int], num_axes: int, dropout: float, width: float) -> None:
-    check_options(dropout=dropout, width=width)
+def _check(num_classes: int, input_shape: Sequence[int], num_axes: int, **options: Any) -> None:
+    """Raise ValueError unless classes, the shape of an input and the options are valid."""
+    check_options(**options)
     check_whole("num_classes", num_classes)
     if len(input_shape) != num_axes or min(input_shape) < 1:
         wanted = "(features,)" if num_axes == 1 else "(channels, height, width)"
