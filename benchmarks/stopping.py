@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 
 from batchbalance.cli.app import out, reported_errors
 from batchbalance.project import stopping
-from batchbalance.project.accuracy import looks_of
 from batchbalance.project.audit import audit_order
 from batchbalance.project.project import Project
-from batchbalance.project.rounds import read_rounds
-from batchbalance.project.stopping import Round
+from batchbalance.project.stopping import Round, looks_of, read_rounds
 from batchbalance.system.files import replacing
 from batchbalance.system.progress import progress
 

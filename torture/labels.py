@@ -9,7 +9,7 @@ from random import Random
 
 from batchbalance.errors import FileFormatError
 from batchbalance.project import Project
-from batchbalance.project.rounds import read_rounds
+from batchbalance.project.stopping import read_rounds
 from torture.campaign import Finding, campaign
 from torture.projects import begin, child, label, play, story
 

@@ -11,8 +11,8 @@ from sklearn.metrics import cohen_kappa_score
 
 from batchbalance import FileFormatError, UnknownNameError
 from batchbalance.project import Project
-from batchbalance.project.agreement import cohen_kappa
 from batchbalance.project.audit import is_audit
+from batchbalance.project.label_errors import cohen_kappa
 from batchbalance.project.store import NewItem
 from made_projects import CLASSES, FOREST, answered, make, points, truth, write_texts
 
@@ -94,7 +94,7 @@ def test_audit_items_with_labels_have_their_turn_all_the_same(tmp_path):
     known = [str(row) for row in drawn if str(row) in told]
     assert known
     # The sample is the beginning of the order that was fixed beforehand.
-    assert set(drawn) == set(project.questions._planner._order("audit")[: len(drawn)])
+    assert set(drawn) == set(project.model.audit_order(project.store.snapshot()).tolist()[: len(drawn)])
 
 
 def test_the_random_arm_is_uniform_over_the_pool_and_trains_too(tmp_path):
@@ -104,7 +104,7 @@ def test_the_random_arm_is_uniform_over_the_pool_and_trains_too(tmp_path):
         asked += answered(project, size, 200)
     drawn = project.store.snapshot().asked_for("random")
     assert len(drawn) >= math.floor(0.25 * len(asked))
-    assert set(drawn) == set(project.questions._planner._order("random")[: len(drawn)])
+    assert set(drawn) == set(project.questions._arm_order()[: len(drawn)])
     assert set(drawn) <= set(project.model.training_labels(project.store.snapshot())[0].tolist())
 
 
@@ -439,12 +439,12 @@ def test_guesses_are_the_models(tmp_path):
 
 def test_a_model_is_trained_once_for_the_same_labels_in_all_processes(tmp_path, monkeypatch):
     from batchbalance.posteriors.training import fitting as training
-    from batchbalance.project import learning
+    from batchbalance.project.learning import ProjectModel
 
     monkeypatch.setattr(training, "STEPS", 20)
     calls = []
-    real = learning.trained
-    monkeypatch.setattr(learning, "trained", lambda *given: calls.append(1) or real(*given))
+    real = ProjectModel.train
+    monkeypatch.setattr(ProjectModel, "train", lambda *given: calls.append(1) or real(*given))
     project = make(tmp_path)
     answered(project, 20)
     project.ask(5)
@@ -528,7 +528,7 @@ def test_gain_per_cost_is_what_a_plain_loop_finds(tmp_path):
     project = make(tmp_path, cost=str(tmp_path / "costs.csv"), strategy="entropy", audit=0.0)
     answered(project, 12)
     project.guess(["0"])
-    trained = project.model._last[1]
+    trained = project.model._last
     gains = entropy(trained.posterior.predict(points(80)[0])).tolist()
     left = [row for row in range(80) if str(row) not in project.labels]
     best = sorted(left, key=lambda row: -gains[row] / costs[row])[:6]

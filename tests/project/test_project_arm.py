@@ -165,5 +165,5 @@ def test_the_first_uniform_labels_are_the_first_in_turn(tmp_path, monkeypatch):
     chosen, uniform = given[0][:2]
     assert len(chosen) < len(uniform)
     assert np.intersect1d(chosen, uniform).size
-    order = [row for row in made.questions._planner._order("random") if row in uniform]
+    order = [row for row in made.questions._arm_order() if row in uniform]
     assert uniform.tolist() == order

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchbalance.project import learning
 from batchbalance.project.audit import (
     Interval,
     audit_due,
@@ -18,8 +19,8 @@ from batchbalance.project.audit import (
     is_audit,
     look_number,
     looks,
-    validation_error,
 )
+from batchbalance.project.learning import ProjectModel, Trained
 
 IDS = [f"item {i}" for i in range(4000)]
 
@@ -170,11 +171,15 @@ def test_levels_of_all_looks_add_up_to_alpha():
     assert math.fsum(0.05 / (t * (t + 1)) for t in range(1, 100_000)) == pytest.approx(0.05, abs=1e-6)
 
 
-def test_the_error_is_cross_validated_until_there_are_20_audit_labels():
-    assert validation_error(15, 19, 0.3)[0] == 0.3
-    assert validation_error(15, 20, 0.3)[0] == 0.25
-    assert validation_error(3, 4, None)[0] is None
-    assert "20 audit labels" in validation_error(15, 19, 0.3)[1]
+@pytest.mark.parametrize(("total", "expected"), [(19, 0.3), (20, 0.25)])
+def test_the_error_is_cross_validated_until_there_are_20_audit_labels(monkeypatch, total, expected):
+    labels = np.array([0] * 15 + [1] * (total - 15))
+    monkeypatch.setattr(ProjectModel, "audit_labels", lambda *_: (np.arange(total), labels))
+    monkeypatch.setattr(ProjectModel, "cross_validated_error", lambda *_: 0.3)
+    monkeypatch.setattr(learning, "class_probs", lambda _, vectors: np.tile([0.9, 0.1], (len(vectors), 1)))
+    model = Trained(None, np.arange(3), np.arange(3), 2, "")
+    found = object.__new__(ProjectModel).validation_error(None, np.zeros((total, 2)), model)
+    assert found == expected
 
 
 def test_calibration_by_hand():

@@ -7,7 +7,7 @@ import pytest
 
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.project import Project
-from batchbalance.project.finding import nearest
+from batchbalance.project.insight import nearest
 from made_projects import CLASSES, answered, make, points, truth, write_texts
 
 

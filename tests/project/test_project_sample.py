@@ -53,7 +53,7 @@ def test_once_ten_audit_labels_are_a_sample_of_all_items_the_accuracy_speaks_of_
     status = project.status()
     assert status.accuracy.about == ""
     rows = project.model.audit_sample(project.store.snapshot()).rows
-    order = project.model._audit_order(project.store.snapshot()).tolist()
+    order = project.model.audit_order(project.store.snapshot()).tolist()
     assert len(rows) == status.accuracy.total >= 10
     assert set(rows.tolist()) == set(order[: len(rows)])  # the first in the order of all, old and new
     assert status.looks

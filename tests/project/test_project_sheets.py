@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchbalance import FileFormatError
 from batchbalance.project import Project
-from batchbalance.project.sheets import read_answers, write_sheet
+from batchbalance.project.answers import read_answers, write_sheet
 from batchbalance.system.spreadsheets import csv_text, escaped, meanings
 from made_projects import ODD, write_texts
 

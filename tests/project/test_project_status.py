@@ -13,13 +13,23 @@ from PIL import Image
 
 from batchbalance.project.arm import ArmComparison
 from batchbalance.project.audit import calibration, clopper_pearson
-from batchbalance.project.charts import HEIGHT, WIDTH, curve_chart, steps_chart, ticks
 from batchbalance.project.facts import Counts, Facts, Hard, SuspectLabel
 from batchbalance.project.label_errors import Duplicates
-from batchbalance.project.pages import batch_fragment, batch_page, project_fragment, status_fragment, status_page
-from batchbalance.project.shown import ShownItem
+from batchbalance.project.pages import (
+    HEIGHT,
+    WIDTH,
+    batch_fragment,
+    batch_page,
+    curve_chart,
+    project_fragment,
+    status_fragment,
+    status_page,
+    steps_chart,
+    ticks,
+)
 from batchbalance.project.status import status_of
 from batchbalance.project.stopping import Round
+from batchbalance.project.store import ShownItem
 
 NASTY = "<script>alert(1)</script>&\"'"
 

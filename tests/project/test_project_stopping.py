@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
-from batchbalance.project.agreement import cohen_kappa
 from batchbalance.project.audit import Interval, Look
+from batchbalance.project.label_errors import cohen_kappa
 from batchbalance.project.stopping import (
     Forecast,
     Round,

@@ -11,8 +11,8 @@ from batchbalance.learner.labels import NewEvent
 from batchbalance.project import Project
 from batchbalance.project.embeddings import Embeddings
 from batchbalance.project.page.chooser import ChoiceProgress
-from batchbalance.project.shown import ShownItem
 from batchbalance.project.state import UNDOABLE
+from batchbalance.project.store import ShownItem
 
 INSIGHT = {
     "guess": "cat", "votes": [["cat", 0.6], ["dog", 0.4]], "draws": 10, "apart": 0.25,

@@ -200,7 +200,7 @@ def batch_paths(folder: Path, annotator: str | None) -> tuple[Path, Path]:
 
 def check_told(project: "Project", sheet: Path, annotator: str | None) -> None:
     """Refuse to overwrite answers that were filled in and not told."""
-    from batchbalance.project.sheets import read_answers
+    from batchbalance.project.answers import read_answers
 
     if not sheet.exists():
         return
@@ -376,7 +376,7 @@ def predict_command(
         rows = [(each.id, each.label, f"{each.probabilities[each.label]:.4f}") for each in guesses]
         columns = ("id", "prediction", "probability")
         if output is not None:
-            from batchbalance.project.sheets import write_sheet
+            from batchbalance.project.answers import write_sheet
 
             write_sheet(output, columns, rows)
             say(f"{len(rows):,} predictions written to {output}")

@@ -77,9 +77,12 @@ class Calibration:
     by_chance: float
 
 
-def audit_order(ids: Sequence[str], seed: int) -> NDArray[np.float64]:
-    """Return (N,) numbers in [0, 1), uniform by a hash of seed and id: an item is for audit below the share."""
-    prefix = f"{check_whole('seed', seed, 0)}/audit/".encode()
+def audit_order(ids: Sequence[str], seed: int, purpose: str = "audit") -> NDArray[np.float64]:
+    """Return (N,) numbers in [0, 1), uniform by a hash of seed, purpose and id.
+
+    An item is in the audit set if its number is below the share. The random arm has the purpose "arm".
+    """
+    prefix = f"{check_whole('seed', seed, 0)}/{purpose}/".encode()
     hashed = (hashlib.sha256(prefix + each.encode("utf-8", "surrogatepass")).digest()[:8] for each in ids)
     return np.array([(int.from_bytes(each, "big") >> 11) * 2.0**-53 for each in hashed], dtype=np.float64)
 
@@ -204,18 +207,6 @@ def looks(
             interval = clopper_pearson(right, total, alpha / (number * (number + 1)))
             found.append(Look(number, total, right, interval, num_labels[i]))
     return found
-
-
-def validation_error(correct: int, total: int, cross_validated: float | None) -> tuple[float | None, str]:
-    """Return the ε that anneals the threshold, and where it is from.
-
-    From 20 audit labels on it is their error; before that, that of cross-validation, if there is one.
-    """
-    if total >= LEAST_FOR_ERROR:
-        return 1 - correct / total, f"the error on {total} audit labels"
-    if cross_validated is None:
-        return None, "not known yet: too few labels for cross-validation"
-    return cross_validated, f"cross-validated, as there are fewer than {LEAST_FOR_ERROR} audit labels"
 
 
 def calibration(confidence: NDArray[Any], is_right: NDArray[Any], seed: int = 0) -> Calibration | None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from batchbalance.project.answers import ID, LABEL, beside_ours, write_sheet
 from batchbalance.project.pages import batch_fragment, batch_page
 from batchbalance.project.settings import NAMES, SourceKind
-from batchbalance.project.sheets import ID, LABEL, beside_ours, write_sheet
-from batchbalance.project.shown import ShownItem, shown_item
+from batchbalance.project.store import ShownItem, shown_item
 from batchbalance.selection import Selection
 from batchbalance.system.files import replacing
 

@@ -1,8 +1,10 @@
 """The embeddings of a project's items: made from a source, extended with it, and made again for another encoder."""
 
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,34 +12,186 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from batchbalance.encoders import Encoder, FittedEncoder, embed
+from batchbalance.encoders import DEFAULTS, Encoder, FittedEncoder, Items, embed, encoder, open_items, read_ids
+from batchbalance.encoders.contract import Kind
 from batchbalance.encoders.contract import encoded as encode_batch
+from batchbalance.encoders.items import Item
+from batchbalance.encoders.rows import open_rows
+from batchbalance.encoders.store import mapped_embeddings
 from batchbalance.errors import FileFormatError
-from batchbalance.project import items as sources
 from batchbalance.project.audit import is_audit
-from batchbalance.project.items import KINDS, RECORD, VECTORS, StoredItems
-from batchbalance.project.settings import Data, ProjectSettings
-from batchbalance.project.store import NewItem, ProjectStore, normal_id
+from batchbalance.project.settings import Data, ProjectSettings, SourceKind
+from batchbalance.project.store import NewItem, ProjectStore, digest_of, normal_id
 from batchbalance.system.files import mapped_array, replacing
-from batchbalance.system.ids import check_unicode
+from batchbalance.system.ids import check_unicode, ids_path, repeated_id
 from batchbalance.system.sealed import array_digest, damaged, read_sealed, write_sealed
 
+KINDS: dict[SourceKind, Kind] = {"images": "images", "texts": "texts", "table": "rows"}
+VECTORS = "embeddings.npy"
+RECORD = "embeddings.json"  # the encoder of the embeddings, and their hash
 NEW = "new.npy"  # the name of the vectors while they are made
 LOCK = ".embeddings.lock"  # of the process that embeds
 BLOCK = 8192  # vectors copied, or items hashed, at a time
 CHECKED_BYTES = 2**30  # of embeddings that are compared with their hash on opening, which takes about a second
 
 
-class Embeddings:
-    """The embeddings of a project's items, one for each row of the store.
+def seen_from(folder: Path, path: str | os.PathLike[str]) -> str:
+    """Return a path relative to a folder, with `/`; absolute if it is on another drive."""
+    try:
+        return Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
+    except ValueError:
+        return Path(path).resolve().as_posix()
 
-    Args:
-        folder: of the project.
-        store: its database.
-        settings: of the project.
-        notes: gets a sentence for what is worth knowing.
-        progress: show progress.
-    """
+
+def source_path(data: Data, folder: Path) -> Path:
+    """Return the file or folder of a source."""
+    return (folder / data.path).resolve()
+
+
+def folder_of(data: Data, folder: Path) -> Path:
+    """Return the folder that the files of a source are in."""
+    path = source_path(data, folder)
+    return path if path.is_dir() else path.parent
+
+
+def project_encoder(settings: ProjectSettings) -> Encoder:
+    """Return the encoder that the settings name."""
+    name = settings.encoder or DEFAULTS[KINDS[settings.data.kind]]
+    return encoder(name, image_size=settings.image_size)
+
+
+def open_source(data: Data, folder: Path) -> Items:
+    """Return the items of a source other than bare embeddings."""
+    kind = KINDS[data.kind]
+    drop = list(data.drop)
+    path = source_path(data, folder)
+    if data.kind == "table" and data.cost is not None and not is_cost_file(data, folder):
+        drop.append(data.cost)
+    found = open_items(path, kind=kind, columns=data.column, id_column=data.id, drop=drop)
+    if found.kind != kind:
+        raise FileFormatError(f"{path} must hold {data.kind}, got {found.kind}")
+    return found
+
+
+def new_items(data: Data, folder: Path, embedded: Sequence[str], items: Items, root: Path) -> Iterator[NewItem]:
+    """Yield the items that were embedded, in that order, with contents and costs; files relative to `root`."""
+    costs = costs_of(data, folder, items)
+    names = iter(embedded)
+    wanted = next(names, None)
+    for item in items:
+        if item.id == wanted:
+            content, digest = content_of(item, items.kind, root)
+            yield NewItem(normal_id(item.id), content, digest, costs.get(item.id, 1.0))
+            wanted = next(names, None)
+    if wanted is not None:
+        raise FileFormatError(f"{items.name} has changed while it was embedded: {wanted!r} is gone; start again")
+
+
+def content_of(item: Item, kind: Kind, root: Path) -> tuple[str, str]:
+    """Return what is stored of an item, and a digest of its content."""
+    if item.path is not None and kind == "images":
+        try:
+            path = os.path.relpath(item.path, root)
+        except ValueError:  # on another drive
+            path = str(item.path)
+        return Path(path).as_posix(), digest_of(item.path.read_bytes())
+    value = item.read()
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text, digest_of(text.encode())
+
+
+def vector_items(vectors: np.ndarray, names: Sequence[str], costs: Mapping[str, float]) -> Iterator[NewItem]:
+    """Yield items that are only an embedding."""
+    for start in range(0, len(vectors), BLOCK):
+        block = np.ascontiguousarray(vectors[start : start + BLOCK], dtype=np.float32) + 0.0  # -0 is 0
+        for name, vector in zip(names[start : start + BLOCK], block, strict=True):
+            yield NewItem(normal_id(name), None, digest_of(vector.tobytes()), costs.get(normal_id(name), 1.0))
+
+
+def given_vectors(data: Data, folder: Path) -> tuple[np.ndarray, list[str]]:
+    """Return the embeddings that a user gives, and their ids."""
+    path = source_path(data, folder)
+    vectors = mapped_embeddings(path)
+    beside = ids_path(path) if data.ids is None else folder / data.ids
+    if not beside.is_file():
+        if data.ids is not None:
+            raise FileNotFoundError(f"no such file of ids: {beside}")
+        return vectors, [str(row) for row in range(len(vectors))]
+    names = read_ids(beside)
+    if len(names) != len(vectors):
+        raise FileFormatError(f"{beside} must have one id for each of {len(vectors)} rows of {path}, got {len(names)}")
+    twice = repeated_id(names)
+    if twice is not None:
+        raise FileFormatError(f"{beside} must have distinct ids, got {twice!r} more than once")
+    return vectors, names
+
+
+class StoredItems(Items):
+    """The items of a project as it stores them, to embed them again or to fit an encoder to them."""
+
+    def __init__(self, kind: Kind, ids: Sequence[str], contents: Sequence[str], root: Path) -> None:
+        self.name, self.kind = "the project", kind
+        self._ids, self._contents, self._root = ids, contents, root
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[Item]:
+        from batchbalance.encoders.images import read_image
+
+        for name, content in zip(self._ids, self._contents, strict=True):
+            key, path = f"{name}\0{content}", self._root / content
+            if self.kind == "images":
+                yield Item(name, key, partial(read_image, path), path)
+            else:
+                yield Item(name, key, partial(str if self.kind == "texts" else json.loads, content))
+
+
+def is_cost_file(data: Data, folder: Path) -> bool:
+    """Return whether costs are in a file of their own, and not in a column."""
+    return data.cost is not None and (folder / data.cost).is_file()
+
+
+def costs_of(data: Data, folder: Path, items: Items) -> dict[str, float]:
+    """Return the cost of each id; empty without costs."""
+    if data.cost is None:
+        return {}
+    if is_cost_file(data, folder):
+        return read_costs(folder / data.cost)
+    path = source_path(data, folder)
+    if path.is_dir():
+        raise ValueError(f"`cost` must be a CSV file with columns id and cost for files in a folder, got {data.cost!r}")
+    file = open_rows(path)
+    if data.cost not in file.columns:
+        raise FileFormatError(f"{path} must have a column {data.cost!r}, got columns {', '.join(file.columns)}")
+    return {
+        item.id: cost_of(row[data.cost], f"the cost of {item.id!r} in {path}")
+        for item, row in zip(items, file, strict=True)
+    }
+
+
+def read_costs(path: Path) -> dict[str, float]:
+    """Return costs by id from a CSV file."""
+    file = open_rows(path)
+    for column in ("id", "cost"):
+        if column not in file.columns:
+            raise FileFormatError(f"{path} must have columns id and cost, got {', '.join(file.columns)}")
+    return {normal_id(str(row["id"])): cost_of(row["cost"], f"the cost of {row['id']!r} in {path}") for row in file}
+
+
+def cost_of(value: Any, where: str) -> float:
+    """Return a cost, which must be a finite number above 0."""
+    try:
+        cost = float(value)
+    except (TypeError, ValueError):
+        cost = float("nan")
+    if not 0 < cost < float("inf"):
+        raise FileFormatError(f"{where} must be a number above 0, got {value!r}")
+    return cost
+
+
+class Embeddings:
+    """The embeddings of a project's items, one for each row of the store. Remarks for the user go to `notes`."""
 
     def __init__(
         self, folder: Path, store: ProjectStore, settings: ProjectSettings, notes: list[str], *, progress: bool
@@ -49,7 +203,7 @@ class Embeddings:
     def root(self) -> Path | None:
         """The folder that files are in; None if items are not files."""
         data = self._settings.data
-        return sources.folder_of(data, self._folder) if data.kind == "images" else None
+        return folder_of(data, self._folder) if data.kind == "images" else None
 
     @property
     def roots(self) -> tuple[Path, ...]:
@@ -59,19 +213,18 @@ class Embeddings:
             return ()
         with self._store.reading() as state:
             added = [self._settings.data.model_copy(update={"path": path}) for path in state.sources[1:]]
-        return tuple(dict.fromkeys([root, *(sources.folder_of(data, self._folder) for data in added)]))
+        return tuple(dict.fromkeys([root, *(folder_of(data, self._folder) for data in added)]))
 
     def array(self) -> np.ndarray:
         """Return the embeddings (N, D); they are made again if `project.toml` names another encoder."""
         with self._store.lock:
-            recorded, settings = recorded_encoder(self._folder), self._settings
-            wanted = settings.encoder or (recorded and recorded["encoder"]), settings.image_size
-            if settings.data.kind != "embeddings" and (
-                recorded is None or wanted != (recorded["encoder"], recorded["image_size"])
-            ):
+            settings, record = self._settings, _record(self._folder) if (self._folder / VECTORS).is_file() else {}
+            before = record.get("encoder"), record.get("image_size")
+            wanted = settings.encoder or before[0], settings.image_size
+            if settings.data.kind != "embeddings" and (not record or wanted != before):
                 using = self._encoder()
-                if recorded is not None:
-                    self._notes.append(f"the encoder was {recorded['encoder']} and is {using.name}: embedded again")
+                if record:
+                    self._notes.append(f"the encoder was {before[0]} and is {using.name}: embedded again")
                 with self._alone():
                     embed(self._stored_items(), using, output=self._folder / NEW, progress=self._progress)
                     install(self._folder, 0, using, settings.image_size)
@@ -81,13 +234,13 @@ class Embeddings:
         """Embed and add the items of a source; return their number. An interrupted call continues where it ended."""
         with self._alone():
             if data.kind == "embeddings":
-                vectors, names = sources.given_vectors(data, self._folder)
+                vectors, names = given_vectors(data, self._folder)
                 copy_vectors([vectors], self._folder / NEW)
-                costs = sources.read_costs(self._folder / data.cost) if data.cost is not None else {}
-                made = sources.vector_items(vectors, names, costs)
+                costs = read_costs(self._folder / data.cost) if data.cost is not None else {}
+                made = vector_items(vectors, names, costs)
                 using = None
             else:
-                found = sources.open_source(data, self._folder)
+                found = open_source(data, self._folder)
                 self._notes += found.notes
                 using = self._encoder()
                 embedded = embed(
@@ -96,8 +249,8 @@ class Embeddings:
                 self._notes += [f"skipped: {reason}" for _, reason in embedded.skipped]
                 self._notes += embedded.notes
                 names = embedded.ids
-                root = sources.folder_of(self._settings.data, self._folder)
-                made = sources.new_items(data, self._folder, names, found, root)
+                root = folder_of(self._settings.data, self._folder)
+                made = new_items(data, self._folder, names, found, root)
             self._check_new(names)
             install(self._folder, self._store.num_items, using, self._settings.image_size)
             return self._store.add_items(self._with_audit(made), data.path)
@@ -105,10 +258,10 @@ class Embeddings:
     def encoded(self, data: Data, dim: int) -> tuple[list[str], np.ndarray]:
         """Return the ids and embeddings (n, `dim`) of items that are not added."""
         if data.kind == "embeddings":
-            given, names = sources.given_vectors(data, self._folder)
+            given, names = given_vectors(data, self._folder)
             vectors = np.asarray(given, dtype=np.float32)
         else:
-            found = sources.open_source(data, self._folder)
+            found = open_source(data, self._folder)
             made = embed(found, self._encoder(), skip_bad=data.skip_bad, progress=self._progress)
             names, vectors = made.ids, made.vectors
         if vectors.shape[1] != dim:
@@ -145,10 +298,10 @@ class Embeddings:
 
     def _encoder(self) -> Encoder:
         """Return the project's encoder; one that is fitted is fitted to the items that the project began with."""
-        using = sources.project_encoder(self._settings)
+        using = project_encoder(self._settings)
         if self._store.num_items and isinstance(using, FittedEncoder) and using.dim is None:
             first = next(event for event in self._store.events() if event.kind == "items added")
-            using.fit(self._stored_items(first.value["count"]).values())
+            using.fit([item.read() for item in self._stored_items(first.value["count"])])
         return using
 
     def _stored_items(self, count: int | None = None) -> StoredItems:
@@ -157,8 +310,9 @@ class Embeddings:
         if data.kind == "embeddings":
             raise ValueError("bare embeddings have nothing to embed; remove `encoder` from project.toml")
         rows = range(self._store.num_items if count is None else count)
-        root = sources.folder_of(data, self._folder)
-        return StoredItems(KINDS[data.kind], self._store.ids(rows), self._store.contents(rows), root)
+        root = folder_of(data, self._folder)
+        contents = [content or "" for content in self._store.contents(rows)]
+        return StoredItems(KINDS[data.kind], self._store.ids(rows), contents, root)
 
     def _check_new(self, names: list[str]) -> None:
         """Refuse repeated and known ids before anything is written."""
@@ -191,7 +345,7 @@ def install(folder: Path, num_before: int, using: Encoder | None, image_size: in
     digests: dict[str, str] = {}
     if num_before:
         append_vectors(target, read_vectors(folder, num_before, whole=True), mapped_array(made))
-        digests |= _digests(folder)
+        digests |= _record(folder).get("digests", {})
     else:
         made.replace(target)
     array = mapped_array(target)
@@ -241,18 +395,9 @@ def read_vectors(folder: Path, num_items: int, *, whole: bool = False) -> np.nda
         )
     if (folder / RECORD).is_file() and (whole or array.nbytes <= CHECKED_BYTES):
         found = _digest_in_file(path, num_items, path.stat().st_mtime_ns)
-        if found != _digests(folder).get(str(num_items)):
+        if found != _record(folder).get("digests", {}).get(str(num_items)):
             raise damaged(path, remedy, RECORD)
     return array[:num_items]
-
-
-def recorded_encoder(folder: Path) -> dict[str, Any] | None:
-    """Return the name and the image size of the encoder of a project's embeddings; None if there are none yet."""
-    path = folder / RECORD
-    if not path.is_file() or not (folder / VECTORS).is_file():
-        return None
-    found = read_sealed(path, "delete it to embed again")
-    return {"encoder": found["encoder"], "image_size": found["image_size"]}
 
 
 @lru_cache(maxsize=16)  # a long-running process reads a file once, until it changes
@@ -260,7 +405,7 @@ def _digest_in_file(path: Path, num_rows: int, _changed: int) -> str:
     return array_digest(mapped_array(path)[:num_rows])
 
 
-def _digests(folder: Path) -> dict[str, str]:
-    """Return the hash of the first n vectors, for each n that was the number of items at some time."""
+def _record(folder: Path) -> dict[str, Any]:
+    """Return the encoder of a project's embeddings, and the hash of the first n vectors for each number of items n."""
     path = folder / RECORD
-    return dict(read_sealed(path, "delete it to embed again").get("digests", {})) if path.is_file() else {}
+    return read_sealed(path, "delete it to embed again") if path.is_file() else {}

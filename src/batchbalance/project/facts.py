@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,81 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchbalance.arguments.seeds import derived_seed
-from batchbalance.project.agreement import agreements
+from batchbalance.project.answers import write_sheet
 from batchbalance.project.arm import NUM_SPLITS, ArmComparison, compare_arms
-from batchbalance.project.exporting import DISPUTED, SKIPPED, state_of
-from batchbalance.project.label_errors import Duplicates, duplicates, likely_errors
-from batchbalance.project.learning import ProjectModel
-from batchbalance.project.model import Trained, can_refit, class_probs, model_warning
-from batchbalance.project.planning import arm_order, set_aside, training_rows
-from batchbalance.project.rounds import read_rounds
-from batchbalance.project.sheets import write_sheet
-from batchbalance.project.shown import ShownItem, shown_items
+from batchbalance.project.audit import audit_order
+from batchbalance.project.label_errors import Duplicates, agreements, duplicates, likely_errors
+from batchbalance.project.learning import ProjectModel, Trained, can_refit, class_probs
 from batchbalance.project.state import ANSWERS, AUDIT, FOUND, RANDOM, State
-from batchbalance.project.stopping import UNKNOWN, Round
+from batchbalance.project.stopping import UNKNOWN, Round, read_rounds
+from batchbalance.project.store import ProjectStore, ShownItem
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One item, as it is exported.
+
+    Attributes:
+        id: of the item.
+        label: its label; "" if it has none.
+        state: "labelled", "disputed", "skipped", "open" or "unlabelled".
+        annotators: who answered, one a line.
+        flags: notes of flags, one a line.
+        comments: other notes, one a line.
+        asked_for: why it was asked: "audit", "random", "found", or the name of a strategy; one a line.
+        prediction: the most probable class, by the model; "" without one.
+        probability: of that class.
+    """
+
+    id: str
+    label: str
+    state: str
+    annotators: str
+    flags: str
+    comments: str
+    asked_for: str = ""
+    prediction: str = ""
+    probability: float | None = None
+
+
+def exported_items(store: ProjectStore, model: ProjectModel, vectors: np.ndarray | None) -> list[Exported]:
+    """Return what is known about items: of those with an event, or of all with the model's predictions.
+
+    Args:
+        store: items and events.
+        model: of the project.
+        vectors: (N, D) the embeddings of all items, to predict all of them; None for those with an event.
+    """
+    state = store.snapshot()
+    rows = sorted(state.items) if vectors is None else list(range(store.num_items))
+    found = []
+    for row, name in zip(rows, store.ids(rows), strict=True):
+        view = state.view(row)
+        found.append(
+            Exported(
+                name,
+                "" if view.label is None else state.classes[view.label],
+                view.outcome,
+                "\n".join(who or "" for who in view.answers).strip(),
+                "\n".join(note.text or "flagged" for note in view.flags),
+                "\n".join(note.text for note in view.comments),
+                "\n".join(dict.fromkeys(view.reasons)),
+            )
+        )
+    if vectors is None:
+        return found
+    probs = class_probs(model.required(state, vectors).posterior, vectors)
+    said = zip(found, probs.argmax(axis=1).tolist(), probs.max(axis=1).tolist(), strict=True)
+    return [replace(each, prediction=state.classes[label], probability=p) for each, label, p in said]
+
+
+def write_items(path: str | os.PathLike[str], items: Sequence[Exported], *, predictions: bool) -> int:
+    """Write items to a CSV file, with their predictions if wanted; return their number."""
+    columns = [each.name for each in fields(Exported) if predictions or each.name not in ("prediction", "probability")]
+    rows = ([getattr(each, name) for name in columns] for each in items)
+    write_sheet(path, columns, ([f"{x:.4f}" if isinstance(x, float) else x or "" for x in row] for row in rows))
+    return len(items)
+
 
 NUM_HARDEST = 10
 SAMPLED = 2000  # unlabelled items among which the hardest are searched
@@ -169,11 +232,11 @@ def write_suspects(path: str | os.PathLike[str], found: Sequence[SuspectLabel]) 
 
 
 class FactCollector:
-    """Collects the facts about a project by the model of its labels, which is trained if need be.
+    """Collects the facts about a project by the model of its labels, which is trained if necessary.
 
     Args:
         model: the project's model.
-        root: the folder that files are in.
+        root: the folder of image files.
         state: of the project.
         vectors: (N, D) the embeddings of all items.
     """
@@ -182,7 +245,7 @@ class FactCollector:
         self._model, self._root, self._state, self._vectors = model, root, state, vectors
         self._store, self._settings = model.store, model.settings
         self._trained = model.trained(state, vectors)
-        self._aside = set_aside(state, self._store)
+        self._aside = self._store.set_aside(state)
 
     def facts(self, notes: tuple[str, ...]) -> Facts:
         """Return all facts, with what is worth knowing about the project."""
@@ -190,7 +253,11 @@ class FactCollector:
         fixed = self._model.fixed_rows(state)
         audit, truth = self._model.audit_labels(state)
         known = dict(zip(audit.tolist(), truth.tolist(), strict=True))
-        counts = Counter(state.labels().values())
+        labels = state.labels()
+        counts = Counter(labels.values())
+        by_row = [labels.get(row) for row in range(self._store.num_items)]
+        # An item that several people answered costs as often.
+        costs = (len(view.answers) * self._store.costs[row] for row, view in state.items.items())
         sample = self._model.audit_sample(state)
         collected = Facts(
             self._model.folder.resolve().name,
@@ -205,11 +272,11 @@ class FactCollector:
             label_times=tuple(event.time for event in state.history() if event.kind in ANSWERS),
             target=settings.target_accuracy,
             budget=settings.budget,
-            cost=None if settings.data.cost is None else self._cost(),
+            cost=None if settings.data.cost is None else float(sum(costs)),
             num_first=state.tests_of if state.tests else sample.num_first,
             num_missing=sample.num_missing,
             random_arm=settings.random_arm,
-            duplicates=self._duplicates(),
+            duplicates=duplicates(self._store.digests(), by_row, self._aside),
             annotators={f"{x.first or NO_NAME} and {x.second or NO_NAME}": x.kappa for x in agreements(state)},
             notes=notes,
         )
@@ -220,8 +287,8 @@ class FactCollector:
             collected,
             confidence=class_probs(trained.posterior, vectors[fixed]).max(1),
             test_predicted=class_probs(trained.posterior, vectors[tests]).argmax(1) if tests else np.zeros(0, np.int64),
-            cross_validated_error=self._model.cross_validated_error(state, vectors, trained),
-            model_warning=model_warning(trained.posterior),
+            cross_validated_error=self._model.cross_validated_error(vectors, trained),
+            model_warning=getattr(getattr(trained.posterior, "tuned", None), "warning", None),
             arm=self._arm(trained) if settings.random_arm else None,
             hardest=self._hardest(trained),
             suspects=self.suspects(),
@@ -233,7 +300,7 @@ class FactCollector:
         if self._trained is None:
             return ()
         trained, vectors, classes = self._trained, self._vectors, self._state.classes
-        probs, is_judged = self._model.cross_validated(self._state, vectors, trained)
+        probs, is_judged = self._model.cross_validated(vectors, trained)
         rows = self._judged(trained)
         aside = rows[len(trained.rows) :]
         every = [probs, class_probs(trained.posterior, vectors[aside])] if len(aside) else [probs]
@@ -243,7 +310,7 @@ class FactCollector:
             np.array([labels[row] for row in rows.tolist()]),
             np.concatenate([is_judged, np.ones(len(aside), dtype=bool)]),
         )
-        items = self._shown([int(rows[each.row]) for each in found])
+        items = self._store.shown([int(rows[each.row]) for each in found], self._root)
         return tuple(
             SuspectLabel(
                 item,
@@ -258,43 +325,40 @@ class FactCollector:
 
     def _counts(self) -> Counts:
         state, aside, views = self._state, self._aside, self._state.items
-        outcomes = {row: state_of(view) for row, view in views.items()}
+        outcomes = {row: view.outcome for row, view in views.items()}
         labels = state.labels()
         return Counts(
             items=self._store.num_items,
             asked=state.num_asked(),
-            labelled=len(training_rows(state, self._store)),
+            labelled=len(self._model.training_labels(state)[0]),
             open=sum(bool(view.open) and row not in labels for row, view in views.items()),
-            skipped=sum(each == SKIPPED for each in outcomes.values()),
+            skipped=sum(each == "skipped" for each in outcomes.values()),
             flagged=sum(bool(view.flags) for view in views.values()),
-            disputed=sum(each == DISPUTED for each in outcomes.values()),
+            disputed=sum(each == "disputed" for each in outcomes.values()),
             audit_items=int(aside.sum()),
             audit_asked=len(state.asked_for(AUDIT)),
             audit_labelled=len(self._model.audit_labels(state)[0]),
-            audit_skipped=sum(each == SKIPPED and bool(aside[row]) for row, each in outcomes.items()),
-            audit_disputed=sum(each == DISPUTED and bool(aside[row]) for row, each in outcomes.items()),
+            audit_skipped=sum(each == "skipped" and bool(aside[row]) for row, each in outcomes.items()),
+            audit_disputed=sum(each == "disputed" and bool(aside[row]) for row, each in outcomes.items()),
             chosen=len(state.chosen()),
         )
-
-    def _cost(self) -> float:
-        """Return the cost of all answers; an item that several people answered costs as often."""
-        return float(sum(len(view.answers) * self._store.costs[row] for row, view in self._state.items.items()))
 
     def _arm(self, trained: Trained) -> ArmComparison | None:
         """Compare the strategy's labels with those of the random arm."""
         state, vectors, views = self._state, self._vectors, self._state.items
         labels = state.labels()
-        rows = [row for row in training_rows(state, self._store).tolist() if views[row].reasons]
+        rows = [row for row in self._model.training_labels(state)[0].tolist() if views[row].reasons]
         chosen = [row for row in rows if views[row].reasons[0] not in (RANDOM, AUDIT, FOUND)]
         chosen.sort(key=lambda row: views[row].first_asked or 0)
         uniform = np.array([row for row in rows if RANDOM in views[row].reasons], dtype=np.int64)
         # By their turns: by when they were first asked, those that the strategy had chosen before would come first.
-        uniform = uniform[np.argsort(arm_order(self._store.ids(uniform.tolist()), self._settings.seed), kind="stable")]
+        turns = audit_order(self._store.ids(uniform.tolist()), self._settings.seed, "arm")
+        uniform = uniform[np.argsort(turns, kind="stable")]
         every = np.full(self._store.num_items, UNKNOWN, dtype=np.int64)
         every[list(labels)] = list(labels.values())
 
         def train(rows: np.ndarray, test: np.ndarray) -> np.ndarray:
-            return class_probs(self._model.retrain(state, vectors, trained, rows, every[rows]), vectors[test])
+            return class_probs(self._model.retrain(vectors, trained, rows, every[rows]), vectors[test])
 
         return compare_arms(
             np.array(chosen, dtype=np.int64),
@@ -320,7 +384,7 @@ class FactCollector:
         best = np.sort(probs, axis=1)
         order = np.argsort(best[:, -1] - best[:, -2], kind="stable")[:NUM_HARDEST]
         found = []
-        for item, p in zip(self._shown(rows[order].tolist()), probs[order], strict=True):
+        for item, p in zip(self._store.shown(rows[order].tolist(), self._root), probs[order], strict=True):
             ranked = np.argsort(-p, kind="stable")[:2]
             found.append(Hard(item, tuple((classes[each], float(p[each])) for each in ranked.tolist())))
         return tuple(found)
@@ -329,11 +393,3 @@ class FactCollector:
         """Return the rows whose labels are judged: those that were trained on, then those of the audit set."""
         audit = [row for row in self._state.labels() if self._aside[row]]
         return np.array([*trained.rows.tolist(), *audit], dtype=np.int64)
-
-    def _duplicates(self) -> Duplicates:
-        labels = self._state.labels()
-        by_row = [labels.get(row) for row in range(self._store.num_items)]
-        return duplicates(self._store.digests(), by_row, self._aside)
-
-    def _shown(self, rows: list[int]) -> list[ShownItem]:
-        return shown_items(self._store, self._settings.data.kind, self._root, rows)

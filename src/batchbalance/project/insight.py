@@ -1,4 +1,4 @@
-"""Why an item is worth a label: how the draws vote, which of them its label would tell apart, and what is like it."""
+"""Why an item is worth a label: how the draws vote, which of them its label would distinguish, and similar items."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,10 +7,14 @@ import numpy as np
 import torch
 
 from batchbalance.arguments.seeds import derived_seed
-from batchbalance.project.model import Trained, as_inputs
+from batchbalance.batches.distances import directions, nearest_distances
+from batchbalance.project.learning import Trained, as_inputs
+from batchbalance.project.store import ProjectStore
+from batchbalance.strategies.pool import Metric, is_unit
 
 SAMPLE = 500  # items on which two groups of draws are compared
 NUM_LIKE = 4
+BLOCK = 4096  # items compared at a time
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Insight:
-    """What the model knows about an item without a label.
+    """Why the model would learn from an item.
 
     Attributes:
         id: of the item.
@@ -45,33 +49,34 @@ class Insight:
 
 
 def insights(
-    model: Trained, vectors: np.ndarray, rows: Sequence[int], names: Sequence[str], classes: Sequence[str],
-    labelled_names: Sequence[str], seed: int,
-) -> list[Insight]:  # fmt: skip
+    model: Trained, vectors: np.ndarray, store: ProjectStore, rows: Sequence[int], classes: Sequence[str], seed: int
+) -> list[Insight]:
     """Return why some items are worth a label.
 
     Args:
         model: trained on some of them.
         vectors: (N, D) the embeddings of all items.
+        store: has their ids.
         rows: (n,) the items to look at.
-        names: (n,) their ids.
         classes: (C,) the names of the classes.
-        labelled_names: the ids of the items that the model was trained on.
         seed: of the sample on which groups are compared.
     """
     random = np.random.default_rng(derived_seed(seed, "insight"))
     sample = np.sort(random.choice(len(vectors), min(SAMPLE, len(vectors)), replace=False))
-    elsewhere = _votes(model, vectors[sample], len(classes))[0]  # (M, S, C) of 0 and 1
-    here, weights, probs = _votes(model, vectors[list(rows)], len(classes))
-    nearest = _nearest(vectors, rows, model.rows, vectors[sample].mean(axis=0))
+    elsewhere, *_ = _votes(model, vectors[sample])  # (M, S, C) of 0 and 1
+    here, weights, probs = _votes(model, vectors[list(rows)])
+    centre, labelled_names = vectors[sample].mean(axis=0), store.ids(model.rows.tolist())
+    labelled = _unit(vectors[model.rows] - centre)
     found = []
-    for i, name in enumerate(names):
+    for i, (row, name) in enumerate(zip(rows, store.ids(rows), strict=True)):
         counts = here[i].sum(axis=0)
         shares = weights @ here[i]
         groups = [int(c) for c in np.argsort(-counts, kind="stable")[:2] if counts[c]]
         is_split = len(groups) == 2
         sides = [elsewhere[:, here[i][:, c] == 1].sum(axis=1).argmax(axis=1) for c in groups] if is_split else []
         voted = sorted(((classes[c], float(shares[c])) for c in range(len(classes)) if counts[c]), key=lambda x: -x[1])
+        by_cosine = np.argsort(-(labelled @ _unit(vectors[[row]] - centre)[0]), kind="stable")
+        like = [int(k) for k in by_cosine if model.rows[k] != row][:NUM_LIKE]
         found.append(
             Insight(
                 name,
@@ -80,30 +85,61 @@ def insights(
                 here.shape[1],
                 tuple(Group(classes[c], int(counts[c])) for c in groups) if is_split else (),
                 float((sides[0] != sides[1]).mean()) if is_split else None,
-                tuple((labelled_names[k], classes[int(model.labels[k])]) for k in nearest[i]),
+                tuple((labelled_names[k], classes[int(model.labels[k])]) for k in like),
             )
         )
     return found
 
 
-def _votes(model: Trained, vectors: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _votes(model: Trained, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (n, S, C) one vote of each draw; (S,) the weights of draws; (n, C) mean probabilities."""
     predictions = model.posterior.predict(as_inputs(vectors))
-    votes = torch.nn.functional.one_hot(predictions.hard_labels(), num_classes).numpy()
+    votes = torch.nn.functional.one_hot(predictions.hard_labels(), model.num_classes).numpy()
     return votes, predictions.draw_weights.numpy(), predictions.mean_probs().numpy()
-
-
-def _nearest(vectors: np.ndarray, rows: Sequence[int], labelled: np.ndarray, centre: np.ndarray) -> list[list[int]]:
-    """Return, for each row, the places in `labelled` of the items nearest by cosine; never the row itself."""
-    found = []
-    others = _unit(vectors[labelled] - centre)
-    for row in rows:
-        likeness = others @ _unit(vectors[[row]] - centre)[0]
-        order = np.argsort(-likeness, kind="stable")
-        found.append([int(k) for k in order if labelled[k] != row][:NUM_LIKE])
-    return found
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(norms > 0, norms, 1)
+
+
+@dataclass(frozen=True)
+class Found:
+    """An item that is like others.
+
+    Attributes:
+        id: of the item.
+        distance: to the nearest of those it is like; at most 2 if rows have unit length.
+    """
+
+    id: str
+    distance: float
+
+
+def nearest(
+    vectors: np.ndarray, queries: np.ndarray, rows: np.ndarray, count: int, *, metric: Metric
+) -> list[tuple[int, float]]:
+    """Return the rows nearest to any of the queries with their distances, the nearest first, ties by row.
+
+    Args:
+        vectors: (N, D) embeddings of all items.
+        queries: (Q, D) embeddings of what to look for.
+        rows: (n,) items to look at.
+        count: how many to return.
+        metric: how distances are measured, as in ``select``.
+    """
+    unit = is_unit(metric, vectors.shape[1])
+    centre = torch.zeros(vectors.shape[1], dtype=torch.float64)
+    for start in range(0, len(vectors), BLOCK):
+        centre += torch.from_numpy(np.array(vectors[start : start + BLOCK], dtype=np.float64)).sum(dim=0)
+    centre /= len(vectors)
+
+    def placed(some: np.ndarray) -> torch.Tensor:
+        points = torch.from_numpy(np.array(some, dtype=np.float64))
+        return directions(points, centre) if unit else points
+
+    wanted = placed(queries)
+    parts = [nearest_distances(placed(vectors[rows[i : i + BLOCK]]), wanted) for i in range(0, len(rows), BLOCK)]
+    apart = torch.cat(parts).numpy() if parts else np.zeros(0)
+    order = np.argsort(apart, kind="stable")[:count]
+    return [(int(rows[i]), float(apart[i])) for i in order]

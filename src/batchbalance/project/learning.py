@@ -4,43 +4,73 @@ import hashlib
 import json
 import shutil
 import tempfile
+import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from batchbalance.errors import sentence
+from batchbalance.arguments.checks import check_whole
+from batchbalance.arguments.registry import imported, is_path
+from batchbalance.arguments.sections import check_keys, parsed
+from batchbalance.errors import UnknownNameError, sentence
 from batchbalance.learner.engine import fit_seed, sample_of
-from batchbalance.posteriors import BayesianHead, Fitted, Posterior, load_posterior
-from batchbalance.posteriors.training.networks import built, network_named
-from batchbalance.project import rounds
-from batchbalance.project.audit import FIXED_SET, AuditSample, audit_order, audit_sample
-from batchbalance.project.audit import validation_error as audited_error
-from batchbalance.project.insight import Insight, insights
+from batchbalance.posteriors import (
+    POSTERIORS,
+    BayesianHead,
+    EstimatorFit,
+    Posterior,
+    PosteriorFit,
+    PosteriorOptions,
+    load_posterior,
+    posterior_options,
+)
+from batchbalance.posteriors.training.networks import NETWORKS, built, network_named
+from batchbalance.predictions import OnDemand, Predictions, Rows
+from batchbalance.predictions.draws import Draws
+from batchbalance.project.audit import FIXED_SET, LEAST_FOR_ERROR, AuditSample, audit_order, audit_sample
 from batchbalance.project.label_errors import cross_validated, cross_validated_error
-from batchbalance.project.model import Trained, can_refit, class_probs, class_votes, model_fit, trained
-from batchbalance.project.planning import set_aside, training_rows
 from batchbalance.project.settings import ProjectSettings
 from batchbalance.project.state import AUDIT, State
-from batchbalance.project.stopping import Round
+from batchbalance.project.stopping import Round, round_path, save_round
 from batchbalance.project.store import ProjectStore
 from batchbalance.system.files import archived_arrays, replacing
 from batchbalance.system.progress import progress
 
+BLOCK = 4096  # embeddings predicted at a time
 FOLDER = "model"
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A model and what it was trained on.
+
+    Attributes:
+        posterior: its draws.
+        rows: (L,) rows that it was trained on.
+        labels: (L,) their classes.
+        num_classes: C.
+        key: changes with everything that the model depends on.
+    """
+
+    posterior: Posterior
+    rows: np.ndarray
+    labels: np.ndarray
+    num_classes: int
+    key: str
 
 
 @dataclass(frozen=True)
 class Guess:
-    """What the model says about an item.
+    """The model's prediction for an item.
 
     Attributes:
         id: of the item.
@@ -58,39 +88,40 @@ class Guess:
 class ProjectModel:
     """The model of a project, trained when it is needed, once for the same labels.
 
-    Args:
-        folder: of the project; the last model and what every model said are kept in it.
-        store: items.
-        settings: of the project.
-        show: show that it is trained.
+    The last model is kept in the project's folder, and so are the predictions of every model for the fixed set.
     """
 
     def __init__(self, folder: Path, store: ProjectStore, settings: ProjectSettings, *, show: bool = False) -> None:
         self.folder, self.store, self.settings, self._progress = folder, store, settings, show
-        self._last: tuple[str, Trained] | None = None
+        self._last: Trained | None = None
         self._order: tuple[int, np.ndarray] | None = None
-        self._has_told = False
+        self._has_warned = False
 
     def training_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and classes to train on: all labels but those of the audit set and of the test set."""
-        rows, labels = training_rows(state, self.store), state.labels()
-        return rows, np.array([labels[row] for row in rows.tolist()], dtype=np.int64)
+        aside, labels = self.store.set_aside(state), state.labels()
+        rows = [row for row in labels if not aside[row] and row not in state.tests]
+        return np.array(rows, dtype=np.int64), np.array([labels[row] for row in rows], dtype=np.int64)
 
     def trained(self, state: State, vectors: np.ndarray) -> Trained | None:
         """Return the model of all labels so far; None before two classes have labels."""
-        rows, labels = self.training_labels(state)
+        (rows, labels), num_classes = self.training_labels(state), len(state.classes)
         if len(set(labels.tolist())) < 2:
             return None
-        key = self._key(rows, labels, len(state.classes))
-        if self._last is None or self._last[0] != key:
-            found = self._loaded(key, rows, labels, partial(self._network, len(state.classes), vectors.shape[1:]))
-            if found is None:
+        record = self.folder / "embeddings.json"
+        made = record.read_text(encoding="utf-8") if record.is_file() else ""
+        digest = hashlib.sha256(rows.tobytes() + labels.tobytes())
+        digest.update(json.dumps([num_classes, self.settings.model, self.settings.seed, made]).encode())
+        key = digest.hexdigest()[:20]
+        if self._last is None or self._last.key != key:
+            posterior = self._loaded(key, num_classes, vectors.shape[1:])
+            if posterior is None:
                 with progress("training the model", None, self._progress):
-                    found = self.train(state, vectors, rows, labels)
-                self._save(key, found)
-            self._last = key, found
-        self._record(state, vectors, self._last[1])
-        return self._last[1]
+                    posterior = self.train(vectors, rows, labels, num_classes)
+                self._save(key, posterior)
+            self._last = Trained(posterior, rows, labels, num_classes, key)
+        self._record(state, vectors, self._last)
+        return self._last
 
     def required(self, state: State, vectors: np.ndarray) -> Trained:
         """Return the model of all labels so far.
@@ -103,31 +134,33 @@ class ProjectModel:
             raise ValueError("there is no model yet: labels of at least two classes are needed; tell some first")
         return found
 
-    def train(self, state: State, vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> Trained:
-        """Return a model of some labels."""
-        seed = fit_seed(self.settings.seed, len(rows))
-        fit = model_fit(self.settings.model, len(state.classes))
-        return trained(fit, vectors, rows, labels, self._unlabelled(), seed)
+    def train(self, vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, num_classes: int) -> Posterior:
+        """Return a model of some labels. Some kinds also look at a sample of items without labels."""
+        seed, inputs, classes = fit_seed(self.settings.seed, len(rows)), as_inputs(vectors[rows]), torch.tensor(labels)
+        fit = model_fit(self.settings.model, num_classes)
+        if isinstance(fit, PosteriorFit):
+            others = None
+            if fit.uses_unlabelled:
+                free = torch.from_numpy(np.flatnonzero(~self.store.is_audit))
+                others = as_inputs(vectors[sample_of(free, self.settings.seed).numpy()])
+            return fit(inputs, classes, seed, others).posterior
+        committee = fit(inputs, classes, seed)
+        if committee is None:
+            raise ValueError("labels of at least two classes are needed to train, got one class")
+        return committee
 
-    def retrain(
-        self, state: State, vectors: np.ndarray, like: Trained, rows: np.ndarray, labels: np.ndarray
-    ) -> Posterior:
+    def retrain(self, vectors: np.ndarray, like: Trained, rows: np.ndarray, labels: np.ndarray) -> Posterior:
         """Return a model of other labels, with the tuned settings of `like` where that saves time."""
         if can_refit(like.posterior):
             return cast(BayesianHead, like.posterior).refitted(vectors[rows], labels)
-        return self.train(state, vectors, rows, labels).posterior
-
-    def _unlabelled(self) -> np.ndarray:
-        """Return a sample of rows for models that look at items without labels; never of the audit set."""
-        rows = torch.from_numpy(np.flatnonzero(~self.store.is_audit))
-        return sample_of(rows, self.settings.seed).numpy()
+        return self.train(vectors, rows, labels, like.num_classes)
 
     def fixed_rows(self, state: State) -> np.ndarray:
         """Return rows on which successive models are compared: the audit set in its order, or a part of all rows.
 
         Audit items that were told as a random sample come first, because they have labels.
         """
-        rows = self._audit_order(state) if self.store.is_audit.any() else self._ordered(range(self.store.num_items))
+        rows = self.audit_order(state) if self.store.is_audit.any() else self._ordered(range(self.store.num_items))
         is_late = np.array([not state.items[x].sampled_of if x in state.items else True for x in rows.tolist()])
         return rows[np.argsort(is_late, kind="stable")][:FIXED_SET]
 
@@ -137,7 +170,7 @@ class ProjectModel:
         turns = [row for row in views if AUDIT in views[row].reasons]
         sampled = {row: view.sampled_of for row, view in views.items() if view.sampled_of}
         return audit_sample(
-            self._audit_order(state),
+            self.audit_order(state),
             [row for row in {*turns, *sampled} if row in labels],
             [*state.tests, *(row for row in {*turns, *sampled} if views[row].answers or views[row].skipped)],
             sampled,
@@ -149,13 +182,13 @@ class ProjectModel:
         labels, rows = state.labels(), self.audit_sample(state).rows
         return rows, np.array([labels[row] for row in rows.tolist()], dtype=np.int64)
 
-    def _audit_order(self, state: State) -> np.ndarray:
-        """Return rows of the audit set in the order in which they are asked."""
+    def audit_order(self, state: State) -> np.ndarray:
+        """Return the rows that measure the model, in the order in which they are asked."""
         num_items = self.store.num_items
         if self._order is None or self._order[0] != num_items:
             self._order = num_items, self._ordered(np.flatnonzero(self.store.is_audit).tolist())
         rows = self._order[1]
-        kept: np.ndarray = rows[set_aside(state, self.store)[rows]]
+        kept: np.ndarray = rows[self.store.set_aside(state)[rows]]
         return kept
 
     def _ordered(self, rows: Sequence[int]) -> np.ndarray:
@@ -163,105 +196,80 @@ class ProjectModel:
         return np.array(rows, dtype=np.int64)[order]
 
     def validation_error(self, state: State, vectors: np.ndarray, model: Trained) -> float | None:
-        """Return ε: the error on the audit labels if there are 20, else cross-validated."""
-        rows, labels = self.audit_labels(state)
-        correct = int((class_probs(model.posterior, vectors[rows]).argmax(axis=1) == labels).sum()) if len(rows) else 0
-        error, _ = audited_error(correct, len(rows), None)
-        return self.cross_validated_error(state, vectors, model) if error is None else error
+        """Return the ε that anneals the threshold: the error on the audit labels if there are 20, else cross-validated.
 
-    def cross_validated_error(self, state: State, vectors: np.ndarray, model: Trained) -> float | None:
+        None if there are too few labels for either.
+        """
+        rows, labels = self.audit_labels(state)
+        if len(rows) < LEAST_FOR_ERROR:
+            return self.cross_validated_error(vectors, model)
+        return 1 - int((class_probs(model.posterior, vectors[rows]).argmax(axis=1) == labels).sum()) / len(rows)
+
+    def cross_validated_error(self, vectors: np.ndarray, model: Trained) -> float | None:
         """Return the error on the training labels of models that have not seen them; None if there are too few."""
-        probs, judged = self.cross_validated(state, vectors, model)
+        probs, judged = self.cross_validated(vectors, model)
         return cross_validated_error(probs, model.labels, judged)
 
-    def cross_validated(self, state: State, vectors: np.ndarray, model: Trained) -> tuple[np.ndarray, np.ndarray]:
+    def cross_validated(self, vectors: np.ndarray, model: Trained) -> tuple[np.ndarray, np.ndarray]:
         """Return class probabilities of training labels by models that have not seen them, and which of them count."""
-        path = self.folder / FOLDER / f"{self._key(model.rows, model.labels, len(state.classes))}.npz"
+        path = self.folder / FOLDER / f"{model.key}.npz"
         with suppress(OSError, ValueError, KeyError, BadZipFile, zlib.error):  # damaged or missing: made again
             kept = archived_arrays(path, ("probs", "judged"))
             return kept["probs"], kept["judged"]
 
         def train_and_predict(train: np.ndarray, test: np.ndarray) -> np.ndarray:
-            part = self.retrain(state, vectors, model, model.rows[train], model.labels[train])
+            part = self.retrain(vectors, model, model.rows[train], model.labels[train])
             return class_probs(part, vectors[model.rows[test]])
 
         probs, judged = cross_validated(model.labels, train_and_predict, seed=self.settings.seed)
-        with self._keeping(), replacing(path) as temporary, temporary.open("wb") as file:
+        with self._warning_if_not_kept(), replacing(path) as temporary, temporary.open("wb") as file:
             np.savez(file, probs=probs, judged=judged)
         return probs, judged
 
-    def guesses(self, state: State, vectors: np.ndarray, rows: Sequence[int]) -> list[Guess] | None:
-        """Return the model's predictions for some rows; None before there is a model."""
-        model = self.trained(state, vectors)
-        if model is None:
-            return None
-        chosen = vectors[np.asarray(rows, dtype=np.int64)]
-        return guesses_of(model, chosen, self.store.ids(rows), state.classes)
-
-    def insights(self, state: State, vectors: np.ndarray, rows: Sequence[int]) -> list[Insight] | None:
-        """Return why some rows are worth a label; None before there is a model."""
-        model = self.trained(state, vectors)
-        if model is None:
-            return None
-        names, labelled = self.store.ids(rows), self.store.ids(model.rows.tolist())
-        return insights(model, vectors, rows, names, state.classes, labelled, self.settings.seed)
-
     def _record(self, state: State, vectors: np.ndarray, model: Trained) -> None:
-        """Store the predictions of a new model for the fixed set."""
-        if rounds.has_round(self.folder, state.last_change):
+        """Store the predictions of a new model for the fixed set, and how many audit and test labels it gets right."""
+        path = round_path(self.folder, state.last_change)
+        if path.is_file():
             return
-        rows = self.fixed_rows(state)
-        predicted = class_probs(model.posterior, vectors[rows]).argmax(axis=1)
-        sample, labels = self.audit_sample(state), state.labels()
+        fixed, sample, labels = self.fixed_rows(state).tolist(), self.audit_sample(state), state.labels()
         audit = sample.rows.tolist()
-        said = dict(zip(rows.tolist(), predicted.tolist(), strict=True))
-        missing = [row for row in audit if row not in said]
-        if missing:
-            more = class_probs(model.posterior, vectors[missing]).argmax(axis=1)
-            said |= dict(zip(missing, more.tolist(), strict=True))
-        correct = sum(said[row] == labels[row] for row in audit)
-        tests = list(state.tests)
-        tested = class_probs(model.posterior, vectors[tests]).argmax(axis=1) if tests else np.zeros(0, dtype=np.int64)
-        right = int((tested == np.array(list(state.tests.values()))).sum()) if tests else 0
+        every = list(dict.fromkeys([*fixed, *audit, *state.tests]))
+        predicted = dict(zip(every, class_probs(model.posterior, vectors[every]).argmax(axis=1).tolist(), strict=True))
         num_sampled = sample.num_first - sum(row < sample.num_first for row in state.chosen())
-        about = state.tests_of if tests else num_sampled
-        found = Round(len(model.rows), rounds.now(), predicted, correct, len(audit), right, len(tests), about)
-        with self._keeping():
-            rounds.save_round(self.folder, state.last_change, found, rows)
+        found = Round(
+            len(model.rows),
+            round(time.time(), 3),
+            np.array([predicted[row] for row in fixed], dtype=np.int64),
+            sum(predicted[row] == labels[row] for row in audit),
+            len(audit),
+            sum(predicted[row] == label for row, label in state.tests.items()),
+            len(state.tests),
+            state.tests_of if state.tests else num_sampled,
+        )
+        with self._warning_if_not_kept():
+            save_round(path, found, fixed)
 
-    def _key(self, rows: np.ndarray, labels: np.ndarray, num_classes: int) -> str:
-        """Return a key that changes with everything that the model depends on."""
-        digest = hashlib.sha256(rows.tobytes() + labels.tobytes())
-        record = self.folder / "embeddings.json"
-        made = record.read_text(encoding="utf-8") if record.is_file() else ""
-        digest.update(json.dumps([num_classes, self.settings.model, self.settings.seed, made]).encode())
-        return digest.hexdigest()[:20]
-
-    def _network(self, num_classes: int, input_shape: tuple[int, ...]) -> Any:
-        """Return an untrained network of the kind that the settings name."""
-        return built(network_named(self.settings.model["network"]), num_classes, input_shape)
-
-    def _loaded(self, key: str, rows: np.ndarray, labels: np.ndarray, network: Callable[[], Any]) -> Trained | None:
-        """Return the model that another process trained on the same labels."""
-        folder = self.folder / FOLDER / key
+    def _loaded(self, key: str, num_classes: int, input_shape: tuple[int, ...]) -> Posterior | None:
+        """Return the model that another process trained on the same labels, or None."""
+        folder, name = self.folder / FOLDER / key, self.settings.model.get("network")
         if not folder.is_dir():
             return None
         try:
-            given = network if "network" in self.settings.model else None
-            return Trained(Fitted(load_posterior(folder, given)), rows, labels)
-        except Exception as error:  # whatever is wrong with a copy, the model is trained anew
+            network = None if name is None else lambda: built(network_named(name), num_classes, input_shape)
+            return load_posterior(folder, network)
+        except Exception as error:  # whatever is wrong with a copy, the model is trained again
             if folder.is_dir():  # else another process has just removed it, for that of newer labels
-                self._tell_once("the model is trained again", error)
+                self._warn_once("the model is trained again", error)
                 shutil.rmtree(folder, ignore_errors=True)
         return None
 
-    def _save(self, key: str, found: Trained) -> None:
+    def _save(self, key: str, posterior: Posterior) -> None:
         """Store the model for other processes, and remove earlier ones."""
         folder = self.folder / FOLDER
-        with self._keeping():
+        with self._warning_if_not_kept():
             folder.mkdir(exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix=".") as part:
-                found.posterior.save(Path(part) / key)
+                posterior.save(Path(part) / key)
                 if not (folder / key).exists():
                     (Path(part) / key).replace(folder / key)
         for other in folder.glob("[!.]*"):
@@ -271,28 +279,95 @@ class ProjectModel:
                     other.unlink(missing_ok=True)
 
     @contextmanager
-    def _keeping(self) -> Iterator[None]:
+    def _warning_if_not_kept(self) -> Iterator[None]:
         """Warn if something cannot be stored: some kinds cannot be saved, and some folders cannot be written to."""
         try:
             yield
         except Exception as error:
-            self._tell_once("the model cannot be kept, and every command trains it again", error)
+            self._warn_once("the model cannot be kept, and every command trains it again", error)
 
-    def _tell_once(self, what: str, error: Exception) -> None:
-        if not self._has_told:
-            self._has_told = True
+    def _warn_once(self, what: str, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             warnings.warn(f"{what}: {sentence(error)}", stacklevel=2)
 
 
+def named_model(name: str) -> dict[str, Any]:
+    """Return the settings of a model by one name: a posterior, a network, or the path of either or of an estimator."""
+    if name in POSTERIORS:
+        return {"kind": name}
+    if name in NETWORKS:
+        return {"network": name}
+    if not is_path(name):
+        raise UnknownNameError("model", name, [*POSTERIORS, *NETWORKS, "package.module:Name"])
+    found = imported("model", name)
+    if isinstance(found, type) and issubclass(found, PosteriorOptions):
+        return {"kind": name}
+    return {"estimator": name} if hasattr(found, "fit") else {"network": name}
+
+
+def model_fit(table: dict[str, Any], num_classes: int) -> PosteriorFit | EstimatorFit:
+    """Return the fit of the model that a table of settings names."""
+    given = dict(table)
+    kind, network, estimator = (given.pop(key, None) for key in ("kind", "network", "estimator"))
+    if estimator is None:
+        default = "bayesian-head" if network is None else "mc-dropout"
+        options = parsed(lambda: posterior_options(kind or default, **given))
+        return PosteriorFit(options, num_classes, network)
+    if kind is not None or network is not None:
+        raise ValueError("`model` must name an estimator or a kind of posterior, got both; omit one of them")
+    check_keys("[model] with an estimator", given, ("size", "options"))
+    found = imported("estimator", estimator)
+    made = found(**given.get("options", {})) if isinstance(found, type) else found
+    return EstimatorFit(made, range(num_classes), check_whole("model.size", given.get("size", 20), 2))
+
+
+def can_refit(posterior: Posterior) -> bool:
+    """Return whether `BayesianHead.refitted` gives a model of other labels at once."""
+    return isinstance(posterior, BayesianHead) and posterior.tuned is not None
+
+
+def as_inputs(vectors: np.ndarray) -> Tensor:
+    """Return a copy of embeddings as a tensor."""
+    return torch.from_numpy(np.array(vectors, dtype=np.float32))
+
+
+def pool_predictions(posterior: Posterior, vectors: np.ndarray) -> Predictions:
+    """Return predictions of all items, computed where they are read."""
+    shown = posterior.predict(as_inputs(vectors[:1]))
+
+    def make(rows: Rows) -> Tensor:
+        index: Any = rows if isinstance(rows, slice) else torch.as_tensor(rows, dtype=torch.long).numpy()
+        return posterior.predict(as_inputs(vectors[index]), batch_size=BLOCK).log_probs()
+
+    shape = (len(vectors), shown.num_draws, shown.num_classes)
+    return Predictions(OnDemand(shape, shown.dtype, make), Draws(shown.num_draws, shown.draw_ids, shown.weights))
+
+
+def class_probs(posterior: Posterior, vectors: np.ndarray) -> np.ndarray:
+    """Return (n, C) class probabilities as they are reported, block by block.
+
+    They are those of a head's most probable weights, or else of all draws.
+    """
+    single = posterior.most_probable if isinstance(posterior, BayesianHead) else posterior
+    parts = [
+        single.predict(as_inputs(vectors[start : start + BLOCK])).mean_probs().numpy()
+        for start in range(0, len(vectors), BLOCK)
+    ]
+    return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+
+
 def guesses_of(model: Trained, vectors: np.ndarray, names: Sequence[str], classes: Sequence[str]) -> list[Guess]:
-    """Return a model's predictions for some embeddings."""
-    probs, votes = class_probs(model.posterior, vectors), class_votes(model.posterior, vectors)
+    """Return a model's predictions for some embeddings, and how its draws vote."""
+    probs, predictions = class_probs(model.posterior, vectors), model.posterior.predict(as_inputs(vectors))
+    hard = torch.nn.functional.one_hot(predictions.hard_labels(), predictions.num_classes)
+    votes = torch.einsum("s,nsc->nc", predictions.draw_weights, hard.double()).tolist()
     return [
         Guess(
             name,
             classes[int(p.argmax())],
             dict(zip(classes, map(float, p), strict=True)),
-            dict(zip(classes, map(float, v), strict=True)),
+            dict(zip(classes, shares, strict=True)),
         )
-        for name, p, v in zip(names, probs, votes, strict=True)
+        for name, p, shares in zip(names, probs, votes, strict=True)
     ]

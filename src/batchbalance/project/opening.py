@@ -6,14 +6,21 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from batchbalance.errors import FileFormatError
+from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.learner.labels import NewEvent
 from batchbalance.project.answers import named_class
-from batchbalance.project.embeddings import LOCK
-from batchbalance.project.items import RECORD, VECTORS, project_encoder, seen_from
-from batchbalance.project.model import model_fit, named_model
+from batchbalance.project.embeddings import LOCK, RECORD, VECTORS, project_encoder, seen_from
+from batchbalance.project.learning import model_fit, named_model
 from batchbalance.project.planning import strategy_of
-from batchbalance.project.settings import FILE, Data, ProjectSettings, as_settings, write_settings
+from batchbalance.project.settings import (
+    FILE,
+    Data,
+    ProjectSettings,
+    as_settings,
+    read_settings,
+    write_settings,
+)
+from batchbalance.project.state import State
 from batchbalance.project.store import ProjectStore
 
 OWN_FILES = (FILE, "labels.sqlite", VECTORS, RECORD, LOCK)  # what a project consists of
@@ -136,3 +143,67 @@ def check_log(folder: Path, store: ProjectStore, settings: ProjectSettings) -> N
                 f"{folder / FILE}: `{key}` must stay {begun.get(key)!r} for the life of a project, got {value!r}; put "
                 "it back, or make another project"
             )
+
+
+def add_class(folder: Path, store: ProjectStore, name: Any) -> ProjectSettings:
+    """Add a class at the end; return the new settings."""
+    new = named_class(name)
+    with store.writing() as state:
+        if new in state.classes:
+            raise ValueError(f"the class {new!r} exists already")
+        store.append([NewEvent("class added", value=new)])
+    return _with_classes_of_log(folder, store)
+
+
+def rename_class(folder: Path, store: ProjectStore, old: Any, new: Any) -> ProjectSettings:
+    """Give a class another name; return the new settings."""
+    before, after = named_class(old), named_class(new)
+    with store.writing() as state:
+        if before not in state.classes:
+            raise UnknownNameError("class", before, state.classes)
+        if after in state.classes:
+            raise ValueError(f"the class {after!r} exists already")
+        index = state.classes.index(before)
+        store.append([NewEvent("class renamed", value={"class": index, "name": after})])
+    return _with_classes_of_log(folder, store)
+
+
+def check_classes(folder: Path, store: ProjectStore, settings: ProjectSettings) -> tuple[ProjectSettings, list[str]]:
+    """Add classes that were appended to the file; refuse other changes. Return the settings, and notes."""
+    with store.reading() as state:
+        known = list(state.classes)
+    wanted = list(settings.classes)
+    if wanted == known:
+        return settings, []
+    if wanted[: len(known)] == known:
+        added = [named_class(name) for name in wanted[len(known) :]]
+        with store.writing():
+            store.append([NewEvent("class added", value=name) for name in added])
+        return settings, [f"classes added by {FILE}: {', '.join(wanted[len(known) :])}"]
+    earlier = State()
+    for end, event in enumerate(store.events(), start=1):
+        if event.kind in ("begun", "class added", "class renamed"):
+            earlier.update(store.events()[:end])
+            if earlier.classes == wanted:  # a change was interrupted between log and file
+                return _with_classes_of_log(folder, store), []
+    raise FileFormatError(
+        f"{folder / FILE}: `classes` must begin with {', '.join(known)}, those of the labels so far, got "
+        f"{', '.join(wanted)}; put them back, and use rename-class or add-class"
+    )
+
+
+def _with_classes_of_log(folder: Path, store: ProjectStore) -> ProjectSettings:
+    """Write the classes of the log to the file, also those that the strategy seeks; return the new settings.
+
+    Comments in the file are lost.
+    """
+    settings = read_settings(folder)
+    with store.reading() as state:
+        classes = tuple(state.classes)
+    renamed = dict(zip(settings.classes, classes, strict=False))
+    strategy = dict(settings.strategy)
+    if isinstance(strategy.get("classes"), list | tuple):
+        strategy["classes"] = [renamed.get(str(each), each) for each in strategy["classes"]]
+    found = settings.model_copy(update={"classes": classes, "strategy": strategy})
+    write_settings(folder, found)
+    return found

@@ -1,4 +1,4 @@
-"""Which items to ask next, and why. Slow where a model chooses; nothing is written here."""
+"""Which items to ask next, and why. Choosing is slow where a model chooses, and takes no lock."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from batchbalance.arguments.checks import check_bytes
+from batchbalance.errors import NothingLeftError
 from batchbalance.learner.engine import batch_seed, next_batch
+from batchbalance.learner.labels import NewEvent
 from batchbalance.project.answers import named_class
 from batchbalance.project.audit import audit_due, audit_order
-from batchbalance.project.model import Trained, as_inputs, pool_predictions
+from batchbalance.project.batch import Batch
+from batchbalance.project.embeddings import Embeddings
+from batchbalance.project.insight import Found, nearest
+from batchbalance.project.learning import ProjectModel, as_inputs, pool_predictions
+from batchbalance.project.settings import ProjectSettings
 from batchbalance.project.state import AUDIT, FOUND, RANDOM, State, Who
 from batchbalance.project.store import ProjectStore
 from batchbalance.selection import Selection
-from batchbalance.selection.choosing import as_strategy
 from batchbalance.strategies import AUTO, Choice, Explore, Random, Seek, Strategy, strategy_named
 from batchbalance.strategies.baselines import ScoreStrategy
 from batchbalance.strategies.pool import Metric, Pool
@@ -42,79 +48,239 @@ class Plan:
     Attributes:
         questions: in the order they are to be asked.
         drawn: items whose turn in the audit or in the random arm came, and whose labels are known or asked already.
-        selection: what is known about the part that a strategy chose, or None.
-        notes: what is worth knowing.
+        selection: the result of the strategy for its part, or None.
     """
 
-    questions: tuple[Question, ...]
-    drawn: tuple[Question, ...] = ()
+    questions: list[Question]
+    drawn: Sequence[Question] = ()
     selection: Selection | None = None
-    notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What decides, beside the model, which items are asked."""
+class Questions:
+    """Chooses the questions of a project, and writes them to its log."""
 
-    seed: int
-    audit: float
-    random_arm: float
-    wanted: int  # answers per item
+    def __init__(
+        self,
+        settings: ProjectSettings,
+        store: ProjectStore,
+        embeddings: Embeddings,
+        model: ProjectModel,
+        *,
+        progress: bool,
+    ) -> None:
+        self._settings, self._store, self._embeddings, self._model = settings, store, embeddings, model
+        self._progress, self._wanted = progress, settings.annotators_per_item
+        self._strategy = strategy_of(settings.strategy, settings.classes)
+        self._metric: Metric = "raw" if settings.data.kind == "table" else "auto"  # columns of a table are standardised
+        self._arm: list[int] = []
 
+    def open(self, who: Who) -> Batch:
+        """Return the open questions of a person."""
+        state = self._store.snapshot()
+        return self._batch(state, state.open_questions(who, self._wanted), who)
 
-def waiting(state: State, rules: Rules, who: Who, count: int, again: bool) -> list[Question]:
-    """Items under way that can be asked of this person: skipped ones, ties, given back, wanting more answers."""
-    found: list[Question] = []
-    if again:
-        found += [Question(row, AGAIN) for row in state.skipped(who, rules.wanted)]
-    taken = {question.row for question in found}
-    for row, view in sorted(state.items.items(), key=lambda pair: (pair[1].first_asked or 0, pair[0])):
-        if row in taken or who in view.open or who in view.skipped:
-            continue
-        if view.is_disputed and len(view.answers) >= rules.wanted:
-            if view.last != who and not view.open:
-                found.append(Question(row, DISPUTED))
-        elif who not in view.answers and 0 < len(set(view.answers) | set(view.open)) < rules.wanted:
-            found.append(Question(row, OVERLAP))
-        elif view.is_returned and not view.answers and not view.open:
-            found.append(Question(row, RETURNED))
-    return found[:count]
+    def ask(self, who: Who, count: int, *, again: bool, memory_budget: int | str | None) -> Batch:
+        """Return `count` open questions of a person, or as many as there can be; new ones are chosen and written.
+
+        Others may ask and answer meanwhile. Questions that became obsolete are not written, and the rest are chosen
+        again.
+
+        Raises:
+            NothingLeftError: if nothing is left to ask.
+        """
+        if memory_budget is not None:
+            check_bytes("memory_budget", memory_budget)
+        selection, notes = None, list[str]()
+        while True:
+            state = self._store.snapshot()
+            rows = state.open_questions(who, self._wanted)[:count]
+            if len(rows) == count:
+                break
+            plan = self._plan(state, who, count - len(rows), again, memory_budget)
+            if not plan.questions:
+                break
+            if plan.selection is not None:
+                selection = plan.selection
+                notes += [x for x in (selection.note, *selection.warnings) if x and x not in notes]
+            self._write(plan, who, state.num_batches)
+        if not rows:
+            hint = "; --again (`again=True`) brings skipped ones back" if state.skipped(who, self._wanted) else ""
+            raise NothingLeftError(f"nothing is left to ask: every item is labelled, asked of others, or skipped{hint}")
+        if len(rows) < count:
+            notes.append(f"{count} were asked for and {len(rows)} are left")
+        return self._batch(state, rows, who, tuple(notes), selection)
+
+    def queue(self, rows: list[int], who: Who) -> list[int]:
+        """Ask items that somebody found; return the rows that could be asked.
+
+        Raises:
+            ValueError: if an item is in the audit set or in the test set.
+        """
+        with self._store.writing() as state:
+            for row in rows:
+                if self._store.is_audit[row] or row in state.tests:
+                    name = self._store.ids([row])[0]
+                    raise ValueError(f"items to ask must not be set aside to measure by, got {name!r}; omit it")
+            asked = [row for row in rows if is_free(state, row, who)]
+            self._store.append([NewEvent("asked", row, FOUND, who, batch=state.num_batches) for row in asked])
+        return asked
+
+    def find(self, like: list[int], text: str | None, count: int, who: Who) -> list[Found]:
+        """Return items like some rows, or like a text, that a person can be asked; the nearest first."""
+        if not like and text is None:
+            raise ValueError("`like` or `text` must be given, got neither; name an item or say what to look for")
+        state, vectors = self._store.snapshot(), self._embeddings.array()
+        queries = [vectors[like]] if like else []
+        if text is not None:
+            queries.append(self._embeddings.encoded_text(text))
+        free = self._free_rows(state, who) & ~self._store.is_audit
+        free[like] = False
+        found = nearest(vectors, np.concatenate(queries), np.flatnonzero(free), count, metric=self._metric)
+        names = self._store.ids([row for row, _ in found])
+        return [Found(name, distance) for name, (_, distance) in zip(names, found, strict=True)]
+
+    def _batch(
+        self,
+        state: State,
+        rows: list[int],
+        who: Who,
+        notes: tuple[str, ...] = (),
+        selection: Selection | None = None,
+    ) -> Batch:
+        names, contents = self._store.ids(rows), self._store.contents(rows)
+        kind, root = self._settings.data.kind, self._embeddings.root
+        return Batch(tuple(names), tuple(contents), kind, tuple(state.classes), who, root, notes, selection)
+
+    def _waiting(self, state: State, who: Who, again: bool) -> list[Question]:
+        """Return items in progress that this person can answer: skipped, with a tie, given back, or short of answers.
+
+        Skipped items are included if `again`.
+        """
+        found = [Question(row, AGAIN) for row in state.skipped(who, self._wanted)] if again else []
+        taken = {question.row for question in found}
+        for row, view in sorted(state.items.items(), key=lambda pair: (pair[1].first_asked or 0, pair[0])):
+            if row in taken or who in view.open or who in view.skipped:
+                continue
+            if view.is_disputed and len(view.answers) >= self._wanted:
+                if view.last != who and not view.open:
+                    found.append(Question(row, DISPUTED))
+            elif who not in view.answers and 0 < len(set(view.answers) | set(view.open)) < self._wanted:
+                found.append(Question(row, OVERLAP))
+            elif view.is_returned and not view.answers and not view.open:
+                found.append(Question(row, RETURNED))
+        return found
+
+    def _plan(self, state: State, who: Who, count: int, again: bool, memory_budget: int | str | None) -> Plan:
+        """Choose items in progress that this person can answer; if there are none, new ones.
+
+        New ones are of the audit set, of the random arm, and of the strategy, in their shares.
+        """
+        in_progress = self._waiting(state, who, again)[:count]
+        if in_progress:
+            return Plan(in_progress)
+        settings, is_audit, free = self._settings, self._store.is_audit, self._free_rows(state, who)
+        count = min(count, int(free.sum()))
+        asked, audit_asked = state.num_asked(), len(state.asked_for(AUDIT))
+        num_audit = min(audit_due(settings.audit, asked + count, audit_asked), count)
+        num_audit = max(num_audit, count - int((free & ~is_audit).sum()))  # if nothing else is left
+        order = self._model.audit_order(state).tolist() if num_audit else []
+        audit, drawn = next_in_order(state, order, AUDIT, free, num_audit)
+        free &= ~is_audit
+        uniform: list[Question] = []
+        left = count - len(audit)
+        if settings.random_arm and left:
+            num_random = audit_due(settings.random_arm, asked - audit_asked + left, len(state.asked_for(RANDOM)))
+            uniform, more = next_in_order(state, self._arm_order(), RANDOM, free, min(num_random, left))
+            drawn += more
+            left -= len(uniform)
+            free[[question.row for question in uniform]] = False
+        chosen, selection = list[Question](), None
+        if left:
+            selection = self._selected(state, left, free, memory_budget)
+            names = selection.choice.reasons or (selection.strategy.name,) * left
+            chosen = [Question(int(row), strategy_reason(x)) for row, x in zip(selection.indices, names, strict=True)]
+        seed, batch = settings.seed, state.num_batches
+        return Plan(spread(spread(chosen, uniform, seed, batch), audit, seed, batch), drawn, selection)
+
+    def _selected(self, state: State, count: int, free: np.ndarray, memory_budget: int | str | None) -> Selection:
+        """Choose among the `free` items (N,) by the strategy."""
+        vectors, costs = self._embeddings.array(), self._store.costs
+        trained = self._model.trained(state, vectors)
+        labelled, labels = self._model.training_labels(state)
+        made: dict[str, Callable[[], Any]] = {"embeddings": lambda: vectors, "metric": lambda: self._metric}
+        if trained is not None:
+            made |= {
+                "predictions": lambda: pool_predictions(trained.posterior, vectors),
+                "validation_error": lambda: self._model.validation_error(state, vectors, trained),
+                "draw_embeddings": lambda: trained.posterior.embed(as_inputs(vectors), every_draw=True),
+            }
+        rows = torch.from_numpy(np.setdiff1d(np.flatnonzero(free), labelled))
+        pool = Pool(made=made, num_points=len(vectors)).to_choose(
+            candidates=rows,
+            labelled=torch.from_numpy(labelled),
+            batch_size=count,
+            seed=batch_seed(self._settings.seed, state.num_batches),
+            progress=self._progress,
+        )
+
+        def offered(strategy: Strategy) -> int:
+            """Return how many items to choose: more than are wanted where costs differ, to pick by gain per cost."""
+            has_gains = not isinstance(strategy, Random | Explore | Seek)
+            if not has_gains or costs.min() == costs.max():
+                return count
+            return len(rows) if isinstance(strategy, ScoreStrategy) else min(OFFERED * count, len(rows))
+
+        found = next_batch(
+            pool,
+            self._strategy,
+            range(len(state.classes)),
+            np.bincount(labels, minlength=len(state.classes)).tolist(),
+            class_names=state.classes,
+            advice=FIND,
+            offered=offered,
+            memory_budget=memory_budget,
+        )
+        return found if len(found.indices) == count else by_gain_per_cost(found, costs, count)
+
+    def _write(self, plan: Plan, who: Who, batch: int) -> None:
+        """Write the questions that can still be asked, now that no one else writes."""
+        with self._store.writing() as state:
+            in_progress = {question.row for question in self._waiting(state, who, True)}
+            asked = [each for each in plan.questions if each.row in in_progress or is_free(state, each.row, who)]
+            drawn = [each for each in plan.drawn if each.reason not in state.view(each.row).reasons]
+            batch = max(batch, state.num_batches)
+            events = [NewEvent("asked", each.row, each.reason, who, batch=batch) for each in asked]
+            events += [NewEvent("drawn", each.row, each.reason, batch=batch) for each in drawn]
+            self._store.append(events)
+
+    def _free_rows(self, state: State, who: Who) -> np.ndarray:
+        """Return (N,) which items can be asked of this person as new ones."""
+        free = np.ones(self._store.num_items, dtype=bool)
+        free[[row for row in {*state.items, *state.tests} if not is_free(state, row, who)]] = False
+        return free
+
+    def _arm_order(self) -> list[int]:
+        """Return the rows outside the audit set in the order of the random arm."""
+        rows = np.flatnonzero(~self._store.is_audit)
+        if len(self._arm) != len(rows):  # items were added
+            keys = audit_order(self._store.ids(rows.tolist()), self._settings.seed, "arm")
+            self._arm = rows[np.argsort(keys, kind="stable")].tolist()
+        return self._arm
 
 
 def is_free(state: State, row: int, who: Who) -> bool:
-    """Whether an item can be asked of this person as a new one."""
+    """Return whether an item can be asked of this person as a new one."""
     view = state.items.get(row)
     return row not in state.tests and (view is None or not (view.answers or view.open or who in view.skipped))
-
-
-def set_aside(state: State, store: ProjectStore) -> np.ndarray:
-    """(N,) which items measure the model: the audit set, without labels that somebody brought as chosen."""
-    aside = store.is_audit.copy()
-    aside[state.chosen()] = False
-    return aside
-
-
-def training_rows(state: State, store: ProjectStore) -> np.ndarray:
-    """(L,) rows to train on: all that have a label, but for the audit set and the test set."""
-    aside = set_aside(state, store)
-    found = [row for row in state.labels() if not aside[row] and row not in state.tests]
-    return np.array(found, dtype=np.int64)
-
-
-def free_rows(state: State, num_items: int, who: Who) -> np.ndarray:
-    """(N,) which items can be asked of this person as new ones."""
-    free = np.ones(num_items, dtype=bool)
-    free[[row for row in {*state.items, *state.tests} if not is_free(state, row, who)]] = False
-    return free
 
 
 def next_in_order(
     state: State, order: Sequence[int], reason: str, free: np.ndarray, count: int
 ) -> tuple[list[Question], list[Question]]:
-    """The next `count` items in an order fixed beforehand, and those before them that need no question.
+    """Return the next `count` items in a fixed order, and those before them that need no question.
 
-    An item whose label is known, or that is asked already, has its turn like any other: leaving such items out would
-    leave the sample to what others did not choose. One that somebody else passed over is asked of this person too.
+    An item whose label is known, or that is asked already, has its turn like any other: omitting such items would
+    leave the sample to what others did not choose. One that somebody else skipped is asked of this person too.
     """
     questions: list[Question] = []
     drawn: list[Question] = []
@@ -134,7 +300,7 @@ def next_in_order(
 def spread(questions: Sequence[Question], others: Sequence[Question], seed: int, batch: int) -> list[Question]:
     """Put `others` among `questions`, at places that a hash of seed and batch decides; both keep their own order.
 
-    People who stop early answer their share of them, and the place of an item does not tell why it was asked.
+    People who stop early answer their share of them, and the place of an item does not reveal why it was asked.
     """
     num_places = len(questions) + len(others)
     digests = [hashlib.sha256(f"{seed}/place/{batch}/{place}".encode()).digest() for place in range(num_places)]
@@ -143,14 +309,8 @@ def spread(questions: Sequence[Question], others: Sequence[Question], seed: int,
     return [next(right if place in taken else left) for place in range(num_places)]
 
 
-def arm_order(ids: Sequence[str], seed: int) -> np.ndarray:
-    """(N,) numbers by a hash of seed and id; the random arm goes through the items in their order."""
-    digests = (hashlib.sha256(f"{seed}/arm/{name}".encode()).digest()[:8] for name in ids)
-    return np.array([int.from_bytes(each, "big") >> 1 for each in digests], dtype=np.int64)
-
-
 def by_gain_per_cost(selection: Selection, costs: np.ndarray, count: int) -> Selection:
-    """The items of a larger selection that gain the most for what they cost; in the order of gain per cost."""
+    """Return the items of a larger selection that gain the most for their cost, in the order of gain per cost."""
     gains = selection.gains if selection.gains is not None else selection.scores
     if gains is None:
         order = torch.arange(count)
@@ -179,142 +339,25 @@ def strategy_table(strategy: Any, seek: str | Iterable[Any] | None, share: float
     return {"name": Seek.name, "classes": sought, **({} if share is None else {"share": share})}
 
 
-def strategy_of(table: dict[str, Any], classes: Sequence[str]) -> str | Strategy:
-    """The strategy that a table of settings names; "auto" is left for later. Classes to seek become their numbers."""
+def strategy_of(table: dict[str, Any], classes: Sequence[str]) -> Strategy | None:
+    """Return the strategy that a table of settings names; None for "auto". Classes to seek become their numbers."""
     options = dict(table)
     name = options.pop("name", AUTO)
-    if name != AUTO:
-        found = strategy_named(name, options)
-        if not isinstance(found, Seek):
-            return found
-        if not found.classes:
-            raise ValueError(f"strategy 'seek' must name the classes to look for, of {', '.join(classes)}; got none")
-        sought = tuple(class_position(each, classes) for each in found.classes)
-        if len(set(sought)) == len(classes):
-            raise ValueError(f"strategy 'seek' must not look for all classes, got {', '.join(classes)}; name rare ones")
-        return found.model_copy(update={"classes": sought})
-    if options:
-        raise ValueError(f"strategy 'auto' has no options, got {', '.join(options)}; name a strategy")
-    return AUTO
+    if name == AUTO:
+        if options:
+            raise ValueError(f"strategy 'auto' has no options, got {', '.join(options)}; name a strategy")
+        return None
+    found = strategy_named(name, options)
+    if not isinstance(found, Seek):
+        return found
+    if not found.classes:
+        raise ValueError(f"strategy 'seek' must name the classes to look for, of {', '.join(classes)}; got none")
+    sought = tuple(class_position(each, classes) for each in found.classes)
+    if len(set(sought)) == len(classes):
+        raise ValueError(f"strategy 'seek' must not look for all classes, got {', '.join(classes)}; name rare ones")
+    return found.model_copy(update={"classes": sought})
 
 
 def strategy_reason(name: str) -> str:
     """Return the reason to ask what a strategy chose: its name, unless that is a word for another reason."""
     return f"strategy {name}" if name in TAKEN else name
-
-
-class Planner:
-    """Plans questions for the items of a store."""
-
-    def __init__(self, store: ProjectStore, rules: Rules, strategy: str | Strategy, metric: Metric) -> None:
-        self._store, self._rules = store, rules
-        self._strategy, self._metric = strategy, metric
-        self._orders: dict[str, list[int]] = {}
-        self._orders_of = -1
-
-    def new(
-        self,
-        state: State,
-        who: Who,
-        count: int,
-        vectors: np.ndarray,
-        model: Callable[[], Trained | None],
-        validation_error: Callable[[Trained], float | None],
-        *,
-        memory_budget: int | str | None = None,
-        progress: bool = False,
-    ) -> Plan:
-        """Items that were never asked: audit, random arm, and the strategy's, in their shares."""
-        store, rules = self._store, self._rules
-        free = free_rows(state, store.num_items, who)
-        count = min(count, int(free.sum()))
-        others = int((free & ~store.is_audit).sum())
-        asked, audit_asked = state.num_asked(), len(state.asked_for(AUDIT))
-        num_audit = min(audit_due(rules.audit, asked + count, audit_asked), count) if rules.audit else 0
-        num_audit = max(num_audit, count - others)
-        aside = set_aside(state, store)
-        order = [row for row in self._order(AUDIT) if aside[row]]
-        audit, drawn = next_in_order(state, order, AUDIT, free, num_audit) if num_audit else ([], [])
-        uniform: list[Question] = []
-        left = count - len(audit)
-        if rules.random_arm and left:
-            random_asked = len(state.asked_for(RANDOM))
-            due = audit_due(rules.random_arm, asked - audit_asked + left, random_asked)
-            uniform, more = next_in_order(state, self._order(RANDOM), RANDOM, free & ~store.is_audit, min(due, left))
-            drawn += more
-        left -= len(uniform)
-        free[[question.row for question in uniform]] = False
-        chosen: list[Question] = []
-        selection = None
-        if left:
-            trained = model()
-            selection = self._selected(
-                state, left, free & ~store.is_audit, vectors, trained, validation_error, memory_budget, progress
-            )
-            names = selection.choice.reasons or (selection.strategy.name,) * left
-            chosen = [Question(int(row), strategy_reason(x)) for row, x in zip(selection.indices, names, strict=True)]
-        notes = () if selection is None else (*([selection.note] if selection.note else []), *selection.warnings)
-        questions = spread(spread(chosen, uniform, rules.seed, state.num_batches), audit, rules.seed, state.num_batches)
-        return Plan(tuple(questions), tuple(drawn), selection, tuple(notes))
-
-    def _selected(
-        self,
-        state: State,
-        count: int,
-        candidates: np.ndarray,
-        vectors: np.ndarray,
-        trained: Trained | None,
-        validation_error: Callable[[Trained], float | None],
-        memory_budget: int | str | None,
-        progress: bool,
-    ) -> Selection:
-        labelled = training_rows(state, self._store)
-        made: dict[str, Callable[[], Any]] = {"embeddings": lambda: vectors, "metric": lambda: self._metric}
-        if trained is not None:
-            made |= {
-                "predictions": lambda: pool_predictions(trained.posterior, vectors),
-                "validation_error": lambda: validation_error(trained),
-                "draw_embeddings": lambda: trained.posterior.embed(as_inputs(vectors), every_draw=True),
-            }
-        labels = state.labels()
-        of_class = np.bincount([labels[row] for row in labelled.tolist()], minlength=len(state.classes))
-        rows = torch.from_numpy(np.setdiff1d(np.flatnonzero(candidates), labelled))
-        pool = Pool(made=made, num_points=len(vectors)).to_choose(
-            candidates=rows,
-            labelled=torch.from_numpy(labelled),
-            batch_size=count,
-            seed=batch_seed(self._rules.seed, state.num_batches),
-            progress=progress,
-        )
-        found = next_batch(
-            pool,
-            as_strategy(self._strategy),
-            range(len(state.classes)),
-            of_class.tolist(),
-            class_names=state.classes,
-            advice=FIND,
-            offered=lambda strategy: self._offered(strategy, count, len(rows)),
-            memory_budget=memory_budget,
-        )
-        return found if len(found.indices) == count else by_gain_per_cost(found, self._store.costs, count)
-
-    def _offered(self, strategy: Strategy, count: int, most: int) -> int:
-        """How many items a strategy offers: more than are wanted where costs differ, to choose by gain per cost."""
-        costs = self._store.costs
-        if not len(costs) or costs.min() == costs.max():
-            return count
-        if isinstance(strategy, Random | Explore | Seek):  # what they choose has no gain to divide by a cost
-            return count
-        return most if isinstance(strategy, ScoreStrategy) else min(OFFERED * count, most)
-
-    def _order(self, reason: str) -> list[int]:
-        """Rows in the order in which the audit set, or the random arm, is asked."""
-        store = self._store
-        if self._orders_of != store.num_items:
-            self._orders, self._orders_of = {}, store.num_items
-        if reason not in self._orders:
-            rows = np.flatnonzero(store.is_audit if reason == AUDIT else ~store.is_audit)
-            names = store.ids(rows.tolist())
-            keys = audit_order(names, self._rules.seed) if reason == AUDIT else arm_order(names, self._rules.seed)
-            self._orders[reason] = rows[np.argsort(keys, kind="stable")].tolist()
-        return self._orders[reason]

@@ -9,24 +9,27 @@ from batchbalance.arguments.checks import check_whole
 from batchbalance.arguments.registry import check_paths
 from batchbalance.learner.labels import Event, NewEvent
 from batchbalance.project import answers as given
-from batchbalance.project import classes as class_names
-from batchbalance.project import exporting, opening
-from batchbalance.project.agreement import Agreement, agreements
+from batchbalance.project import opening
 from batchbalance.project.answers import Told, Undone, as_ids, check_name
 from batchbalance.project.batch import Batch
 from batchbalance.project.embeddings import Embeddings, read_vectors
-from batchbalance.project.facts import FactCollector, SuspectLabel, write_suspects
-from batchbalance.project.finding import Found
-from batchbalance.project.insight import Insight
+from batchbalance.project.facts import (
+    Exported,
+    FactCollector,
+    SuspectLabel,
+    exported_items,
+    write_items,
+    write_suspects,
+)
+from batchbalance.project.insight import Found, Insight, insights
+from batchbalance.project.label_errors import Agreement, agreements
 from batchbalance.project.learning import Guess, ProjectModel, guesses_of
 from batchbalance.project.pages import project_fragment
-from batchbalance.project.planning import strategy_table
-from batchbalance.project.questions import Questions
+from batchbalance.project.planning import Questions, strategy_table
 from batchbalance.project.settings import FILE, NAMES, ProjectSettings, read_settings
-from batchbalance.project.shown import ShownItem, shown_items
 from batchbalance.project.state import ItemView
 from batchbalance.project.status import Status, status_of
-from batchbalance.project.store import ProjectStore
+from batchbalance.project.store import ProjectStore, ShownItem
 
 
 class Project:
@@ -55,8 +58,7 @@ class Project:
         self.store = ProjectStore(folder)
         try:
             opening.check_log(folder, self.store, self.settings)
-            self.settings, note = class_names.check_classes(folder, self.store, self.settings)
-            self.notes += [note] if note else []
+            self.settings, self.notes = opening.check_classes(folder, self.store, self.settings)
             self.embeddings = Embeddings(folder, self.store, self.settings, self.notes, progress=progress)
             if not self.store.num_items:  # a new project, or one whose creation was interrupted
                 self.embeddings.add(self.settings.data)
@@ -349,7 +351,7 @@ class Project:
 
     def shown(self, ids: Iterable[Any]) -> list[ShownItem]:
         """Return items as a person sees them."""
-        return shown_items(self.store, self.settings.data.kind, self.root, self.store.rows_of(ids))
+        return self.store.shown(self.store.rows_of(ids), self.root)
 
     def is_audit(self, ids: Iterable[Any]) -> list[bool]:
         """Return which items belong to the audit set and must be asked without a guess."""
@@ -369,11 +371,17 @@ class Project:
 
     def guess(self, ids: Iterable[Any]) -> list[Guess] | None:
         """Return the model's predictions for items, and how its draws vote; None before there is a model."""
-        return self.model.guesses(self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids))
+        state, vectors, rows = self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids)
+        trained = self.model.trained(state, vectors)
+        return None if trained is None else guesses_of(trained, vectors[rows], self.store.ids(rows), state.classes)
 
     def explain(self, ids: Iterable[Any]) -> list[Insight] | None:
         """Return why items are worth a label, by the model of all labels so far; None before there is one."""
-        return self.model.insights(self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids))
+        state, vectors, rows = self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids)
+        trained = self.model.trained(state, vectors)
+        if trained is None:
+            return None
+        return insights(trained, vectors, self.store, rows, state.classes, self.settings.seed)
 
     def predict(
         self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, skip_bad: bool = False
@@ -400,14 +408,14 @@ class Project:
     def _collector(self) -> FactCollector:
         return FactCollector(self.model, self.root, self.store.snapshot(), self.embeddings.array())
 
-    def exported(self, *, predictions: bool = False) -> list[exporting.Exported]:
+    def exported(self, *, predictions: bool = False) -> list[Exported]:
         """Return what is known about items: those with an event, or all with the model's predictions."""
         vectors = self.embeddings.array() if predictions else None
-        return exporting.exported_items(self.store, self.model, vectors)
+        return exported_items(self.store, self.model, vectors)
 
     def export(self, path: str | os.PathLike[str], *, predictions: bool = False) -> int:
         """Write labels to a CSV file, with `predictions` those of all items too; return the number of rows."""
-        return exporting.write_items(path, self.exported(predictions=predictions), predictions=predictions)
+        return write_items(path, self.exported(predictions=predictions), predictions=predictions)
 
     def export_suspects(self, path: str | os.PathLike[str]) -> int:
         """Write labels that are probably wrong to a CSV file, with the model's suggestions; return the number of rows.
@@ -433,11 +441,11 @@ class Project:
 
     def add_class(self, name: Any) -> None:
         """Add a class at the end; earlier labels stay."""
-        self.settings = class_names.add_class(self.folder, self.store, name)
+        self.settings = opening.add_class(self.folder, self.store, name)
 
     def rename_class(self, old: Any, new: Any) -> None:
         """Give a class another name; its labels stay with it."""
-        self.settings = class_names.rename_class(self.folder, self.store, old, new)
+        self.settings = opening.rename_class(self.folder, self.store, old, new)
 
     def check(self) -> list[str]:
         """Return what SQLite's integrity check finds; empty if all is well. Hashes are checked on opening.

@@ -143,16 +143,6 @@ def write_settings(folder: Path, settings: ProjectSettings) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def replace_classes(folder: Path, classes: list[str]) -> None:
-    """Replace the classes in the file, also those that the strategy seeks. Comments are lost, settings stay."""
-    settings = read_settings(folder)
-    renamed = dict(zip(settings.classes, classes, strict=False))
-    strategy = dict(settings.strategy)
-    if isinstance(strategy.get("classes"), list | tuple):
-        strategy["classes"] = [renamed.get(str(each), each) for each in strategy["classes"]]
-    write_settings(folder, settings.model_copy(update={"classes": tuple(classes), "strategy": strategy}))
-
-
 def _lines(settings: ProjectSettings) -> Iterator[str]:
     values = settings.model_dump(exclude_none=True)
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}

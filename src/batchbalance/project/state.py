@@ -76,6 +76,15 @@ class ItemView:
         """Whether there are answers, and a tie."""
         return bool(self.answers) and self.label is None
 
+    @property
+    def outcome(self) -> str:
+        """The state of the item in one word: "labelled", "disputed", "skipped", "open" or "unlabelled"."""
+        if self.answers:
+            return "disputed" if self.label is None else "labelled"
+        if self.skipped:
+            return "skipped"
+        return "open" if self.open else "unlabelled"
+
     def is_complete(self, wanted: int) -> bool:
         """Return whether it has all wanted answers and no tie."""
         return len(self.answers) >= wanted and not self.is_disputed

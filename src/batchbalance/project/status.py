@@ -15,11 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchbalance.project import stopping
-from batchbalance.project.accuracy import ONE_LOOK, Accuracy, curve_on_audit, curve_on_test, looks_of, told_accuracy
 from batchbalance.project.audit import Calibration, Look, calibration
 from batchbalance.project.class_quality import Quality, class_quality
 from batchbalance.project.facts import Facts
-from batchbalance.project.stopping import UNKNOWN, Advice, Forecast
+from batchbalance.project.stopping import (
+    ONE_LOOK,
+    UNKNOWN,
+    Accuracy,
+    Advice,
+    Forecast,
+    curve_on_audit,
+    curve_on_test,
+    looks_of,
+    told_accuracy,
+)
 
 NUM_ON_CURVE = 6  # models of the curve that the table shows
 NUM_SUSPECTS = 10  # labels that may be wrong that the table shows

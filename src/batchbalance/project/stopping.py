@@ -8,13 +8,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchbalance.project.agreement import cohen_kappa
-from batchbalance.project.audit import ALPHA, FIRST_LOOK, LEAST_FOR_ERROR, Interval, Look, clopper_pearson
+from batchbalance.project.audit import ALPHA, FIRST_LOOK, LEAST_FOR_ERROR, Interval, Look, clopper_pearson, looks
+from batchbalance.project.label_errors import cohen_kappa
+from batchbalance.system.sealed import read_sealed, write_sealed
 
 UNKNOWN = -1  # the class predicted for an item that was not there yet, and the label of one that has none
 
@@ -224,3 +226,111 @@ def _both_known(first: Round, second: Round) -> tuple[NDArray[Any], NDArray[Any]
     if not both.any():
         raise ValueError("`rounds` must share items of the fixed set, got two that share none")
     return first.predicted[both], second.predicted[both]
+
+
+ONE_LOOK = "for one look"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The accuracy of one model.
+
+    Attributes:
+        num_labels: what it was trained on.
+        correct: right answers.
+        total: of so many.
+        interval: Clopper and Pearson's 95 %, for one look.
+        source: "audit" or "test".
+        about: what it is the accuracy of, in words; "" for all items.
+    """
+
+    num_labels: int
+    correct: int
+    total: int
+    interval: Interval
+    source: str
+    about: str = ""
+
+    @property
+    def value(self) -> float:
+        """The share of right answers."""
+        return self.correct / self.total
+
+
+def curve_on_audit(
+    rounds: Sequence[Round], predicted: NDArray[Any], is_right: NDArray[Any], about: str
+) -> tuple[Accuracy, ...]:
+    """Return the accuracy on today's audit labels of every model that was there with all of their items.
+
+    Args:
+        rounds: (R,) every trained model, oldest first.
+        predicted: (R, n) its classes for the audit items that count today; −1 for items that were added later.
+        is_right: (R, n) whether they are the labels.
+        about: what these items are a sample of.
+    """
+    total = predicted.shape[1]
+    knows = (predicted != UNKNOWN).all(axis=1) & (total > 0)
+    found = zip(rounds, is_right.sum(axis=1), knows, strict=True)
+    return tuple(_accuracy(each.num_labels, int(right), total, "audit", about) for each, right, known in found if known)
+
+
+def curve_on_test(rounds: Sequence[Round], about: str) -> tuple[Accuracy, ...]:
+    """Return the accuracy of every model on the test set of its time."""
+    found = [each for each in rounds if each.test_total]
+    return tuple(_accuracy(each.num_labels, each.test_correct, each.test_total, "test", about) for each in found)
+
+
+def looks_of(rounds: Sequence[Round], has_test: bool) -> list[Look]:
+    """Return the looks at the test set, or else at the audit labels, that count for advice."""
+    trained, about = [each.num_labels for each in rounds], [each.about for each in rounds]
+    if has_test:
+        correct, totals = [each.test_correct for each in rounds], [each.test_total for each in rounds]
+        return looks(trained, correct, totals, trained, about)
+    totals = [each.audit_total for each in rounds]
+    return looks(totals, [each.audit_correct for each in rounds], totals, trained, about)
+
+
+def told_accuracy(found: Accuracy | None) -> str:
+    """Return an accuracy with its interval, in words."""
+    if found is None:
+        return "not known"
+    low, high = found.interval.low, found.interval.high
+    of = f"{found.correct} of {found.total} {found.source} labels"
+    about = f" {found.about}" if found.about else ""
+    return f"{found.value:.3f} [{low:.3f}, {high:.3f}]{about} (95 %, {ONE_LOOK}; {of})"
+
+
+def _accuracy(num_labels: int, correct: int, total: int, source: str, about: str) -> Accuracy:
+    return Accuracy(num_labels, correct, total, clopper_pearson(correct, total), source, about)
+
+
+def round_path(folder: Path, number: int) -> Path:
+    """Return where the round of the model trained after an event is stored."""
+    return folder / "rounds" / f"{number:09d}.json"
+
+
+def save_round(path: Path, found: Round, rows: Sequence[int]) -> None:
+    """Store a round, with the rows of its predictions.
+
+    A round could be computed again from the labels of its time. It is kept because each look at the accuracy is a look
+    at another model.
+    """
+    path.parent.mkdir(exist_ok=True)
+    content = {
+        "num_labels": found.num_labels, "when": found.when, "rows": list(rows),
+        "predicted": found.predicted.tolist(), "audit": [found.audit_correct, found.audit_total],
+        "test": [found.test_correct, found.test_total], "about": found.about,
+    }  # fmt: skip
+    write_sealed(path, content)
+
+
+def read_rounds(folder: Path, rows: NDArray[np.int64]) -> list[Round]:
+    """Return all rounds, oldest first, each with its predictions for these rows; −1 where it has none."""
+    found = []
+    for path in sorted((folder / "rounds").glob("*.json")):
+        content = read_sealed(path, "delete it: the model of that time is then not counted")
+        predicted = dict(zip(content["rows"], content["predicted"], strict=True))
+        for_rows = np.array([predicted.get(row, UNKNOWN) for row in rows.tolist()], dtype=np.int64)
+        counts = (*content["audit"], *content["test"], content["about"])
+        found.append(Round(int(content["num_labels"]), float(content["when"]), for_rows, *counts))
+    return found

@@ -5,6 +5,7 @@ items are as safe from silent damage as events are.
 """
 
 import hashlib
+import json
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 
 from batchbalance.errors import FileFormatError
 from batchbalance.learner.labels import Event, EventLog, NewEvent
+from batchbalance.project.settings import SourceKind
 from batchbalance.project.state import State
 from batchbalance.system.ids import check_unicode
 from batchbalance.system.spreadsheets import meanings
@@ -44,6 +46,23 @@ class NewItem:
     digest: str
     cost: float = 1.0
     is_audit: bool = False
+
+
+@dataclass(frozen=True)
+class ShownItem:
+    """An item as a person sees it.
+
+    Attributes:
+        id: of the item.
+        text: the text; "" if there is none.
+        image: the file of an image, or None.
+        fields: the columns of a row of a table, name and value; "" for an empty cell.
+    """
+
+    id: str
+    text: str = ""
+    image: Path | None = None
+    fields: tuple[tuple[str, str], ...] = ()
 
 
 class ProjectStore:
@@ -127,6 +146,12 @@ class ProjectStore:
         self.events()
         return row - first
 
+    def set_aside(self, state: State) -> np.ndarray:
+        """Return (N,) which items measure the model: the audit set, without labels that somebody brought as chosen."""
+        aside = self.is_audit.copy()
+        aside[state.chosen()] = False
+        return aside
+
     def has(self, name: str) -> bool:
         """Return whether the index has an item of that id."""
         return bool(self.log.query("SELECT 1 FROM items WHERE id = ?", (name,)))
@@ -172,12 +197,23 @@ class ProjectStore:
 
     def contents(self, rows: Sequence[int]) -> list[str | None]:
         """Return the contents of some items; texts and rows of tables, which are stored whole, are checked."""
-        is_whole = self.events()[0].value["kind"] in ("texts", "table")
+        is_whole = self.kind in ("texts", "table")
         found = self._of(rows, "content, digest, id")
         for content, digest, name in found:
             if is_whole and digest_of(str(content).encode()) != digest:
                 raise self._damage(f"the content of {name!r} does not match its hash")
         return [content for content, *_ in found]
+
+    @property
+    def kind(self) -> SourceKind:
+        """What the items are."""
+        kind: SourceKind = self.events()[0].value["kind"]
+        return kind
+
+    def shown(self, rows: Sequence[int], root: Path | None) -> list[ShownItem]:
+        """Return items as a person sees them; images are in the folder `root`."""
+        pairs = zip(self.ids(rows), self.contents(rows), strict=True)
+        return [shown_item(self.kind, name, content, root) for name, content in pairs]
 
     def digests(self) -> list[str]:
         """Return the digests of all items."""
@@ -237,3 +273,13 @@ def digest_of(content: bytes) -> str:
 
 def _line(row: int, name: str, digest: str, cost: float, is_audit: int) -> bytes:
     return f"{row}\x1f{len(name)}\x1f{name}\x1f{digest}\x1f{cost!r}\x1f{is_audit}\n".encode()
+
+
+def shown_item(kind: SourceKind, name: str, content: str | None, root: Path | None) -> ShownItem:
+    """Return an item as a person sees it, from what the project stores of it."""
+    if kind == "images" and root is not None and content is not None:
+        return ShownItem(name, image=root / content)
+    if kind == "table" and content is not None:
+        row = json.loads(content)
+        return ShownItem(name, fields=tuple((key, "" if value is None else str(value)) for key, value in row.items()))
+    return ShownItem(name, content or "")

@@ -7,7 +7,7 @@ import pytest
 
 from batchbalance import FileFormatError, UnknownNameError
 from batchbalance.project.bridge import FORMATS, tell_file, write_export
-from batchbalance.project.bridge.items import ITEM
+from batchbalance.project.bridge.tasks import ITEM
 from labelstudio_rounds import make_project, truth
 from made_projects import make
 
@@ -66,7 +66,7 @@ def test_what_is_written_in_any_format_is_read_back(tmp_path, project, form):
 
 
 def argilla_name(who):
-    from batchbalance.project.bridge.records import user_id
+    from batchbalance.project.bridge.files import user_id
 
     return user_id(who)
 

@@ -9,7 +9,7 @@ from playwright.sync_api import sync_playwright
 
 from batchbalance.project import Project
 from batchbalance.project.page.chooser import ChoiceProgress
-from batchbalance.project.shown import ShownItem
+from batchbalance.project.store import ShownItem
 from made_projects import FOREST
 from page_browser import PATIENCE, Person, Server, chromium, served
 from page_fakes import INSIGHT, FakeChooser, PageProject

@@ -11,10 +11,9 @@ from typing import Any
 from batchbalance.errors import MissingExtraError
 from batchbalance.project import Project
 from batchbalance.project.bridge.client import Server
-from batchbalance.project.bridge.items import ITEM
 from batchbalance.project.bridge.labelstudio import ASKER, Pulled, guesses_of, is_anything_left, pull, push
 from batchbalance.project.bridge.link import Link
-from batchbalance.project.bridge.tasks import rank_score
+from batchbalance.project.bridge.tasks import ITEM, rank_score
 
 try:
     from starlette.applications import Starlette

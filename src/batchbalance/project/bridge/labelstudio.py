@@ -17,13 +17,10 @@ from filelock import FileLock
 from batchbalance.errors import NothingLeftError
 from batchbalance.project import Project
 from batchbalance.project.answers import Told, record_answers
-from batchbalance.project.bridge.client import InterruptedRequestError, Server
+from batchbalance.project.bridge.client import Imported, InterruptedRequestError, Server, Uploads, User
 from batchbalance.project.bridge.files import as_answer
-from batchbalance.project.bridge.items import ITEM, shown_data
 from batchbalance.project.bridge.link import Link, check_config
-from batchbalance.project.bridge.shapes import Imported, User
-from batchbalance.project.bridge.tasks import Annotation, annotations_of, rank_score
-from batchbalance.project.bridge.uploads import Uploads
+from batchbalance.project.bridge.tasks import ITEM, Annotation, annotations_of, rank_score, shown_data
 
 ASKER = "label-studio"
 BLOCK = 500  # tasks created, or scores written, by one request
