@@ -124,38 +124,27 @@ def _places(path: Path, header: Sequence[str], wanted: dict[str, str]) -> dict[s
 
 
 def _rows(path: Path, id_column: str) -> Iterable[tuple[int, list[str]]]:
-    """Return the rows that are not blank, each with the number of its line."""
-    text = _decoded(path)
+    """Return the rows that are not blank, each with the number of its line.
+
+    The separator is the one that gives a column of ids, and the most columns.
+    """
+    check_is_file(path)
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} must be a text file in UTF-8, got other bytes; save it as CSV UTF-8") from error
     limit = csv.field_size_limit(2**31 - 1)  # texts may be longer than its default
     try:
-        delimiter = _delimiter(text, id_column)
+        headers = {each: next(csv.reader(io.StringIO(text, newline=""), delimiter=each), []) for each in DELIMITERS}
+        names = {each: [meanings(cell.strip())[0].lower() for cell in row] for each, row in headers.items()}
+        delimiter = max(DELIMITERS, key=lambda each: (id_column.lower() in names[each], len(names[each])))
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         raise FileFormatError(f"{path} must be a CSV file, got damage: {error}") from error
     finally:
         csv.field_size_limit(limit)
-
-
-def _delimiter(text: str, id_column: str) -> str:
-    """Return the separator that gives a column of ids, and the most columns."""
-    best, most = DELIMITERS[0], (False, 0)
-    for delimiter in DELIMITERS:
-        header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
-        found = (id_column.lower() in [meanings(name.strip())[0].lower() for name in header], len(header))
-        if found > most:
-            best, most = delimiter, found
-    return best
-
-
-def _decoded(path: Path) -> str:
-    check_is_file(path)
-    content = path.read_bytes()
-    is_wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
-    try:
-        return content.decode("utf-16" if is_wide else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} must be a text file in UTF-8, got other bytes; save it as CSV UTF-8") from error
 
 
 def _seconds(cell: str, where: str) -> float | None:
@@ -243,10 +232,10 @@ def named_class(label: Any) -> str:
 
 def as_answers(
     answers: Mapping[Any, Any] | str | os.PathLike[str],
-    who: Who,
-    seconds: float | Mapping[Any, float] | None,
-    id_column: str | None,
-    label_column: str | None,
+    who: Who = None,
+    seconds: float | Mapping[Any, float] | None = None,
+    id_column: str | None = None,
+    label_column: str | None = None,
 ) -> list[Answer]:
     """Return answers from a mapping or a CSV file."""
     if isinstance(answers, str | os.PathLike):
@@ -312,7 +301,7 @@ def correct_answer(store: ProjectStore, name: Any, label: Any, who: Who) -> Told
         by = ", ".join(other or "somebody without a name" for other in answers)
         whose = f"{str(name)!r} must have an answer{f' of {who}' if who else ''} to correct"
         raise ValueError(f"{whose}, got {f'one of {by}; say whose with `annotator`' if by else 'none; tell one'}")
-    return record_answers(store, as_answers({name: label}, who, None, None, None))
+    return record_answers(store, as_answers({name: label}, who))
 
 
 def is_answer(store: ProjectStore, name: Any, label: str, who: Who) -> bool:

@@ -49,9 +49,14 @@ class Insight:
 
 
 def insights(
-    model: Trained, vectors: np.ndarray, store: ProjectStore, rows: Sequence[int], classes: Sequence[str], seed: int
-) -> list[Insight]:
-    """Return why some items are worth a label.
+    model: Trained | None,
+    vectors: np.ndarray,
+    store: ProjectStore,
+    rows: Sequence[int],
+    classes: Sequence[str],
+    seed: int,
+) -> list[Insight] | None:
+    """Return why some items are worth a label; None without a model.
 
     Args:
         model: trained on some of them.
@@ -61,6 +66,8 @@ def insights(
         classes: (C,) the names of the classes.
         seed: of the sample on which groups are compared.
     """
+    if model is None:
+        return None
     random = np.random.default_rng(derived_seed(seed, "insight"))
     sample = np.sort(random.choice(len(vectors), min(SAMPLE, len(vectors)), replace=False))
     elsewhere, *_ = _votes(model, vectors[sample])  # (M, S, C) of 0 and 1

@@ -13,7 +13,6 @@ from html import escape
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError, MissingExtraError
-from batchbalance.project.class_quality import Estimate
 from batchbalance.project.settings import NAMES, ProjectSettings
 from batchbalance.project.status import NUM_SUSPECTS, Status, told_suspects
 from batchbalance.project.stopping import ONE_LOOK, Accuracy
@@ -56,7 +55,11 @@ def status_page(status: Status) -> str:
         "note",
     }
     above |= {each.rule for each in status.advice} | {f"class {each.name}" for each in status.quality.classes}
-    parts = [f"<h1>{escape(title)}</h1>", *_headline(status), *_warned(status), *_charts(status)]
+    warning = () if facts.model_warning is None else (facts.model_warning,)
+    warned = "".join(f"<li>{escape(each)}</li>" for each in (*warning, *status.unknown, *facts.notes))
+    parts = [f"<h1>{escape(title)}</h1>", *_headline(status)]
+    parts += [f'<ul class="notes">{warned}</ul>'] if warned else []
+    parts += _charts(status)
     parts += ["<h2>Whether to stop</h2>", _advice(status), *_items(status), *_classes(status)]
     above |= dict(status.quality.class_rows()).keys()
     told = [row for row in status.rows() if row[0] not in above and row[0].partition(":")[0] not in above]
@@ -162,13 +165,6 @@ def _headline(status: Status) -> Iterator[str]:
     yield f'<p class="text">{escape(beside)}.</p>' if beside else ""
 
 
-def _warned(status: Status) -> Iterator[str]:
-    warning = status.facts.model_warning
-    told = (*(() if warning is None else (warning,)), *status.unknown, *status.facts.notes)
-    if told:
-        yield f'<ul class="notes">{"".join(f"<li>{escape(each)}</li>" for each in told)}</ul>'
-
-
 def _charts(status: Status) -> Iterator[str]:
     drawn = _accuracy_chart(status.curve)
     if drawn:
@@ -220,13 +216,10 @@ def _classes(status: Status) -> Iterator[str]:
     yield f'<h2>Labels of each class</h2><div class="bars">{bars}</div>'
     if any(each.share or each.f1 for each in found):
         columns = ["class", "share of the pool", "precision", "recall", "F1"]
-        rows = [[each.name, *map(_figure, (each.share, each.precision, each.recall, each.f1))] for each in found]
+        figures = [(each.name, each.share, each.precision, each.recall, each.f1) for each in found]
+        rows = [["not known" if x is None else str(x) for x in row] for row in figures]
         yield f'<h2>Each class</h2><div class="more">{table(columns, rows, is_text=True)}</div>'
         yield f'<p class="text">On audit or test labels, with 95 % intervals, {ONE_LOOK} at one figure.</p>'
-
-
-def _figure(estimate: Estimate | None) -> str:
-    return "not known" if estimate is None else str(estimate)
 
 
 def _items(status: Status) -> Iterator[str]:
@@ -240,11 +233,8 @@ def _items(status: Status) -> Iterator[str]:
     if facts.hardest:
         yield "<h2>Hardest items</h2>"
         yield '<p class="text">Unlabelled items that the model is least sure about.</p>'
-        yield _sheet([each.item for each in facts.hardest], (_guesses(each.guesses) for each in facts.hardest))
-
-
-def _guesses(guesses: Sequence[tuple[str, float]]) -> str:
-    return " or ".join(f"{name} {_percent(probability)}" for name, probability in guesses)
+        guesses = (" or ".join(f"{name} {_percent(p)}" for name, p in each.guesses) for each in facts.hardest)
+        yield _sheet([each.item for each in facts.hardest], guesses)
 
 
 def _percent(share: float) -> str:
@@ -309,7 +299,12 @@ def curve_chart(
     if band:
         dots = (frame.at(*each).split(",") for each in points)
         drawn += [f'<circle cx="{x}" cy="{y}" r="2.5" fill="{ACCENT}"/>' for x, y in dots]
-    return _chart(title, [*_grid(frame, x_name, y_unit), *drawn])
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" '
+        f'style="width:100%;max-width:36rem" font-size="11" fill="{INK}" '
+        f'font-family="system-ui, sans-serif"><title>{escape(title)}</title>'
+        f"{''.join([*_grid(frame, x_name, y_unit), *drawn])}</svg>"
+    )
 
 
 def steps_chart(title: str, x_name: str, times: Sequence[float]) -> str:
@@ -337,12 +332,3 @@ def _grid(frame: Frame, x_name: str, y_unit: str) -> list[str]:
     middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle" opacity=".7">{escape(x_name)}</text>')
     return parts
-
-
-def _chart(title: str, parts: Sequence[str]) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" '
-        f'style="width:100%;max-width:36rem" font-size="11" fill="{INK}" '
-        f'font-family="system-ui, sans-serif"><title>{escape(title)}</title>'
-        f"{''.join(parts)}</svg>"
-    )

@@ -9,18 +9,10 @@ from batchbalance.arguments.checks import check_whole
 from batchbalance.arguments.registry import check_paths
 from batchbalance.learner.labels import Event, NewEvent
 from batchbalance.project import answers as given
-from batchbalance.project import opening
+from batchbalance.project import facts, opening
 from batchbalance.project.answers import Told, Undone, as_ids, check_name
 from batchbalance.project.batch import Batch
 from batchbalance.project.embeddings import Embeddings, read_vectors
-from batchbalance.project.facts import (
-    Exported,
-    FactCollector,
-    SuspectLabel,
-    exported_items,
-    write_items,
-    write_suspects,
-)
 from batchbalance.project.insight import Found, Insight, insights
 from batchbalance.project.label_errors import Agreement, agreements
 from batchbalance.project.learning import Guess, ProjectModel, guesses_of
@@ -125,7 +117,7 @@ class Project:
         settings["strategy"] = strategy_table(settings.get("strategy"), seek, seek_share)
         checked = opening.new_settings(target, sources, classes, data, settings)
         if test is not None:
-            given.as_answers(test, None, None, None, None)  # a mistake is found before the work begins
+            given.as_answers(test)  # a mistake is found before the work begins
         with opening.new_folder(target, checked) as on_failure:
             project = cls(target, allow_imports=True, progress=progress)
             on_failure.callback(project.close)
@@ -378,10 +370,9 @@ class Project:
     def explain(self, ids: Iterable[Any]) -> list[Insight] | None:
         """Return why items are worth a label, by the model of all labels so far; None before there is one."""
         state, vectors, rows = self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids)
-        trained = self.model.trained(state, vectors)
-        if trained is None:
-            return None
-        return insights(trained, vectors, self.store, rows, state.classes, self.settings.seed)
+        return insights(
+            self.model.trained(state, vectors), vectors, self.store, rows, state.classes, self.settings.seed
+        )
 
     def predict(
         self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, skip_bad: bool = False
@@ -401,28 +392,28 @@ class Project:
         """Return how good the model is, what is open, and whether to stop."""
         return status_of(self._collector().facts(tuple(self.notes)))
 
-    def suspects(self) -> list[SuspectLabel]:
+    def suspects(self) -> list[facts.SuspectLabel]:
         """Return labels that are probably wrong, by a model that has not seen them; the most probable errors first."""
         return list(self._collector().suspects())
 
-    def _collector(self) -> FactCollector:
-        return FactCollector(self.model, self.root, self.store.snapshot(), self.embeddings.array())
+    def _collector(self) -> facts.FactCollector:
+        return facts.FactCollector(self.model, self.root, self.store.snapshot(), self.embeddings.array())
 
-    def exported(self, *, predictions: bool = False) -> list[Exported]:
+    def exported(self, *, predictions: bool = False) -> list[facts.Exported]:
         """Return what is known about items: those with an event, or all with the model's predictions."""
         vectors = self.embeddings.array() if predictions else None
-        return exported_items(self.store, self.model, vectors)
+        return facts.exported_items(self.store, self.model, vectors)
 
     def export(self, path: str | os.PathLike[str], *, predictions: bool = False) -> int:
         """Write labels to a CSV file, with `predictions` those of all items too; return the number of rows."""
-        return write_items(path, self.exported(predictions=predictions), predictions=predictions)
+        return facts.write_items(path, self.exported(predictions=predictions), predictions=predictions)
 
     def export_suspects(self, path: str | os.PathLike[str]) -> int:
         """Write labels that are probably wrong to a CSV file, with the model's suggestions; return the number of rows.
 
         Labels that are corrected in the file can be told with it.
         """
-        return write_suspects(path, self.suspects())
+        return facts.write_suspects(path, self.suspects())
 
     # Changes.
 
@@ -437,7 +428,7 @@ class Project:
 
     def set_test(self, path: str | os.PathLike[str]) -> int:
         """Set items aside as a test set, which is never asked or trained on: a CSV file; return their number."""
-        return given.record_test(self.store, given.as_answers(path, None, None, None, None))
+        return given.record_test(self.store, given.as_answers(path))
 
     def add_class(self, name: Any) -> None:
         """Add a class at the end; earlier labels stay."""

@@ -142,33 +142,24 @@ class Tallies:
         self._days: Counter[tuple[int, ...]] = Counter()
         self._done: defaultdict[Who, dict[int, Event]] = defaultdict(dict)
 
-    def add(self, row: int, view: ItemView) -> None:
-        """Add an item to the counts."""
-        for who in view.open:
-            self.open[who].add(row)
-        for who in view.skipped:
-            self.skipped[who].add(row)
+    def count_item(self, row: int, view: ItemView, by: int) -> None:
+        """Add an item to the counts (`by` 1) or, before an event changes it, remove it (−1)."""
+        change = set.add if by > 0 else set.discard
+        for rows, people in ((self.open, view.open), (self.skipped, view.skipped)):
+            for who in people:
+                change(rows[who], row)
         if view.label is not None:
-            self.labels[view.label] += 1
+            self.labels[view.label] += by
 
-    def remove(self, row: int, view: ItemView) -> None:
-        """Remove an item from the counts, before an event changes it."""
-        for who in view.open:
-            self.open[who].discard(row)
-        for who in view.skipped:
-            self.skipped[who].discard(row)
-        if view.label is not None:
-            self.labels[view.label] -= 1
-
-    def do(self, event: Event) -> None:
-        """Add an event that its person can undo."""
-        self._done[event.who][event.number] = event
-        self._count(event, 1)
-
-    def undo(self, event: Event) -> None:
-        """Remove an event that was undone."""
-        self._done[event.who].pop(event.number, None)
-        self._count(event, -1)
+    def count_event(self, event: Event, by: int) -> None:
+        """Add an event that its person can undo (`by` 1), or remove it once it is undone (−1)."""
+        if by > 0:
+            self._done[event.who][event.number] = event
+        else:
+            self._done[event.who].pop(event.number, None)
+        if event.kind == "labelled":
+            self.answers[event.who] += by
+            self._days[_day(event.time)] += by
 
     def done(self, who: Who) -> Iterable[Event]:
         """Return what a person did and did not undo, the latest first."""
@@ -178,11 +169,6 @@ class Tallies:
     def num_today(self) -> int:
         """Return how many labels were given since midnight."""
         return self._days[_day(time.time())]
-
-    def _count(self, event: Event, by: int) -> None:
-        if event.kind == "labelled":
-            self.answers[event.who] += by
-            self._days[_day(event.time)] += by
 
 
 class State:
@@ -241,24 +227,24 @@ class State:
     def _take(self, row: int, event: Event) -> None:
         self._by_item.setdefault(row, []).append(event)
         view = self.items.setdefault(row, ItemView())
-        self.tallies.remove(row, view)
+        self.tallies.count_item(row, view, -1)
         view.take(event)
-        self.tallies.add(row, view)
+        self.tallies.count_item(row, view, 1)
         if event.kind in UNDOABLE:
-            self.tallies.do(event)
+            self.tallies.count_event(event, 1)
 
     def _undo(self, event: Event) -> None:
         self._undone.add(event.number)
         if event.item is None:
             return
-        self.tallies.undo(event)
-        self.tallies.remove(event.item, self.items[event.item])
+        self.tallies.count_event(event, -1)
+        self.tallies.count_item(event.item, self.items[event.item], -1)
         kept = [each for each in self._by_item[event.item] if each.number != event.number]
         view = ItemView()
         for each in kept:
             view.take(each)
         self._by_item[event.item], self.items[event.item] = kept, view
-        self.tallies.add(event.item, view)
+        self.tallies.count_item(event.item, view, 1)
 
     def view(self, row: int) -> ItemView:
         """Return what is known about an item."""
@@ -280,12 +266,11 @@ class State:
 
     def num_open(self, wanted: int) -> int:
         """Return how many questions are open, of all people together."""
-        rows = self.tallies.open.values()
-        return sum(not self.items[row].is_complete(wanted) for each in rows for row in each)
+        return sum(len(self.open_questions(who, wanted)) for who in self.tallies.open)
 
     def num_skipped(self, who: Who, wanted: int) -> int:
         """Return how many items a person skipped that still need an answer."""
-        return sum(not self.items[row].is_complete(wanted) for row in self.tallies.skipped.get(who, ()))
+        return len(self.skipped(who, wanted))
 
     def skipped(self, who: Who, wanted: int) -> list[int]:
         """Return rows that a person skipped and that still need an answer, in the order they were skipped."""

@@ -24,8 +24,7 @@ from batchbalance.project.stopping import (
     Accuracy,
     Advice,
     Forecast,
-    curve_on_audit,
-    curve_on_test,
+    accuracy_curve,
     looks_of,
     told_accuracy,
 )
@@ -120,7 +119,12 @@ def status_of(facts: Facts) -> Status:
     # Models from before items were added are compared with none that speaks of all items.
     current = [i for i, each in enumerate(rounds) if (each.predicted != UNKNOWN).all()]
     found = stopping.forecast([rounds[i].num_labels for i in current], is_right[current]) if is_about_all else None
-    about = _about(facts, has_test)
+    counts, about = facts.counts, ""  # what the audit labels, or the test set, are a sample of, if it is not all items
+    if facts.num_first is not None and facts.num_first < counts.items:
+        added = counts.items - facts.num_first
+        about = f"of the first {facts.num_first:,} items only, not of the {added:,} added since"
+    elif counts.chosen and not has_test:
+        about = f"of all items but the {counts.chosen:,} whose labels were brought as chosen"
     counted = looks_of(rounds, has_test)
     spent = facts.counts.asked if facts.cost is None else facts.cost
     target = stopping.target_reached(facts.target, counted, "training labels" if has_test else "audit labels")
@@ -135,7 +139,7 @@ def status_of(facts: Facts) -> Status:
     )
     return Status(
         facts,
-        curve_on_test(rounds, about) if has_test else curve_on_audit(rounds, predicted, is_right, about),
+        accuracy_curve(rounds, predicted, is_right, has_test, about),
         tuple(counted),
         calibration(np.asarray(facts.confidence)[audited], is_right[-1]) if rounds else None,
         _class_quality(facts, truth[audited], predicted, has_test, about),
@@ -143,15 +147,6 @@ def status_of(facts: Facts) -> Status:
         advice,
         tuple(_unknown(facts, has_test)),
     )
-
-
-def _about(facts: Facts, has_test: bool) -> str:
-    """Return what the audit labels, or the test set, are a sample of; "" for all items."""
-    counts = facts.counts
-    if facts.num_first is not None and facts.num_first < counts.items:
-        return f"of the first {facts.num_first:,} items only, not of the {counts.items - facts.num_first:,} added since"
-    is_part = counts.chosen and not has_test
-    return f"of all items but the {counts.chosen:,} whose labels were brought as chosen" if is_part else ""
 
 
 def _class_quality(facts: Facts, audit: NDArray[Any], predicted: NDArray[Any], has_test: bool, about: str) -> Quality:
@@ -190,11 +185,6 @@ def _unknown(facts: Facts, has_test: bool) -> Iterator[str]:
         yield "Whether the strategy is better than random cannot be known yet: there are too few labels of either kind."
 
 
-def told_share(share: float) -> str:
-    """Return a probability to two digits; one that would round to 0 is below 0.01."""
-    return "below 0.01" if share < 0.005 else f"{share:.2f}"
-
-
 def _rows(status: Status) -> Iterator[tuple[str, str]]:
     facts, counts = status.facts, status.facts.counts
     yield "project", f"{facts.name}, {counts.items:,} items, {len(facts.classes)} classes"
@@ -208,7 +198,9 @@ def _rows(status: Status) -> Iterator[tuple[str, str]]:
     yield from status.quality.class_rows()
     yield from ((f"{each.rule}: {each.verdict}", each.sentence) for each in status.advice)
     yield from _doubts(facts)
-    yield from (("annotators", f"{pair}: {_told_kappa(kappa)}") for pair, kappa in facts.annotators.items())
+    for pair, kappa in facts.annotators.items():
+        undefined = "κ is undefined, because both gave the same answer throughout"
+        yield "annotators", f"{pair}: {undefined if math.isnan(kappa) else f'κ = {kappa:.2f} by first answers'}"
     yield from (("cannot be known", each) for each in status.unknown)
     yield from (("note", each) for each in facts.notes)
 
@@ -241,14 +233,6 @@ def _quality(status: Status) -> Iterator[tuple[str, str]]:
         yield "random arm", facts.arm.sentence()
 
 
-def _told_kappa(kappa: float) -> str:
-    return (
-        "κ is undefined, because both gave the same answer throughout"
-        if math.isnan(kappa)
-        else f"κ = {kappa:.2f} by first answers"
-    )
-
-
 def _doubts(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield rows on exact copies and on labels that may be wrong."""
     copies = facts.duplicates
@@ -257,8 +241,8 @@ def _doubts(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.num_judged:
         yield "likely label errors", told_suspects(facts)
     for each in facts.suspects[:NUM_SUSPECTS]:
-        text = f"{each.item.id}: {each.label!r} has probability {told_share(each.probability)}; {each.suggested!r}?"
-        yield "likely label error", text
+        share = "below 0.01" if each.probability < 0.005 else f"{each.probability:.2f}"
+        yield "likely label error", f"{each.item.id}: {each.label!r} has probability {share}; {each.suggested!r}?"
 
 
 def told_suspects(facts: Facts) -> str:

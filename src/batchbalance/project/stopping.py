@@ -257,27 +257,30 @@ class Accuracy:
         return self.correct / self.total
 
 
-def curve_on_audit(
-    rounds: Sequence[Round], predicted: NDArray[Any], is_right: NDArray[Any], about: str
+def accuracy_curve(
+    rounds: Sequence[Round], predicted: NDArray[Any], is_right: NDArray[Any], has_test: bool, about: str
 ) -> tuple[Accuracy, ...]:
-    """Return the accuracy on today's audit labels of every model that was there with all of their items.
+    """Return the accuracy of every model: on the test set of its time, or on today's audit labels.
 
     Args:
         rounds: (R,) every trained model, oldest first.
-        predicted: (R, n) its classes for the audit items that count today; −1 for items that were added later.
+        predicted: (R, n) its classes for the audit items that count today; −1 for items that were added later. Without
+            a test set, models that do not know all of them are omitted.
         is_right: (R, n) whether they are the labels.
-        about: what these items are a sample of.
+        has_test: whether there is a test set.
+        about: what the labels are a sample of, in words; "" for all items.
     """
-    total = predicted.shape[1]
-    knows = (predicted != UNKNOWN).all(axis=1) & (total > 0)
-    found = zip(rounds, is_right.sum(axis=1), knows, strict=True)
-    return tuple(_accuracy(each.num_labels, int(right), total, "audit", about) for each, right, known in found if known)
-
-
-def curve_on_test(rounds: Sequence[Round], about: str) -> tuple[Accuracy, ...]:
-    """Return the accuracy of every model on the test set of its time."""
-    found = [each for each in rounds if each.test_total]
-    return tuple(_accuracy(each.num_labels, each.test_correct, each.test_total, "test", about) for each in found)
+    if has_test:
+        counts = [(each, each.test_correct, each.test_total) for each in rounds if each.test_total]
+    else:
+        total = predicted.shape[1]
+        knows = (predicted != UNKNOWN).all(axis=1) & (total > 0)
+        counts = [(rounds[i], int(is_right[i].sum()), total) for i in np.flatnonzero(knows)]
+    source = "test" if has_test else "audit"
+    return tuple(
+        Accuracy(each.num_labels, right, total, clopper_pearson(right, total), source, about)
+        for each, right, total in counts
+    )
 
 
 def looks_of(rounds: Sequence[Round], has_test: bool) -> list[Look]:
@@ -298,10 +301,6 @@ def told_accuracy(found: Accuracy | None) -> str:
     of = f"{found.correct} of {found.total} {found.source} labels"
     about = f" {found.about}" if found.about else ""
     return f"{found.value:.3f} [{low:.3f}, {high:.3f}]{about} (95 %, {ONE_LOOK}; {of})"
-
-
-def _accuracy(num_labels: int, correct: int, total: int, source: str, about: str) -> Accuracy:
-    return Accuracy(num_labels, correct, total, clopper_pearson(correct, total), source, about)
 
 
 def round_path(folder: Path, number: int) -> Path:

@@ -233,18 +233,20 @@ class ProjectStore:
 
     def _take_in(self, event: Event) -> None:
         """Check the items that came with an event."""
-        first, count, wanted = event.value["first"], event.value["count"], event.value["digest"]
-        digest = hashlib.sha256()
+        first, count = event.value["first"], event.value["count"]
+        digest, done = hashlib.sha256(), 0
         costs, is_audit = np.ones(count), np.zeros(count, dtype=bool)
-        done = 0
         try:
-            for row, name, digest_of, cost, audit in islice(self._lines(first, count), count):
-                digest.update(_line(row, name, digest_of, cost, audit))
-                costs[done], is_audit[done] = float(cost), bool(audit)
-                done += 1
+            for start in range(first, first + count, BLOCK):
+                for row, name, digest_of, cost, audit in self.log.query(
+                    "SELECT row, id, digest, cost, is_audit FROM items WHERE row >= ? AND row < ? ORDER BY row",
+                    (start, min(start + BLOCK, first + count)),
+                ):
+                    digest.update(_line(row, name, digest_of, cost, audit))
+                    costs[done], is_audit[done], done = float(cost), bool(audit), done + 1
         except (TypeError, ValueError) as error:  # a value of another type than was written
             raise self._damage("its items do not match their hash") from error
-        if done != count or digest.hexdigest() != wanted:
+        if done != count or digest.hexdigest() != event.value["digest"]:
             raise self._damage("its items do not match their hash")
         self.costs = np.concatenate([self.costs, costs])
         self.is_audit = np.concatenate([self.is_audit, is_audit])
@@ -252,13 +254,6 @@ class ProjectStore:
 
     def _damage(self, what: str) -> FileFormatError:
         return FileFormatError(f"{self.log.path} is damaged: {what}; restore it from a copy")
-
-    def _lines(self, first: int, count: int) -> Iterator[tuple[Any, ...]]:
-        for start in range(first, first + count, BLOCK):
-            yield from self.log.query(
-                "SELECT row, id, digest, cost, is_audit FROM items WHERE row >= ? AND row < ? ORDER BY row",
-                (start, min(start + BLOCK, first + count)),
-            )
 
 
 def normal_id(name: str) -> str:

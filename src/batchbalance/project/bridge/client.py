@@ -117,7 +117,7 @@ class Server:
         url: its address, as "http://127.0.0.1:8080".
         token: a personal access token (or a legacy token, where these are on).
         patience: seconds to wait while it does not answer.
-        sleep: what waits.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(

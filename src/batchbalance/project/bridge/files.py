@@ -12,11 +12,9 @@ from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.project import Project
 from batchbalance.project.answers import Answer, Told, record_answers
 from batchbalance.project.bridge.tasks import (
-    CONTROL,
     ITEM,
     Annotation,
     ExportItem,
-    Names,
     annotations_of,
     as_task,
     flat_annotations,
@@ -38,7 +36,7 @@ Skip = tuple[str, Who]
 def as_line(item: ExportItem, data: Mapping[str, Any], classes: list[str], *, predictions: bool) -> dict[str, Any]:
     """Return an item as a line of JSON; `label` is omitted if there is none."""
     row = item.row
-    line: dict[str, Any] = {ITEM: item.id, **data}
+    line: dict[str, Any] = {ITEM: item.row.id, **data}
     if row.label:
         line["label"] = row.label
     line |= {
@@ -94,7 +92,7 @@ def as_record(item: ExportItem, data: dict[str, str], classes: list[str]) -> dic
     suggestion = {"value": guess, "score": item.row.probability, "agent": "batchbalance"}
     responses = [{"value": label, "user_id": user_id(who)} for who, label in item.answers(classes)]
     return {
-        "id": item.id,
+        "id": item.row.id,
         "fields": data,
         "metadata": {"state": item.row.state},
         "suggestions": {QUESTION: suggestion} if guess else {},
@@ -170,9 +168,9 @@ def write_export(
     else:
         data = shown_data(project, image_source(project.root, image_url))
         count = max(sum(item.is_open for item in items), 1)
-        names = Names(CONTROL, "image" if project.settings.data.kind == "images" else "text")
+        about = "image" if project.settings.data.kind == "images" else "text"
         made = (
-            as_task(item, data(item.content), names, classes, rank, count)
+            as_task(item, data(item.content), about, classes, rank, count)
             if form == "label-studio"
             else as_record(item, data(item.content), classes)
             for rank, item in enumerate(items)
@@ -263,12 +261,7 @@ def latest(annotations: Iterable[Annotation]) -> Iterator[Answer | Skip]:
         if before is None or each.moment >= before.moment:
             last[each.item, each.who] = each
     for each in last.values():
-        yield (each.item, each.who) if each.is_skip else as_answer(each)
-
-
-def as_answer(each: Annotation) -> Answer:
-    """Return an annotation as an answer."""
-    return Answer(each.where, each.item, each.label, each.who, each.seconds)
+        yield (each.item, each.who) if each.is_skip else each.answer()
 
 
 def _text(path: Path) -> str:

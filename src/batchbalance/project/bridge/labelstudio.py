@@ -18,9 +18,8 @@ from batchbalance.errors import NothingLeftError
 from batchbalance.project import Project
 from batchbalance.project.answers import Told, record_answers
 from batchbalance.project.bridge.client import Imported, InterruptedRequestError, Server, Uploads, User
-from batchbalance.project.bridge.files import as_answer
 from batchbalance.project.bridge.link import Link, check_config
-from batchbalance.project.bridge.tasks import ITEM, Annotation, annotations_of, rank_score, shown_data
+from batchbalance.project.bridge.tasks import ITEM, Annotation, annotations_of, choice, rank_score, shown_data
 
 ASKER = "label-studio"
 BLOCK = 500  # tasks created, or scores written, by one request
@@ -78,7 +77,7 @@ def push(
 
     Args:
         project: the project here.
-        link: where.
+        link: where it is labelled.
         server: the server.
         n: so many questions, new ones if fewer are open.
         guesses: show what the model predicts, but never for audit items.
@@ -97,7 +96,8 @@ def push(
         if new:
             record_answers(project.store, [], note=link.note(tasks=new))
         guessed = guesses_of(project, batch.ids) if guesses else {}
-        version = _version(batch.ids, guessed)
+        content = json.dumps([[name, guessed.get(name)] for name in batch.ids])
+        version = f"batchbalance {hashlib.sha256(content.encode()).hexdigest()[:12]}"  # equal orders, equal versions
         _order(link, server, batch.ids, guessed, version, there)
         changes: dict[str, Any] = {"model_version": version, "sampling": SAMPLING}
         if project.settings.annotators_per_item > 1:
@@ -121,14 +121,18 @@ def pull(project: Project, link: Link, server: Server) -> Pulled:
         ]
         new, notes = _sorted_out(project, found)
         latest = {(each.item, each.who): each for each in sorted(new, key=lambda each: (each.moment, each.key))}
-        answers = [as_answer(each) for each in latest.values() if not each.is_skip]
+        answers = [each.answer() for each in latest.values() if not each.is_skip]
         skipped = [each for each in latest.values() if each.is_skip]
         skips = [(each.item, who) for each in skipped for who in (each.who, ASKER)]
         note = link.note(annotations={str(each.key): each.moment for each in new})
         told = record_answers(project.store, answers, skips, note) if new else Told()
         notes += _reopen_disputed(project, server, ours) + _skip_deleted(project, link, {_item(task) for task in ours})
     num_skipped = sum(who != ASKER for _, who in skips)
-    return Pulled(Told(told.labelled, told.corrected, told.unchanged, num_skipped), _num_open(project), tuple(notes))
+    return Pulled(
+        Told(told.labelled, told.corrected, told.unchanged, num_skipped),
+        len(project.open_questions(ASKER)),
+        tuple(notes),
+    )
 
 
 def sync(
@@ -142,17 +146,17 @@ def sync(
     say: Callable[[str], None] = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Pull every so many seconds, and push the next batch whenever one is done.
+    """Pull again and again, and push the next batch whenever one is done.
 
     Args:
         project: the project here.
-        link: where.
+        link: where it is labelled.
         server: the server.
         every: seconds between looks.
         rounds: end after so many batches; None goes on until nothing is left to ask.
         guesses: as in `push`.
-        say: told what happens, a sentence at a time.
-        sleep: what waits.
+        say: called with each sentence on what happens.
+        sleep: waits for a number of seconds.
     """
     done, is_pushed, said = 0, False, set[str]()
 
@@ -197,10 +201,6 @@ def is_anything_left(project: Project) -> bool:
     return True
 
 
-def _num_open(project: Project) -> int:
-    return len(project.open_questions(ASKER))
-
-
 def _alone(project: Project) -> FileLock:
     """Return a lock for one push or pull at a time, so that no two create the same task."""
     return FileLock(project.folder / ".labelstudio.lock")
@@ -233,13 +233,8 @@ def _skip_deleted(project: Project, link: Link, there: Container[str | None]) ->
     if not gone:
         return []
     project.skip(gone, ASKER)
-    return [
-        _counted(
-            len(gone),
-            "task was deleted there; its item counts as skipped, and labels stay",
-            "tasks were deleted there; their items count as skipped, and labels stay",
-        )
-    ]
+    what = _counted(len(gone), "task was deleted there; its item counts", "tasks were deleted there; their items count")
+    return [f"{what} as skipped, and labels stay"]
 
 
 def _create(
@@ -289,12 +284,6 @@ def guesses_of(project: Project, names: Sequence[str]) -> dict[str, str]:
     return {each.id: each.label for each in found}
 
 
-def _version(names: Sequence[str], guessed: Mapping[str, str]) -> str:
-    """Return a name for an order and its guesses; equal ones have equal names."""
-    content = json.dumps([[name, guessed.get(name)] for name in names])
-    return f"batchbalance {hashlib.sha256(content.encode()).hexdigest()[:12]}"
-
-
 def _order(
     link: Link,
     server: Server,
@@ -302,32 +291,30 @@ def _order(
     guessed: Mapping[str, str],
     version: str,
     there: dict[str, dict[str, Any]],
-    tries: int = MOST_TRIES,
 ) -> None:
     """Write the order as scores of predictions of this version, where they are missing."""
-    scores = [
-        {
-            "task": there[name]["id"],
-            "score": rank_score(rank, len(names)),
-            "model_version": version,
-            "result": link.names.result(guessed[name]) if name in guessed else [],
-        }
-        for rank, name in enumerate(names)
-        if not _has_version(there[name], version)
-    ]
-    if not scores:
-        return
-    try:
-        server.post(f"/api/projects/{link.project}/import/predictions", scores)
-    except InterruptedRequestError:
-        if tries == 1:
-            raise
-        server.wait()
-        _order(link, server, names, guessed, version, {**there, **_tasks_by_item(server, link)}, tries - 1)
-
-
-def _has_version(task: Mapping[str, Any], version: str) -> bool:
-    return any(each.get("model_version") == version for each in task["predictions"])
+    for tried in range(1, MOST_TRIES + 1):
+        scores = [
+            {
+                "task": there[name]["id"],
+                "score": rank_score(rank, len(names)),
+                "model_version": version,
+                "result": choice(link.control, link.object, guessed[name]) if name in guessed else [],
+            }
+            for rank, name in enumerate(names)
+            if all(each.get("model_version") != version for each in there[name]["predictions"])
+        ]
+        if not scores:
+            return
+        try:
+            server.post(f"/api/projects/{link.project}/import/predictions", scores)
+        except InterruptedRequestError:
+            if tried == MOST_TRIES:
+                raise
+            server.wait()
+            there = {**there, **_tasks_by_item(server, link)}
+        else:
+            return
 
 
 def _sorted_out(project: Project, found: Iterable[Annotation]) -> tuple[list[Annotation], list[str]]:
@@ -376,13 +363,8 @@ def _reopen_disputed(project: Project, server: Server, tasks: Iterable[Mapping[s
         project.skip(still, ASKER)
     if not ties:
         return []
-    return [
-        _counted(
-            len(ties),
-            "item has answers that disagree, and is not trained on until one more person answers",
-            "items have answers that disagree, and are not trained on until one more person answers",
-        )
-    ]
+    what = _counted(len(ties), "item has answers that disagree, and is", "items have answers that disagree, and are")
+    return [f"{what} not trained on until one more person answers"]
 
 
 def _counted(count: int, one: str, many: str) -> str:

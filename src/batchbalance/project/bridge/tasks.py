@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from batchbalance.errors import FileFormatError
 from batchbalance.project import Project
+from batchbalance.project.answers import Answer
 from batchbalance.project.facts import Exported
 from batchbalance.project.state import ItemView, Who
 
@@ -26,7 +27,6 @@ class ExportItem:
     """An item, and all that is known of it.
 
     Attributes:
-        id: its name.
         row: what is exported of it.
         view: what happened to it.
         content: its text, the path of its file, its row as JSON, or None for a bare embedding.
@@ -34,7 +34,6 @@ class ExportItem:
         is_open: whether it was asked and still wants an answer.
     """
 
-    id: str
     row: Exported
     view: ItemView
     content: str | None
@@ -55,7 +54,7 @@ def items_of(project: Project, *, predictions: bool, only_open: bool) -> list[Ex
     rows.sort(key=lambda row: (row.id not in turns, turns.get(row.id, 0)))
     names = [row.id for row in rows]
     return [
-        ExportItem(row.id, row, views.get(row.id, ItemView()), content, is_audit, row.id in turns)
+        ExportItem(row, views.get(row.id, ItemView()), content, is_audit, row.id in turns)
         for row, content, is_audit in zip(rows, project.contents(names), project.is_audit(names), strict=True)
     ]
 
@@ -72,13 +71,12 @@ def shown_data(project: Project, image: Callable[[Path], str]) -> Callable[[str 
     if kind == "images" and root is not None:
         return lambda content: {"image": image(root / (content or ""))}
     if kind == "table":
-        return lambda content: {"text": as_lines(json.loads(content or "{}"))}
+        return lambda content: {
+            "text": "\n".join(
+                f"{name}: {'' if value is None else value}" for name, value in json.loads(content or "{}").items()
+            )
+        }
     return lambda content: {"text": content or ""}
-
-
-def as_lines(row: Mapping[str, Any]) -> str:
-    """Return a row of a table as text, one column a line."""
-    return "\n".join(f"{name}: {'' if value is None else value}" for name, value in row.items())
 
 
 def image_source(root: Path | None, url: str | None) -> Callable[[Path], str]:
@@ -112,19 +110,6 @@ MOST_SECONDS = 1e9  # that an answer can have taken
 
 
 @dataclass(frozen=True)
-class Names:
-    """What a labelling config calls its parts: the choices, and what they are about."""
-
-    control: str
-    object: str
-
-    def result(self, label: str, annotator: str | None = None) -> list[dict[str, Any]]:
-        """Return a choice, as annotations and predictions hold it."""
-        about = {"from_name": self.control, "to_name": self.object, "type": CHOICES, "value": {CHOICES: [label]}}
-        return [about if annotator is None else {**about, "meta": {"annotator": annotator}}]
-
-
-@dataclass(frozen=True)
 class Annotation:
     """What one person said about one task.
 
@@ -148,10 +133,15 @@ class Annotation:
     choices: tuple[str, ...]
     is_skip: bool
 
-    @property
-    def label(self) -> str:
-        """The one choice."""
-        return one_choice(self.choices, self.where)
+    def answer(self) -> Answer:
+        """Return the annotation as an answer; it must be one choice."""
+        return Answer(self.where, self.item, one_choice(self.choices, self.where), self.who, self.seconds)
+
+
+def choice(control: str, about: str, label: str, annotator: str | None = None) -> list[dict[str, Any]]:
+    """Return a choice, as annotations and predictions hold it: of the choices `control` about the object `about`."""
+    found = {"from_name": control, "to_name": about, "type": CHOICES, "value": {CHOICES: [label]}}
+    return [found if annotator is None else {**found, "meta": {"annotator": annotator}}]
 
 
 def rank_score(rank: int, count: int) -> float:
@@ -160,15 +150,15 @@ def rank_score(rank: int, count: int) -> float:
 
 
 def as_task(
-    item: ExportItem, data: dict[str, str], names: Names, classes: list[str], rank: int, count: int
+    item: ExportItem, data: dict[str, str], about: str, classes: list[str], rank: int, count: int
 ) -> dict[str, Any]:
     """Return an item as a task to import; open questions carry their order, others their answers."""
-    answers = [{"result": names.result(label, who or "")} for who, label in item.answers(classes)]
+    answers = [{"result": choice(CONTROL, about, label, who or "")} for who, label in item.answers(classes)]
     skips = [{"result": [], "was_cancelled": True} for _ in item.view.skipped]
-    task: dict[str, Any] = {"data": {ITEM: item.id, **data}, "annotations": answers + skips}
+    task: dict[str, Any] = {"data": {ITEM: item.row.id, **data}, "annotations": answers + skips}
     guess = item.row.prediction if not item.is_audit else ""
     if item.is_open or guess:
-        result = names.result(guess) if guess else []
+        result = choice(CONTROL, about, guess) if guess else []
         score = rank_score(rank, count) if item.is_open else item.row.probability
         task["predictions"] = [{"model_version": MODEL_VERSION, "score": score, "result": result}]
     return task
