@@ -275,7 +275,7 @@ def accuracy_curve(
     else:
         total = predicted.shape[1]
         knows = (predicted != UNKNOWN).all(axis=1) & (total > 0)
-        counts = [(rounds[i], int(is_right[i].sum()), total) for i in np.flatnonzero(knows)]
+        counts = [(rounds[i], int(is_right[i].sum()), total) for i in np.flatnonzero(knows).tolist()]
     source = "test" if has_test else "audit"
     return tuple(
         Accuracy(each.num_labels, right, total, clopper_pearson(right, total), source, about)
