@@ -64,22 +64,40 @@ def numbers(cell):
     return [float(x.replace("−", "-")) for x in re.findall(r"[+−]?\d+\.\d", cell)]
 
 
-def test_every_data_set_is_there_in_its_batch_sizes():
+def test_the_arms_and_trials_are_those_of_the_plan():
     found = suite.comparisons()
-    assert set(found) == {
-        *(f"{name}-b{size}" for name in SETS for size in (10, 50)),
-        "cifar-10-b250",
-        "repeated-mnist-b10",
-    }
+    plan = (FOLDER / "PLAN.md").read_text(encoding="utf-8")
+    facts = json.loads((FOLDER / "sets.json").read_text(encoding="utf-8"))
     for name, comparison in found.items():
-        names = [entry["name"] if isinstance(entry, dict) else entry for entry in comparison.strategies]
-        assert ("batch-bald" in names) == (comparison.batch_size == 10)
-        assert len(set(names) - {"batch-bald"}) == len(names) - (comparison.batch_size == 10) == 14
+        arms = [tables.short(run.label) for run in comparison.runs()]
         heads = comparison.posterior.kind == "bayesian-head"
-        assert comparison.trials == (20 if heads else 10)
-        assert comparison.batch_size > 10 or comparison.budget <= 150
-        assert heads or comparison.training.steps == (500 if name.startswith("repeated-mnist") else 1000)
+        assert (len(arms), comparison.trials) == ((16, 20) if heads else (8, 10))
+        assert len(set(arms)) == len(arms)
+        assert all(arm.split(" (")[0] in plan for arm in arms)
+        assert not heads or name.rpartition("-b")[0] in facts
+        counts = {
+            arm: suite.num_trials(run, comparison.trials) for arm, run in zip(arms, comparison.runs(), strict=True)
+        }
+        assert {arm for arm, count in counts.items() if count < comparison.trials} == (suite.FEWER if heads else set())
         assert name.startswith("repeated-mnist") or comparison.cold_start["name"] == "max-herding"
+    assert {name.rpartition("-b")[0] for name, each in found.items() if each.posterior.kind == "bayesian-head"} == set(
+        facts
+    )
+
+
+def test_rare_classes_are_scored_by_macro_f1_beside_the_majority_class(tmp_path):
+    assert [suite.metric_of(name) for name in ("cifar-10-rare5-b10", "banking77-tail-b10", "trec-b10")] == [
+        "macro_f1",
+        "macro_f1",
+        "accuracy",
+    ]
+    runs = [made_run(tmp_path, label) for label in ("random", "u-herding", "u-herding(metric=raw)")]
+    report = compare(runs, metric="macro_f1")
+    (cell,) = tables.majority({"cifar-10-tail-b10": report}, {"cifar-10-tail": {"majority macro_f1": 0.25}})
+    height = np.mean([*next(s for s in report.summaries if s.label == "random").areas.values()])
+    assert numbers(cell) == pytest.approx([100 * (0.25 - height)], abs=0.051)
+    assert tables.majority({"other-b10": report}, {}) == [""]
+    assert {tables.short(run.label) for run in runs} == {"random", "u-herding", "u-herding (raw)"}
 
 
 def test_differences_to_random_against_plain_loops(runs, reports):
@@ -199,7 +217,8 @@ def test_the_runs_of_coverage_have_the_baselines_in_every_table():
         steps = 500 if name == "repeated-mnist-b10" else 1000
         assert name == "cifar-10-b250" or comparison.training.steps == steps
     for name in shared:  # records of one are records of the other
-        own, whole = ({run.label: run.canonical for run in each[name].runs()} for each in (found, suite.comparisons()))
+        others = suite.comparisons(FOLDER.parent / "first-suite")
+        own, whole = ({run.label: run.canonical for run in each[name].runs()} for each in (found, others))
         assert own == {label: whole[label] for label in own}
 
 
