@@ -67,6 +67,25 @@ def test_a_killed_worker_is_replaced_and_changes_nothing(executor, probs, monkey
     assert killed
 
 
+def test_a_lost_worker_is_replaced_where_no_cpu_is_free(executor, probs, monkeypatch):
+    """As after the loss of a machine: another program has taken the CPU."""
+    monkeypatch.setattr("batchbalance.cluster.workers.START_SECONDS", 1.0)
+    pool, best, taken = Predictions.from_probs(probs), RayCandidates.best, []
+
+    def best_and_a_loss(self, survival, chosen):
+        if not taken:
+            taken.append(ray.remote(num_cpus=1)(dict).remote())
+            ray.kill(executor._workers.actors[1])
+            ray.get(taken[0].__ray_ready__.remote())
+        return best(self, survival, chosen)
+
+    monkeypatch.setattr(RayCandidates, "best", best_and_a_loss)
+    with pytest.warns(UserWarning, match="no CPU became free for another one within 1 s"):
+        there = select(pool, 8, threshold=0.02, executor=executor)
+    assert there.indices.tolist() == select(pool, 8, threshold=0.02).indices.tolist()
+    ray.kill(taken[0])
+
+
 @pytest.mark.parametrize("strategy", ["max-herding", "prob-cover", "u-herding", "cover-balance"])
 def test_shards_cover_like_one_process(executor, strategy):
     """Index by index the same, also with copies in other shards, a labelled point, and nothing left at the end."""

@@ -1,4 +1,5 @@
 import ast
+import os
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ def started(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(connection, "_runs_here", lambda: False)
+    monkeypatch.setattr(connection, "_report_end", lambda _: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv(LOOPBACK_VARIABLE, "0")
     return asked
@@ -93,6 +95,40 @@ def test_a_port_where_something_else_answers_is_refused(started, monkeypatch, an
     assert started == []
 
 
+def test_a_cluster_on_loopback_alone_is_joined_there(started, monkeypatch):
+    """Ray would take the network address in place of 127.0.0.1, and try for more than a minute."""
+    monkeypatch.setattr(connection, "HTTP2_HELLO", b"\0\0\0\4\0\0\0\0\0")  # an echo is the answer of a gRPC server
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+
+        def echo():
+            for _ in range(3):
+                with listening.accept()[0] as answered:
+                    answered.sendall(answered.recv(100))
+
+        thread = threading.Thread(target=echo)
+        thread.start()
+        connected_ray(address)
+        assert started.pop()[0] == address
+        monkeypatch.delenv(LOOPBACK_VARIABLE)
+        with pytest.raises(ConnectionError, match="create the executor before `import ray`"):
+            connected_ray(address)
+        monkeypatch.setattr(connection, "_answers_elsewhere", lambda _: True)
+        connected_ray(address)
+        assert LOOPBACK_VARIABLE not in os.environ
+        thread.join()
+
+
+def test_a_cluster_that_wants_a_token_says_so(monkeypatch):
+    def init(**_):
+        raise ConnectionError("Failed to connect") from RuntimeError("ray.exceptions.AuthenticationError: no token")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(ConnectionError, match="wants a token that this process did not send; set RAY_AUTH_MODE=token"):
+        connected_ray("auto")
+
+
 LISTENING = """
 import os, psutil
 from batchbalance.cluster.connection import connected_ray
@@ -102,7 +138,11 @@ mine = {os.getpid()} | {child.pid for child in psutil.Process().children(recursi
 listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in mine]
 assert len(listening) > 2, listening
 assert os.getcwd() not in ray.get(ray.remote(lambda: __import__("sys").path).remote())
-print(sorted({c.laddr.ip for c in listening}))
+print(sorted({c.laddr.ip for c in listening}), flush=True)
+waiting = ray.remote(lambda: __import__("time").sleep(2)).remote()
+[child.kill() for child in psutil.Process().children() if child.name() == "raylet"]
+__import__("time").sleep(2)
+os._exit(0)
 """
 
 
@@ -111,5 +151,6 @@ def test_a_cluster_that_is_started_here_listens_on_this_machine_alone(tmp_path, 
     command = [sys.executable, "-P", "-c", LISTENING]
     monkeypatch.delenv(LOOPBACK_VARIABLE)
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert {name.removeprefix("::ffff:") for name in ast.literal_eval(result.stdout.splitlines()[-1])} == {"127.0.0.1"}
+    assert "Ray's process on this machine has died" in result.stderr
+    (found,) = (line for line in result.stdout.splitlines() if line.startswith("['"))
+    assert {name.removeprefix("::ffff:") for name in ast.literal_eval(found)} == {"127.0.0.1"}

@@ -44,6 +44,12 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(linked), f"{target} of {page.name}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_that_a_page_names_exist(page):
+    named = re.findall(r"(?<![\w/])tests/[\w/.]*\w", page.read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_the_site_has_every_page_once():
     def pages(entries):
         for entry in entries:

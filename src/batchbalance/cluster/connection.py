@@ -4,6 +4,8 @@ import logging
 import os
 import socket
 import sys
+import threading
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import psutil
@@ -36,7 +38,7 @@ def connected_ray(address: str) -> Any:
     if address == "any":
         address = "auto" if _runs_here() else "local"
     if address == "local":
-        _listen_on_loopback()
+        _stay_on_loopback()
     elif address != "auto":
         _check_answer(address)
     try:
@@ -48,14 +50,20 @@ def connected_ray(address: str) -> Any:
     job = JobConfig(_client_job=True)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING, "job_config": job}
     if address == "local":
-        with safe_path():
-            ray.init(address=address, include_dashboard=False, **options)
-        return ray
+        options["include_dashboard"] = False
     try:
-        ray.init(address=address, **options)
+        with safe_path() if address == "local" else nullcontext():
+            ray.init(address=address, **options)
     except ConnectionError as error:
+        if "AuthenticationError" in repr(error.__cause__):
+            raise ConnectionError(
+                f"the Ray cluster at {address} wants a token that this process did not send; set RAY_AUTH_MODE=token "
+                "here if the token of the cluster is on this machine"
+            ) from error
         where = "runs on this machine" if address == "auto" else f"answers at {address}"
         raise ConnectionError(f"no Ray cluster {where}; start one with: ray start --head") from error
+    if not address.startswith("ray://") and hasattr(socket, "AF_UNIX"):
+        threading.Thread(target=_report_end, args=(ray,), daemon=True).start()
     return ray
 
 
@@ -64,15 +72,27 @@ def _runs_here() -> bool:
     return any(process.info["name"] in ("gcs_server", "raylet") for process in psutil.process_iter(["name"]))
 
 
-def _listen_on_loopback() -> None:
-    """Make a cluster that this process starts listen on 127.0.0.1 alone, as Ray does on Windows and macOS.
+def _report_end(ray: Any) -> None:
+    """Say that Ray's process on this machine has died: Ray then ends programs that use it, often without a message."""
+    own = ray.get_runtime_context().get_node_id()
+    name = next(node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == own)
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(name)
+        connection.recv(1)  # the end of the connection: nothing is sent before
+    if ray.is_initialized():
+        sys.stderr.write("Ray's process on this machine has died, and Ray ends programs that use it; start the cluster again\n")
+
+
+def _stay_on_loopback() -> None:
+    """Make Ray use 127.0.0.1 alone, as it does on Windows and macOS.
 
     Ray 2.60 has no option for this on Linux. It reads the variable once, when it is imported.
     """
     if "ray" in sys.modules and os.environ.get(LOOPBACK_VARIABLE) != "0":
         raise ConnectionError(
-            "Ray was imported before the cluster is started, which would listen on all network interfaces; create the "
-            f"executor before `import ray`, set {LOOPBACK_VARIABLE}=0, or call `ray.init` yourself"
+            "Ray was imported before the cluster on 127.0.0.1 is started or joined, and would use all network "
+            f"interfaces; create the executor before `import ray`, set {LOOPBACK_VARIABLE}=0, or call `ray.init` "
+            "yourself"
         )
     os.environ[LOOPBACK_VARIABLE] = "0"  # the processes of the cluster read it too
 
@@ -93,3 +113,17 @@ def _check_answer(address: str) -> None:
         raise ConnectionError(
             f"no Ray cluster answers at {address}: {error}; start one with: ray start --head"
         ) from error
+    if host in ("127.0.0.1", "localhost") and not _answers_elsewhere(int(port)):
+        _stay_on_loopback()
+
+
+def _answers_elsewhere(port: int) -> bool:
+    """Return whether a port of this machine answers at its network address, which Ray takes for 127.0.0.1."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+            route.connect(("8.8.8.8", 1))  # sends nothing, but finds the network address
+            own = route.getsockname()[0]
+        socket.create_connection((own, port), timeout=CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True

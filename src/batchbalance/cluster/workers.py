@@ -155,19 +155,32 @@ class Workers:
         for _ in range(MAX_LOSSES + 1):
             try:
                 if lost is not None:
-                    actor = self.actors[index] = self._actor.remote()
+                    actor = self.actors[index] = self._replacement()
                     if self._builds is not None:
                         build, builds = self._builds
                         self.ray.get(getattr(actor, build).remote(*builds[index]))
                     pending = getattr(actor, method).remote(*arguments)
                 return self.ray.get(pending)
-            except errors.RayActorError as error:
-                lost = error
             except errors.RayTaskError as error:
                 raise error.cause from None
+            except errors.RayError as error:  # the actor, its machine, or an answer that was stored there
+                lost = error
         raise ConnectionError(
             f"worker {index} of the Ray cluster was lost {MAX_LOSSES + 1} times; look at its machine: {lost}"
         ) from lost
+
+    def _replacement(self) -> Any:
+        """Return a new actor; if no CPU becomes free, as after the loss of a machine, one that shares a CPU."""
+        actor = self._actor.remote()
+        if not self.ray.wait([actor.__ray_ready__.remote()], timeout=START_SECONDS)[0]:
+            warnings.warn(
+                f"a worker of the Ray cluster was lost, and no CPU became free for another one within "
+                f"{START_SECONDS:.0f} s; it shares one with other work, which is slower",
+                stacklevel=2,
+            )
+            self.ray.kill(actor)
+            actor = self._actor.options(num_cpus=0).remote()
+        return actor
 
     def close(self) -> None:
         """Stop the actors."""
