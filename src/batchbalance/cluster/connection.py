@@ -80,7 +80,8 @@ def _report_end(ray: Any) -> None:
         connection.connect(name)
         connection.recv(1)  # the end of the connection: nothing is sent before
     if ray.is_initialized():
-        sys.stderr.write("Ray's process on this machine has died, and Ray ends programs that use it; start the cluster again\n")
+        told = "Ray's process on this machine has died, and Ray ends programs that use it; start the cluster again"
+        sys.stderr.write(told + "\n")
 
 
 def _stay_on_loopback() -> None:
