@@ -1,7 +1,7 @@
 """`python -m docsite`: write the generated pages, run the notebooks, build the site, check it.
 
 With a word, only that: `reference`, `notebooks`, `build`, or `serve`, which shows the site at 127.0.0.1:8000 and builds
-it anew when a page changes.
+it anew when a page changes. `film --data-dir DIR` makes the pictures of the labelling page; see `docsite/film.py`.
 """
 
 import os
@@ -61,6 +61,11 @@ STEPS: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["film"]:
+        from docsite.film import main
+
+        main(sys.argv[2:])
+        raise SystemExit
     chosen = sys.argv[1:] or ["reference", "notebooks", "build"]
     if unknown := [word for word in chosen if word not in STEPS]:
         raise SystemExit(f"a step must be one of {', '.join(STEPS)}, got {unknown[0]!r}")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from batchbalance.project import learning
 from batchbalance.project.audit import (
     Interval,
+    accept_threshold,
     audit_due,
     audit_order,
     audit_sample,
@@ -200,3 +201,30 @@ def test_what_chance_allows_is_what_a_perfect_model_shows():
         found = calibration(confidence, rng.random(60) < confidence)
         below += found.error <= found.by_chance
     assert below / 200 == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 200) + 0.01)
+
+
+def threshold_by_loops(confidence, is_right, least):
+    """The least confidence such that enough guesses at or above it are right, one wrong one added."""
+    found = None
+    for value in sorted(set(confidence), reverse=True):
+        inside = [right for sure, right in zip(confidence, is_right, strict=True) if sure >= value]
+        if sum(inside) >= least * (len(inside) + 1):
+            found = value, sum(inside), len(inside)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_threshold_of_the_grid_by_plain_loops(seed):
+    rng = np.random.default_rng(seed)
+    num = int(rng.integers(1, 120))
+    confidence = np.round(rng.random(num), 2)
+    is_right = rng.random(num) < confidence ** (0.2 if seed % 2 else 1)
+    found = accept_threshold(confidence, is_right, "labels", least=0.8)
+    wanted = threshold_by_loops(confidence.tolist(), is_right.tolist(), 0.8)
+    assert (found.value, found.right, found.total) == (wanted or (None, is_right.sum(), num))
+
+
+def test_a_handful_of_right_guesses_is_not_enough_for_the_grid():
+    assert accept_threshold(np.full(18, 0.9), np.ones(18, dtype=bool), "labels").value is None
+    assert accept_threshold(np.full(19, 0.9), np.ones(19, dtype=bool), "labels").value == 0.9
+    assert accept_threshold(np.zeros(0), np.zeros(0, dtype=bool), "labels").total == 0

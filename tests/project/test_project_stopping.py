@@ -97,12 +97,10 @@ def test_the_target_goes_by_the_lower_end():
     assert target_reached(0.8, [look]).verdict == "stop"
     assert target_reached(0.82, [look]).verdict == "go on"
     assert target_reached(0.8, []).verdict == "cannot tell"
-    assert target_reached(None, [look]).verdict == "cannot tell"
     assert "360 labels" in target_reached(0.8, [look]).sentence
 
 
 def test_budget():
-    assert budget_spent(None, 5).verdict == "cannot tell"
     assert budget_spent(100, 99).verdict == "go on"
     assert budget_spent(100, 100).verdict == "stop"
     assert budget_spent(1000, 1200.5, "of cost").sentence == "1,200.5 of 1,000 of cost are used."

@@ -70,10 +70,10 @@ class Server:
 
 
 @contextmanager
-def served(project, chooser, people=(None,), clock=time.monotonic):
+def served(project, chooser, people=(None,), clock=time.monotonic, hosts=("127.0.0.1",)):
     """The address of a server in a thread, for a small project."""
     sessions = Sessions({f"{who}-token": who for who in people}, "cookie")
-    app = Guard(make_app(Page(project, chooser, list(people), clock)), sessions, ["127.0.0.1"])
+    app = Guard(make_app(Page(project, chooser, list(people), clock)), sessions, list(hosts))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off", ws="none"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -15,7 +15,7 @@ from batchbalance.project.state import UNDOABLE
 from batchbalance.project.store import ShownItem
 
 INSIGHT = {
-    "guess": "cat", "votes": [["cat", 0.6], ["dog", 0.4]], "draws": 10, "apart": 0.25,
+    "guess": "cat", "confidence": 0.6, "votes": [["cat", 0.6], ["dog", 0.4]], "draws": 10, "apart": 0.25,
     "like": [{"id": "done", "label": "cat"}], "groups": [{"class": "cat", "draws": 6}, {"class": "dog", "draws": 4}],
 }  # fmt: skip
 
@@ -65,6 +65,7 @@ class FakeChooser:
 
     def __init__(self, insight=INSIGHT):
         self.found, self.wanted, self.trouble, self.now = insight, [], "", ChoiceProgress()
+        self.least, self.replies = 0.5, {}
 
     def want(self, who, _revision):
         self.wanted.append(who)
@@ -81,8 +82,13 @@ class FakeChooser:
     def insight(self, _name):
         return self.found
 
-    def status(self, _revision):
-        return None
+    def threshold(self):
+        return {"value": self.least, "right": 40, "total": 41, "source": "audit labels"}
+
+    def latest(self, request, revision):
+        """What a test put in `replies`, by what is asked for."""
+        found = self.replies.get(request["do"])
+        return None if found is None else found | {"revision": revision}, found is not None
 
     def try_again(self):
         self.trouble = ""

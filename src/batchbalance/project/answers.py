@@ -304,6 +304,25 @@ def correct_answer(store: ProjectStore, name: Any, label: Any, who: Who) -> Told
     return record_answers(store, as_answers({name: label}, who))
 
 
+def record_review(store: ProjectStore, name: Any, label: str | None, who: Who) -> None:
+    """Write what a person decided about an item that others, a flag or the model made doubtful.
+
+    Args:
+        store: items and events.
+        name: the id of the item.
+        label: its class from now on, whatever the answers say; the answer of this person if there is none yet. None
+            to leave it as it is, with or without a label.
+        who: the person who decided.
+    """
+    row = store.row_of(name)
+    with store.writing() as state:
+        view = state.view(row)
+        number = view.label if label is None else class_number(state.classes, label)
+        is_first = label is not None and not view.answers
+        events = [NewEvent("labelled", row, number, who)] if is_first else []
+        store.append([*events, NewEvent("reviewed", row, None if is_first else number, who)])
+
+
 def is_answer(store: ProjectStore, name: Any, label: str, who: Who) -> bool:
     """Return whether a label is a person's latest answer."""
     with store.reading() as state:

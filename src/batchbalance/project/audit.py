@@ -28,6 +28,7 @@ LEAST_FOR_ERROR = 20  # audit labels from which on ε is their error
 FIXED_SET = 5000  # items on which successive models are compared
 MAX_BINS, LEAST_IN_BIN = 15, 10
 NUM_SIMULATED = 1000
+SURE = 0.95  # share of guesses that must be right to be accepted together
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,43 @@ def calibration(confidence: NDArray[Any], is_right: NDArray[Any], seed: int = 0)
         float(_binned_gap(sure, right[None])[0]),
         float(np.quantile(_binned_gap(sure, perfect.astype(np.float64)), 1 - ALPHA)),
     )
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """From which confidence on guesses may be accepted, and what that was measured on.
+
+    Attributes:
+        value: the least confidence; None if none is right often enough.
+        right: guesses at or above it that were right; of all labels if there is no such confidence.
+        total: of so many.
+        source: the labels that it was measured on, in words.
+    """
+
+    value: float | None
+    right: int
+    total: int
+    source: str
+
+
+def accept_threshold(confidence: NDArray[Any], is_right: NDArray[Any], source: str, least: float = SURE) -> Threshold:
+    """Return the least confidence at or above which a share `least` of guesses are right.
+
+    One wrong guess is added to those that were measured: a handful of right ones does not prove 95 %, 19 do.
+
+    Args:
+        confidence: (n,) probability of each guess.
+        is_right: (n,) whether it is right.
+        source: what these labels are.
+        least: the share.
+    """
+    order = np.argsort(-np.asarray(confidence, dtype=np.float64), kind="stable")
+    sure, right = np.asarray(confidence)[order], np.cumsum(np.asarray(is_right)[order])
+    is_last = np.append(sure[1:] != sure[:-1], True)[: len(sure)]  # guesses of one confidence are accepted together
+    enough = np.flatnonzero(is_last & (right >= least * (np.arange(len(sure)) + 2)))
+    if not len(enough):
+        return Threshold(None, int(right[-1]) if len(right) else 0, len(right), source)
+    return Threshold(float(sure[enough[-1]]), int(right[enough[-1]]), int(enough[-1]) + 1, source)
 
 
 def _binned_gap(confidence: NDArray[Any], is_right: NDArray[Any]) -> NDArray[Any]:

@@ -310,6 +310,7 @@ class FactCollector:
             np.array([labels[row] for row in rows.tolist()]),
             np.concatenate([is_judged, np.ones(len(aside), dtype=bool)]),
         )
+        found = [each for each in found if self._state.items[int(rows[each.row])].settled is None]  # reviewed since
         items = self._store.shown([int(rows[each.row]) for each in found], self._root)
         return tuple(
             SuspectLabel(

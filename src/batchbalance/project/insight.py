@@ -8,7 +8,7 @@ import torch
 
 from batchbalance.arguments.seeds import derived_seed
 from batchbalance.batches.distances import directions, nearest_distances
-from batchbalance.project.learning import Trained, as_inputs
+from batchbalance.project.learning import Trained, as_inputs, class_probs
 from batchbalance.project.store import ProjectStore
 from batchbalance.strategies.pool import Metric, is_unit
 
@@ -31,7 +31,8 @@ class Insight:
 
     Attributes:
         id: of the item.
-        guess: the most probable class.
+        guess: the most probable class, as it is reported.
+        confidence: its probability.
         votes: the share of draws that vote for each class, the largest first; classes without a vote are omitted.
         num_draws: how many draws there are.
         groups: the two largest groups of draws; empty if all draws agree.
@@ -41,6 +42,7 @@ class Insight:
 
     id: str
     guess: str
+    confidence: float
     votes: tuple[tuple[str, float], ...]
     num_draws: int
     groups: tuple[Group, ...]
@@ -70,8 +72,9 @@ def insights(
         return None
     random = np.random.default_rng(derived_seed(seed, "insight"))
     sample = np.sort(random.choice(len(vectors), min(SAMPLE, len(vectors)), replace=False))
-    elsewhere, *_ = _votes(model, vectors[sample])  # (M, S, C) of 0 and 1
-    here, weights, probs = _votes(model, vectors[list(rows)])
+    elsewhere, _ = _votes(model, vectors[sample])  # (M, S, C) of 0 and 1
+    here, weights = _votes(model, vectors[list(rows)])
+    probs = class_probs(model.posterior, vectors[list(rows)])
     centre, labelled_names = vectors[sample].mean(axis=0), store.ids(model.rows.tolist())
     labelled = _unit(vectors[model.rows] - centre)
     found = []
@@ -88,6 +91,7 @@ def insights(
             Insight(
                 name,
                 classes[int(probs[i].argmax())],
+                float(probs[i].max()),
                 tuple(voted),
                 here.shape[1],
                 tuple(Group(classes[c], int(counts[c])) for c in groups) if is_split else (),
@@ -98,11 +102,11 @@ def insights(
     return found
 
 
-def _votes(model: Trained, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (n, S, C) one vote of each draw; (S,) the weights of draws; (n, C) mean probabilities."""
+def _votes(model: Trained, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (n, S, C) one vote of each draw, and (S,) the weights of draws."""
     predictions = model.posterior.predict(as_inputs(vectors))
     votes = torch.nn.functional.one_hot(predictions.hard_labels(), model.num_classes).numpy()
-    return votes, predictions.draw_weights.numpy(), predictions.mean_probs().numpy()
+    return votes, predictions.draw_weights.numpy()
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -36,7 +36,15 @@ from batchbalance.posteriors import (
 from batchbalance.posteriors.training.networks import NETWORKS, built, network_named
 from batchbalance.predictions import OnDemand, Predictions, Rows
 from batchbalance.predictions.draws import Draws
-from batchbalance.project.audit import FIXED_SET, LEAST_FOR_ERROR, AuditSample, audit_order, audit_sample
+from batchbalance.project.audit import (
+    FIXED_SET,
+    LEAST_FOR_ERROR,
+    AuditSample,
+    Threshold,
+    accept_threshold,
+    audit_order,
+    audit_sample,
+)
 from batchbalance.project.label_errors import cross_validated, cross_validated_error
 from batchbalance.project.settings import ProjectSettings
 from batchbalance.project.state import AUDIT, State
@@ -225,6 +233,18 @@ class ProjectModel:
         with self._warning_if_not_kept(), replacing(path) as temporary, temporary.open("wb") as file:
             np.savez(file, probs=probs, judged=judged)
         return probs, judged
+
+    def accept_threshold(self, state: State, vectors: np.ndarray, model: Trained) -> Threshold:
+        """Return the confidence from which on guesses are sure: by the audit labels if there are 20, else by folds."""
+        rows, labels = self.audit_labels(state)
+        if len(rows) >= LEAST_FOR_ERROR:
+            probs, source = class_probs(model.posterior, vectors[rows]), "audit labels"
+        else:
+            probs, judged = self.cross_validated(vectors, model)
+            probs, labels, source = probs[judged], model.labels[judged], "labels that the model had not seen"
+        if not len(labels):
+            return Threshold(None, 0, 0, source)
+        return accept_threshold(probs.max(axis=1), probs.argmax(axis=1) == labels, source)
 
     def _record(self, state: State, vectors: np.ndarray, model: Trained) -> None:
         """Store the predictions of a new model for the fixed set, and how many audit and test labels it gets right."""

@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError, MissingExtraError
+from batchbalance.project.audit import FIRST_LOOK
 from batchbalance.project.settings import NAMES, ProjectSettings
 from batchbalance.project.status import NUM_SUSPECTS, Status, told_suspects
 from batchbalance.project.stopping import ONE_LOOK, Accuracy
@@ -23,14 +24,18 @@ THUMBNAIL, QUALITY = 240, 80  # pixels of the longer side; of a JPEG
 SHOWN_TEXT = 600  # characters of a text on a contact sheet
 
 STYLE = """
-:root { --accent: #3273c4; } @media (prefers-color-scheme: dark) { :root { --accent: #7db4f5; } }
+.overall { border-left: 6px solid var(--accent); margin: 1rem 0; } .overall.stop { border-left-color: var(--warn); }
+.overall p { font-size: 1.3rem; line-height: 1.35; font-weight: 600; margin: 0; max-width: none; }
 .large { font-size: 1.6rem; font-weight: 600; margin: .6rem 0 0; }
-.bars { max-width: 36rem; display: grid; grid-template-columns: minmax(0, max-content) auto 1fr; gap: .1rem .6rem;
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 0 2rem; }
+.charts svg { max-width: none !important; }
+.bars { display: grid; grid-template-columns: minmax(0, max-content) auto 1fr; gap: .1rem .6rem;
   font-size: .9rem; align-items: center; }
 .bars div { overflow-wrap: anywhere; } .bars .count { text-align: right; }
 .bars i { display: block; height: .7rem; background: var(--accent); border-radius: .15rem; min-width: 1px; }
-dl.advice { margin: .3rem 0; } dl.advice dt { font-weight: 600; margin-top: .5rem; } dl.advice dd { margin: 0; }
-dl.advice .stop { color: var(--accent); }
+dl.advice { display: grid; grid-template-columns: auto 1fr; gap: .5rem 1rem; align-items: baseline; margin: .3rem 0; }
+dl.advice dd { margin: 0; max-width: 60rem; }
+@media (max-width: 40rem) { dl.advice { grid-template-columns: 1fr; gap: .2rem; } dl.advice dt { margin-top: .5rem; } }
 .more td { overflow-wrap: break-word; }
 """
 
@@ -57,10 +62,10 @@ def status_page(status: Status) -> str:
     above |= {each.rule for each in status.advice} | {f"class {each.name}" for each in status.quality.classes}
     warning = () if facts.model_warning is None else (facts.model_warning,)
     warned = "".join(f"<li>{escape(each)}</li>" for each in (*warning, *status.unknown, *facts.notes))
-    parts = [f"<h1>{escape(title)}</h1>", *_headline(status)]
+    parts = [f"<h1>{escape(title)}</h1>", _verdict(status), *_headline(status)]
+    parts += [f'<div class="charts">{"".join(_charts(status))}</div>', "<h2>Reasons</h2>", _advice(status)]
     parts += [f'<ul class="notes">{warned}</ul>'] if warned else []
-    parts += _charts(status)
-    parts += ["<h2>Whether to stop</h2>", _advice(status), *_items(status), *_classes(status)]
+    parts += [*_classes(status), *_items(status)]
     above |= dict(status.quality.class_rows()).keys()
     told = [row for row in status.rows() if row[0] not in above and row[0].partition(":")[0] not in above]
     parts += ["<h2>More</h2>", f'<div class="more">{table(["", ""], told, is_text=True)}</div>']
@@ -148,15 +153,21 @@ def _card(item: ShownItem, told: str) -> str:
     return f'<li style="{CARD}">{"".join(parts)}<div style="{WRAPPED}">{escape(told)} {named}</div></li>'
 
 
+def _verdict(status: Status) -> str:
+    found = status.verdict
+    return f'<div class="card overall {found.verdict.replace(" ", "-")}"><p>{escape(found.sentence)}</p></div>'
+
+
 def _headline(status: Status) -> Iterator[str]:
     found = status.accuracy
     if found is None:
         yield "<p>The accuracy is not known yet.</p>"
         return
     percent = [f"{100 * each:.0f} %" for each in (found.value, found.interval.low, found.interval.high)]
-    yield f'<p class="large">{percent[0]} accuracy{f" {found.about}" if found.about else ""}</p>'
+    if found.total >= FIRST_LOOK:  # below, the figure says less than its range
+        yield f'<p class="large">{percent[0]} accuracy{f" {found.about}" if found.about else ""}</p>'
     yield (
-        f'<p class="text">between {percent[1]} and {percent[2]} with 95 % confidence, {ONE_LOOK}: '
+        f'<p class="text">Accuracy between {percent[1]} and {percent[2]} with 95 % confidence, {ONE_LOOK}: '
         f"{found.correct} of {found.total} {found.source} labels are predicted right by the model of "
         f"{found.num_labels:,} labels. Whoever looks often sees a lucky interval sooner or later; the advice below "
         "allows for that.</p>"
@@ -168,11 +179,8 @@ def _headline(status: Status) -> Iterator[str]:
 def _charts(status: Status) -> Iterator[str]:
     drawn = _accuracy_chart(status.curve)
     if drawn:
-        yield f"<h2>Accuracy</h2>{drawn}"
-        yield (
-            f'<p class="text">Each model on the {status.curve[-1].source} labels there are today; band: 95 %, '
-            f"{ONE_LOOK} each.</p>"
-        )
+        told = f"Each model on the {status.curve[-1].source} labels there are today; band: 95 %, {ONE_LOOK} each."
+        yield f'<section><h2>Accuracy</h2>{drawn}<p class="text">{told}</p></section>'
     times = status.facts.label_times
     if len(times) > 1:
         scale, unit = (86400, "days") if times[-1] - times[0] >= 2 * 86400 else (3600, "hours")
@@ -180,9 +188,8 @@ def _charts(status: Status) -> Iterator[str]:
             scale, unit = 60, "minutes"
         first = datetime.fromtimestamp(times[0], UTC).strftime("%Y-%m-%d %H:%M UTC")
         name = f"{unit} since {first}"
-        yield "<h2>Labels over time</h2>" + steps_chart(
-            "Labels over time", name, [(each - times[0]) / scale for each in times]
-        )
+        drawn = steps_chart("Labels over time", name, [(each - times[0]) / scale for each in times])
+        yield f"<section><h2>Labels over time</h2>{drawn}</section>"
 
 
 def _accuracy_chart(curve: Sequence[Accuracy]) -> str:
@@ -196,7 +203,7 @@ def _accuracy_chart(curve: Sequence[Accuracy]) -> str:
 
 def _advice(status: Status) -> str:
     told = "".join(
-        f'<dt class="{"stop" if each.verdict == "stop" else "other"}">{escape(each.rule)}: {escape(each.verdict)}</dt>'
+        f'<dt class="verdict {each.verdict.replace(" ", "-")}">{escape(each.rule)}: {escape(each.verdict)}</dt>'
         f"<dd>{escape(each.sentence)}</dd>"
         for each in status.advice
     )
@@ -243,7 +250,7 @@ def _percent(share: float) -> str:
 
 WIDTH, HEIGHT = 400, 230
 LEFT, RIGHT, TOP, BOTTOM = 40, 12, 10, 34
-INK, ACCENT = "currentColor", "var(--accent, #3273c4)"
+INK, ACCENT = "currentColor", "var(--accent, #1b6554)"
 
 
 @dataclass(frozen=True)

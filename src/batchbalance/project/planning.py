@@ -71,7 +71,7 @@ class Questions:
         self._settings, self._store, self._embeddings, self._model = settings, store, embeddings, model
         self._progress, self._wanted = progress, settings.annotators_per_item
         self._strategy = strategy_of(settings.strategy, settings.classes)
-        self._metric: Metric = "raw" if settings.data.kind == "table" else "auto"  # columns of a table are standardised
+        self.metric: Metric = "raw" if settings.data.kind == "table" else "auto"  # columns of a table are standardised
         self._arm: list[int] = []
 
     def open(self, who: Who) -> Batch:
@@ -133,9 +133,9 @@ class Questions:
         queries = [vectors[like]] if like else []
         if text is not None:
             queries.append(self._embeddings.encoded_text(text))
-        free = self._free_rows(state, who) & ~self._store.is_audit
+        free = self.free_rows(state, who) & ~self._store.is_audit
         free[like] = False
-        found = nearest(vectors, np.concatenate(queries), np.flatnonzero(free), count, metric=self._metric)
+        found = nearest(vectors, np.concatenate(queries), np.flatnonzero(free), count, metric=self.metric)
         names = self._store.ids([row for row, _ in found])
         return [Found(name, distance) for name, (_, distance) in zip(names, found, strict=True)]
 
@@ -178,7 +178,7 @@ class Questions:
         in_progress = self._waiting(state, who, again)[:count]
         if in_progress:
             return Plan(in_progress)
-        settings, is_audit, free = self._settings, self._store.is_audit, self._free_rows(state, who)
+        settings, is_audit, free = self._settings, self._store.is_audit, self.free_rows(state, who)
         count = min(count, int(free.sum()))
         asked, audit_asked = state.num_asked(), len(state.asked_for(AUDIT))
         num_audit = min(audit_due(settings.audit, asked + count, audit_asked), count)
@@ -207,7 +207,7 @@ class Questions:
         vectors, costs = self._embeddings.array(), self._store.costs
         trained = self._model.trained(state, vectors)
         labelled, labels = self._model.training_labels(state)
-        made: dict[str, Callable[[], Any]] = {"embeddings": lambda: vectors, "metric": lambda: self._metric}
+        made: dict[str, Callable[[], Any]] = {"embeddings": lambda: vectors, "metric": lambda: self.metric}
         if trained is not None:
             made |= {
                 "predictions": lambda: pool_predictions(trained.posterior, vectors),
@@ -253,7 +253,7 @@ class Questions:
             events += [NewEvent("drawn", each.row, each.reason, batch=batch) for each in drawn]
             self._store.append(events)
 
-    def _free_rows(self, state: State, who: Who) -> np.ndarray:
+    def free_rows(self, state: State, who: Who) -> np.ndarray:
         """Return (N,) which items can be asked of this person as new ones."""
         free = np.ones(self._store.num_items, dtype=bool)
         free[[row for row in {*state.items, *state.tests} if not is_free(state, row, who)]] = False

@@ -13,7 +13,7 @@ from batchbalance.learner.labels import Event
 Who = str | None
 
 ANSWERS = ("labelled", "corrected")
-UNDOABLE = (*ANSWERS, "skipped", "flagged", "commented")
+UNDOABLE = (*ANSWERS, "skipped", "flagged", "commented", "reviewed")
 AUDIT, RANDOM, FOUND = "audit", "random", "found"  # why an item was asked, if it was not a strategy
 
 
@@ -40,7 +40,9 @@ class ItemView:
         reasons: why it was asked: "audit", "random", "found", or the name of a strategy; empty if it never was. An item
             whose turn in the audit or the random arm came while its label was known, or asked for, is only drawn.
         first_asked: the number of the event that asked or drew it first.
+        settled: the class that somebody decided on in a review, until the next answer; None if there is none.
         flags: notes of those who flagged it.
+        num_seen: how many of the flags somebody has reviewed.
         comments: other notes.
         seconds: how long answers took, all together.
         sampled_of: the number of items that it was told as a random sample of; 0 if it was not.
@@ -55,7 +57,9 @@ class ItemView:
     is_returned: bool = False
     reasons: list[str] = field(default_factory=list)
     first_asked: int | None = None
+    settled: int | None = None
     flags: list[Note] = field(default_factory=list)
+    num_seen: int = 0
     comments: list[Note] = field(default_factory=list)
     seconds: float = 0.0
     sampled_of: int = 0
@@ -63,7 +67,9 @@ class ItemView:
 
     @property
     def label(self) -> int | None:
-        """The majority of the latest answers; None if there is none, or a tie."""
+        """The class decided on in a review, else the majority of the latest answers; None if none, or a tie."""
+        if self.settled is not None:
+            return self.settled
         if len(self.answers) == 1:  # by far the most
             return next(iter(self.answers.values()))
         ranked = Counter(self.answers.values()).most_common(2)
@@ -86,8 +92,8 @@ class ItemView:
         return "open" if self.open else "unlabelled"
 
     def is_complete(self, wanted: int) -> bool:
-        """Return whether it has all wanted answers and no tie."""
-        return len(self.answers) >= wanted and not self.is_disputed
+        """Return whether it was decided on in a review, or has all wanted answers and no tie."""
+        return self.settled is not None or (len(self.answers) >= wanted and not self.is_disputed)
 
     def take(self, event: Event) -> None:
         """Apply an event."""
@@ -103,6 +109,7 @@ class ItemView:
             self.skipped.pop(who, None)
         elif event.kind in ANSWERS:
             self.answers[who] = event.value
+            self.settled = None
             self.answered[who] = event.time
             self.last = who
             self.seconds += event.seconds or 0.0
@@ -116,6 +123,8 @@ class ItemView:
             self.is_returned = True
         elif event.kind == "flagged":
             self.flags.append(Note(who, event.time, str(event.value)))
+        elif event.kind == "reviewed":
+            self.settled, self.num_seen = event.value, len(self.flags)
         elif event.kind == "commented":
             self.comments.append(Note(who, event.time, str(event.value)))
         elif event.kind == "sampled":
@@ -139,7 +148,7 @@ class Tallies:
         self.skipped: defaultdict[Who, set[int]] = defaultdict(set)
         self.labels: Counter[int] = Counter()
         self.answers: Counter[Who] = Counter()
-        self._days: Counter[tuple[int, ...]] = Counter()
+        self._days: defaultdict[tuple[int, ...], Counter[Who]] = defaultdict(Counter)
         self._done: defaultdict[Who, dict[int, Event]] = defaultdict(dict)
 
     def count_item(self, row: int, view: ItemView, by: int) -> None:
@@ -159,15 +168,15 @@ class Tallies:
             self._done[event.who].pop(event.number, None)
         if event.kind == "labelled":
             self.answers[event.who] += by
-            self._days[_day(event.time)] += by
+            self._days[_day(event.time)][event.who] += by
 
     def done(self, who: Who) -> Iterable[Event]:
         """Return what a person did and did not undo, the latest first."""
         done: dict[int, Event] = self._done.get(who, {})
         return reversed(done.values())
 
-    def num_today(self) -> int:
-        """Return how many labels were given since midnight."""
+    def today(self) -> Counter[Who]:
+        """Return how many labels each person gave since midnight."""
         return self._days[_day(time.time())]
 
 
@@ -221,7 +230,7 @@ class State:
                 self._take(event.item, event)
             if event.batch is not None:
                 self.num_batches = max(self.num_batches, event.batch + 1)
-            if event.kind in (*ANSWERS, "undone", "items added", "sampled", "chosen"):
+            if event.kind in (*ANSWERS, "reviewed", "undone", "items added", "sampled", "chosen"):
                 self.last_change = event.number
 
     def _take(self, row: int, event: Event) -> None:
@@ -264,6 +273,28 @@ class State:
         mine = [(self.items[row].open[who], row) for row in self.tallies.open.get(who, ())]
         return [row for _, row in sorted(mine) if not self.items[row].is_complete(wanted)]
 
+    def asked_with(self, who: Who, row: int) -> list[int]:
+        """Return the rows that a person was asked together with an open question, itself included."""
+        at = self.items[row].open[who] - 1
+        batch = self._events[at].batch
+        first = last = at
+        while first and self._events[first - 1].batch == batch:
+            first -= 1
+        while last + 1 < len(self._events) and self._events[last + 1].batch == batch:
+            last += 1
+        asked = self._events[first : last + 1]
+        return [each.item for each in asked if each.kind == "asked" and each.who == who and each.item is not None]
+
+    def last_batch(self) -> list[int]:
+        """Return the rows that were chosen last, in the order they were asked."""
+        found: list[int] = []
+        for event in reversed(self._events):
+            if found and event.batch != self.num_batches - 1:
+                break
+            if event.kind == "asked" and event.batch == self.num_batches - 1 and event.item is not None:
+                found.append(event.item)
+        return found[::-1]
+
     def num_open(self, wanted: int) -> int:
         """Return how many questions are open, of all people together."""
         return sum(len(self.open_questions(who, wanted)) for who in self.tallies.open)
@@ -295,7 +326,7 @@ class State:
         """Yield the last answer, skip or flag of a person on each item, the latest first."""
         seen = set()
         for event in self.tallies.done(who):
-            if event.kind != "commented" and event.item not in seen:
+            if event.kind not in ("commented", "reviewed") and event.item not in seen:
                 seen.add(event.item)
                 yield event
 

@@ -28,6 +28,7 @@ from batchbalance.project.stopping import (
     looks_of,
     told_accuracy,
 )
+from batchbalance.project.verdict import overall_verdict
 
 NUM_ON_CURVE = 6  # models of the curve that the table shows
 NUM_SUSPECTS = 10  # labels that may be wrong that the table shows
@@ -55,7 +56,7 @@ class Status:
         calibration: of the newest model, or None.
         quality: of the newest model, class by class.
         forecast: what 50 more labels would bring, or None.
-        advice: of each rule.
+        advice: of each rule; of target and budget only if they are set.
         unknown: sentences on what cannot be known.
     """
 
@@ -73,6 +74,11 @@ class Status:
         """That of the newest model."""
         return self.curve[-1] if self.curve else None
 
+    @property
+    def verdict(self) -> Advice:
+        """What all advice comes to, in one sentence."""
+        return overall_verdict(self.accuracy, self.advice, self.forecast)
+
     def rows(self) -> list[tuple[str, str]]:
         """Return the table that the command prints: a name and a text each."""
         return list(_rows(self))
@@ -89,7 +95,7 @@ class Status:
         }
         accuracy = self.accuracy
         now = None if accuracy is None else {"value": accuracy.value, **_plain(accuracy), "valid": ONE_LOOK}
-        return {**facts, "accuracy": now, **made}
+        return {**facts, "verdict": _plain(self.verdict), "accuracy": now, **made}
 
     def __repr__(self) -> str:
         return (
@@ -127,16 +133,17 @@ def status_of(facts: Facts) -> Status:
         about = f"of all items but the {counts.chosen:,} whose labels were brought as chosen"
     counted = looks_of(rounds, has_test)
     spent = facts.counts.asked if facts.cost is None else facts.cost
-    target = stopping.target_reached(facts.target, counted, "training labels" if has_test else "audit labels")
+    advice = [stopping.agreement([rounds[i] for i in current]), stopping.label_change([rounds[i] for i in current])]
     if facts.target is not None and not is_about_all:
-        target = Advice("target", "cannot tell", f"The target is {facts.target:.2f}. {_not_about_all(facts, has_test)}")
-    advice = (
-        stopping.agreement([rounds[i] for i in current]),
-        stopping.label_change([rounds[i] for i in current]),
-        target,
-        stopping.budget_spent(facts.budget, spent, "labels" if facts.cost is None else "units of cost"),
-        stopping.worth_it(found),
-    )
+        told = f"The target is {facts.target:.2f}. {_not_about_all(facts, has_test)}"
+        advice.append(Advice("target", "cannot tell", told))
+    elif facts.target is not None:
+        counted_in = "training labels" if has_test else "audit labels"
+        advice.append(stopping.target_reached(facts.target, counted, counted_in))
+    if facts.budget is not None:
+        unit = "labels" if facts.cost is None else "units of cost"
+        advice.append(stopping.budget_spent(facts.budget, spent, unit))
+    advice.append(stopping.worth_it(found))
     return Status(
         facts,
         accuracy_curve(rounds, predicted, is_right, has_test, about),
@@ -144,7 +151,7 @@ def status_of(facts: Facts) -> Status:
         calibration(np.asarray(facts.confidence)[audited], is_right[-1]) if rounds else None,
         _class_quality(facts, truth[audited], predicted, has_test, about),
         found,
-        advice,
+        tuple(advice),
         tuple(_unknown(facts, has_test)),
     )
 

@@ -123,13 +123,11 @@ def label_change(rounds: Sequence[Round], most: float = MOST_CHANGED) -> Advice:
     )
 
 
-def target_reached(target: float | None, looks: Sequence[Look], counted: str = "audit labels") -> Advice:
+def target_reached(target: float, looks: Sequence[Look], counted: str = "audit labels") -> Advice:
     """Return whether the accuracy asked for is reached, by the lower end of the last look's interval.
 
     Looks go by the number of what is `counted`.
     """
-    if target is None:
-        return Advice("target", "cannot tell", "No target accuracy is set.")
     if not looks:
         return Advice(
             "target", "cannot tell", f"The target is {target:.2f}; the first look comes with {FIRST_LOOK} {counted}."
@@ -145,10 +143,8 @@ def target_reached(target: float | None, looks: Sequence[Look], counted: str = "
     )
 
 
-def budget_spent(budget: float | None, spent: float, unit: str = "labels") -> Advice:
+def budget_spent(budget: float, spent: float, unit: str = "labels") -> Advice:
     """Return whether the budget is spent."""
-    if budget is None:
-        return Advice("budget", "cannot tell", "No budget is set.")
     return Advice("budget", "stop" if spent >= budget else "go on", f"{spent:,g} of {budget:,g} {unit} are used.")
 
 

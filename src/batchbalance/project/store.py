@@ -6,6 +6,7 @@ items are as safe from silent damage as events are.
 
 import hashlib
 import json
+import re
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -194,6 +195,24 @@ class ProjectStore:
         if rows is None:
             return [name for (name,) in self.log.query("SELECT id FROM items NOT INDEXED ORDER BY row")]
         return [str(name) for name, *_ in self._of(rows, "id")]
+
+    def matching(self, text: str, count: int) -> list[int]:
+        """Return up to `count` rows whose id or content has every word of a text, in the order of rows.
+
+        Letters of either case match. Contents are texts, rows of tables as JSON, and paths of images.
+        """
+        tests, values = [], list[str]()
+        for word in text.split():
+            escaped = re.sub(r"([\\%_])", r"\\\1", word)
+            # LIKE ignores the case of ASCII letters only.
+            forms = {escaped} if word.isascii() else {escaped, escaped.lower(), escaped.upper(), escaped.capitalize()}
+            likes = [f"{column} LIKE ? ESCAPE '\\'" for column in ("id", "content") for _ in forms]
+            tests.append(f"({' OR '.join(likes)})")
+            values += [f"%{form}%" for form in [*forms, *forms]]
+        if not tests:
+            return []
+        query = f"SELECT row FROM items NOT INDEXED WHERE {' AND '.join(tests)} ORDER BY row LIMIT ?"
+        return [int(row) for (row,) in self.log.query(query, [*values, count])]
 
     def contents(self, rows: Sequence[int]) -> list[str | None]:
         """Return the contents of some items; texts and rows of tables, which are stored whole, are checked."""

@@ -1,39 +1,42 @@
 """Pages of one file: styles inside, no script, nothing from elsewhere; light and dark, narrow enough for a phone.
 
 A table that is wider than its place scrolls. A shadow at its right edge shows that there is more; at the end of the
-table a strip of paper, which scrolls with it, covers the shadow.
+table a strip of the background, which scrolls with it, covers the shadow.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
+from pathlib import Path
 
 from batchbalance.system.ids import mended
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --soft: #667; --line: #ddd; --note: #fff6dd;
-  --shade: #0004; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8e8e8; --paper: #16181c; --soft: #9aa; --line: #3a3d42; --note: #33301f;
-    --shade: #fff4; }
-}
-body { margin: 0 auto; padding: 1rem; max-width: 56rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif; -webkit-text-size-adjust: 100%; }
-h1 { font-size: 1.5rem; margin: .5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .3rem; }
-p { margin: .3rem 0 .7rem; } p.text, figcaption { color: var(--soft); font-size: .9rem; }
-ul.notes { background: var(--note); padding: .7rem 1rem .7rem 2rem; border-radius: .4rem; }
-.scroll { overflow-x: auto; scrollbar-width: thin; scrollbar-color: var(--soft) transparent;
-  background: linear-gradient(var(--paper), var(--paper)) right / 1.2rem 100% local,
+:root { --shade: #0004; }
+@media (prefers-color-scheme: dark) { :root { --shade: #fff4; } }
+body { margin: 0 auto; padding: 1rem 1.2rem 3rem; max-width: 76rem; }
+h1 { font-size: 1.5rem; margin: .5rem 0; max-width: 60rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .3rem; }
+p, ul.notes { margin: .3rem 0 .7rem; max-width: 60rem; } p.text, figcaption { color: var(--muted); font-size: .92rem; }
+ul.notes { background: var(--warn-soft); padding: .7rem 1rem .7rem 2rem; border-radius: var(--round); }
+.scroll { overflow-x: auto; scrollbar-width: thin; scrollbar-color: var(--muted) transparent;
+  background: linear-gradient(var(--bg), var(--bg)) right / 1.2rem 100% local,
     linear-gradient(to left, var(--shade), transparent) right / 1.2rem 100% scroll;
   background-repeat: no-repeat; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 td.wide { white-space: normal; text-align: left; } table.text th { text-align: left; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
-  background: var(--paper); }
+  background: var(--bg); }
 @media (max-width: 40rem) {
   table:not(.text) :is(th, td):first-child { min-width: 8rem; white-space: normal; overflow-wrap: anywhere; }
 }
 """
+
+
+@cache
+def look() -> str:
+    """Return the styles that these pages share with the labelling page."""
+    return Path(__file__).with_name("look.css").read_text(encoding="utf-8")
 
 
 def page(title: str, parts: Iterable[str], style: str = "") -> str:
@@ -41,7 +44,7 @@ def page(title: str, parts: Iterable[str], style: str = "") -> str:
     return mended(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{look()}{STYLE}{style}</style>\n</head>\n<body>\n"
         + "\n".join(part for part in parts if part)
         + "\n</body>\n</html>\n"
     )

@@ -166,12 +166,12 @@ def test_an_item_that_measures_the_model_comes_without_anything_that_the_model_t
 def test_why_and_guess(first, project):
     project.tell({"done": "cat"}, "second")
     why = first.get("/api/why", item="a").json
-    assert "6 of its 10 versions say “cat” and 4 say “dog”" in why["sentence"]
+    assert "6 of its 10 draws say “cat” and 4 say “dog”" in why["sentence"]
     assert (why["votes"], why["groups"], why["apart"]) == (INSIGHT["votes"], INSIGHT["groups"], 0.25)
     assert [(each["item"]["id"], each["label"]) for each in why["like"]] == [("done", "cat")]
     assert (
         first.get("/api/guess", item="a").json["sentence"]
-        == "The model would say “cat”; 60% of its versions vote for that."
+        == "The model would say “cat”; 60 % of its draws vote for that."
     )
 
 
@@ -182,10 +182,10 @@ def test_why_without_a_model_and_with_a_model_that_is_sure(project):
     assert without.get("/api/grid").json["tiles"] == []
     sure = INSIGHT | {"groups": [], "apart": None, "votes": [["cat", 1.0]]}
     told = client_of(Page(project, FakeChooser(sure), ["first"]), "first").get("/api/why", item="a").json["sentence"]
-    assert told.startswith("All 10 versions of the model say “cat”.")
+    assert told.startswith("All 10 draws of the model say “cat”.")
     nearly = INSIGHT | {"groups": [{"class": "dog", "draws": 9}, {"class": "cat", "draws": 1}]}
     told = client_of(Page(project, FakeChooser(nearly), ["first"]), "first").get("/api/why", item="a").json["sentence"]
-    assert told.startswith("9 of the 10 versions of the model say “dog”.")
+    assert told.startswith("9 of the 10 draws of the model say “dog”.")
 
 
 def test_more_is_wanted_while_the_last_items_are_labelled(page, first):
@@ -245,7 +245,9 @@ def test_history_goes_back_as_far_as_one_likes(first):
 def test_progress_counts_labels_people_and_classes(first):
     first.post("/api/label", {"item": "a", "label": "dog"})
     found = first.get("/api/progress").json
-    assert (found["today"], found["total"], found["people"]) == (1, 1, [{"name": "first", "count": 1}])
+    assert (found["today"], found["total"], found["people"]) == (
+        1, 1, [{"name": "first", "count": 1, "today": 1, "isMe": True}]
+    )  # fmt: skip
     assert found["classes"] == [{"name": "cat", "count": 0}, {"name": "dog", "count": 1}]
 
 

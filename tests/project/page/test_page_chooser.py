@@ -38,7 +38,7 @@ for line in sys.stdin:
 @pytest.fixture
 def chooser(tmp_path, monkeypatch):
     made = ProcessChooser(tmp_path)
-    for worker in (made._chooser, made._measurer):
+    for worker in (made._chooser, *made._workers.values()):
         monkeypatch.setattr(worker, "_command", [sys.executable, "-S", "-c", SCRIPT, str(tmp_path / "log")])
     yield made
     made.close()
@@ -111,11 +111,14 @@ def test_a_process_that_dies_is_told_and_started_anew(chooser):
 
 def test_status_is_measured_beside_and_once_for_each_revision(chooser, tmp_path):
     chooser.want("slow", 1)  # takes as long as it likes
-    assert chooser.status(5) is None
-    wait(lambda: chooser.status(5))
-    assert chooser.status(5) == {"n": 5}
-    wait(lambda: chooser.status(6) == {"n": 6})
-    assert sum('"status"' in line for line in requests(tmp_path)) == 2
+    ask = {"do": "status"}
+    assert chooser.latest(ask, 5) == (None, False)
+    wait(lambda: chooser.latest(ask, 5)[1])
+    assert chooser.latest(ask, 5)[0]["status"] == {"n": 5}
+    assert chooser.latest(ask, 6)[0]["status"] == {"n": 5}  # until there is a newer one
+    wait(lambda: chooser.latest(ask, 6)[1])
+    assert chooser.latest(ask, 6)[0]["status"] == {"n": 6}
+    assert sum('"do": "status"' in line for line in requests(tmp_path)) == 2
 
 
 def test_items_are_explained_once(chooser, tmp_path):

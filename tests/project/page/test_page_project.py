@@ -61,7 +61,8 @@ def test_insights_by_plain_loops(trained):
         assert dict(each.votes) == pytest.approx({name: n / len(mine) for name, n in counts.items() if n})
         assert [share for _, share in each.votes] == sorted((share for _, share in each.votes), reverse=True)
         assert each.num_draws == len(mine)
-        assert each.guess == CLASSES[vote_of(probs[int(each.id)].astype(np.float64).mean(axis=0))]
+        reported = trained.guess([each.id])[0]
+        assert (each.guess, each.confidence) == (reported.label, pytest.approx(max(reported.probabilities.values())))
         if len(each.votes) == 1:
             assert (each.groups, each.apart) == ((), None)
         else:
@@ -145,8 +146,9 @@ def test_the_page_hands_out_and_takes_in(tmp_path):
         page.image("second", a, "full")
     with pytest.raises(HTTPException, match="You cannot answer this item"):
         page.skip("second", a)
-    found = page.progress()
-    assert (found["today"], found["total"], found["people"]) == (1, 1, [{"name": "first", "count": 1}])
+    found = page.progress("second")
+    assert (found["today"], found["total"]) == (1, 1)
+    assert found["people"] == [{"name": "first", "count": 1, "today": 1, "isMe": False}]
     assert found["classes"][2] == {"name": "cow", "count": 1}
     assert page.situation("first")["skipped"] == 1
     page.ask_skipped("first")
@@ -247,3 +249,29 @@ def test_progress_is_told_to_whoever_listens():
     with progress("later", 3, False) as bar:
         bar.advance()
     assert heard == [("work", 0, 3), ("work", 1, 3), ("work", 3, 3)]
+
+
+def test_words_are_searched_in_texts_and_ids(tmp_path):
+    write_texts(tmp_path / "t.csv", 12)
+    texts = Project.create(tmp_path / "p", texts=tmp_path / "t.csv", column="body", classes=["x", "y"], encoder="tfidf")
+    every = dict(zip(texts.ids(), texts.contents(texts.ids()), strict=True))
+    for words in ("good 1", "GOOD", "t1", "100%", "_", "nothing of it"):
+        wanted = [
+            name for name, text in every.items()
+            if all(word.lower() in f"{name}\n{text}".lower() for word in words.split())
+        ]  # fmt: skip
+        assert texts.ids(texts.store.matching(words, 50)) == wanted
+    assert len(texts.store.matching("good", 2)) == 2
+    assert texts.store.matching("  ", 5) == []
+
+
+def test_labels_from_a_file_are_undone_one_by_one_on_the_page(tmp_path):
+    project = make(tmp_path, batch_size=4, audit=0.0)
+    page = Page(project, FakeChooser(), [None])
+    names = list(project.ask(4).ids)
+    project.tell(dict.fromkeys(names[:2], "ant"))
+    page.label(None, dict.fromkeys(names[2:], "bee"), 1.5)
+    page.undo(None)
+    assert project.labels == dict.fromkeys(names[:2], "ant")
+    page.undo(None)
+    assert project.labels == {names[0]: "ant"}

@@ -13,18 +13,23 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from batchbalance.errors import sentence
+from batchbalance.project.page.exploring import Explorer
 from batchbalance.project.page.guard import json_content
 from batchbalance.project.page.page import Page
+from batchbalance.project.page.reviewing import Review
 from batchbalance.project.state import Who
+from batchbalance.system import markup
 from batchbalance.system.ids import mended
 
 STATIC = Path(__file__).parent / "static"
+LOOK = Path(markup.__file__).with_name("look.css")
 MOST_SECONDS = 600.0
 MOST_NOTE = 2000
 
 
 def make_app(page: Page) -> Starlette:
     """Return the application. It needs a `Guard` around it, which tells who sent a request."""
+    review, explorer = Review(page), Explorer(page)
 
     def changing(action: Callable[[Who, "Body"], dict[str, Any]]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
@@ -54,15 +59,26 @@ def make_app(page: Page) -> Starlette:
         get("/api/why", lambda who, query: page.why(who, query.get("item", ""))),
         get("/api/guess", lambda who, query: page.guess(who, query.get("item", ""))),
         get("/api/grid", lambda who, _: page.grid(who)),
-        get("/api/progress", lambda _who, _: page.progress()),
+        get("/api/progress", lambda who, _: page.progress(who)),
+        get("/api/review", lambda _who, _: review.listed()),
+        get("/api/search", lambda who, query: explorer.search(who, query.get("text", ""), whole(query.get("at", "")))),
+        get("/api/like", lambda who, query: explorer.like(who, query.get("item", ""), whole(query.get("at", "")))),
+        get("/api/map", lambda who, _: explorer.map(who)),
+        get("/api/items", lambda who, query: explorer.items(who, [*map(whole, query.get("rows", "").split(","))])),
+        get("/map/labels", lambda _who, _: explorer.labels()),
+        get("/map/file", lambda _who, query: explorer.file(query.get("name", ""))),
         get("/image", lambda who, query: page.image(who, query.get("item", ""), query.get("size", "full"))),
         post("/api/label", lambda who, body: page.label(who, {body.item: body.text("label")}, body.seconds)),
         post("/api/confirm", lambda who, body: page.label(who, body.answers, body.seconds)),
+        post("/api/found", lambda who, body: explorer.label(who, body.item, body.text("label"), body.seconds)),
+        post("/api/queue", lambda who, body: explorer.queue(who, body.rows)),
+        post("/api/decide", lambda who, body: review.decide(who, body.item, body.choice)),
         post("/api/skip", lambda who, body: page.skip(who, body.item)),
         post("/api/flag", lambda who, body: page.flag(who, body.item, body.note, body.is_true("skip"))),
         post("/api/undo", lambda who, _: page.undo(who)),
         post("/api/again", lambda who, _: page.try_again(who)),
         post("/api/skipped", lambda who, _: page.ask_skipped(who)),
+        Route("/static/look.css", lambda _: FileResponse(LOOK, media_type="text/css"), methods=["GET"]),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _told, ValueError: _told, OSError: _told})
@@ -106,6 +122,19 @@ class Body:
         if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= 1e300:
             raise HTTPException(400, "`seconds` must be a number of at least 0.")
         return float(min(found, MOST_SECONDS))
+
+    @property
+    def choice(self) -> str | None:
+        """A label, or None to keep what there is."""
+        return None if self._value.get("label") is None else self.text("label")
+
+    @property
+    def rows(self) -> list[int]:
+        """The numbers of items."""
+        found = self._value.get("rows")
+        if not isinstance(found, list) or any(type(each) is not int or each < 0 for each in found):
+            raise HTTPException(400, "The request must have a list of rows.")
+        return found
 
     @property
     def answers(self) -> dict[str, str]:

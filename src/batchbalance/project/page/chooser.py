@@ -16,6 +16,8 @@ from batchbalance.project.state import Who
 
 DOING = "Choosing what to ask next"
 LABELS = {"embedding": "Looking at the items for the first time"}
+MAP_FOLDER = "map"  # of the project, for files that a process writes and the server sends
+KEPT = 100  # answers in memory
 ENDED = "The process that chooses has ended, possibly out of memory."
 
 Request = dict[str, Any]
@@ -127,7 +129,7 @@ class Worker:
 
 
 class ProcessChooser:
-    """Chooses and explains items in one process, and measures the model in another, so that neither keeps the other.
+    """Chooses, measures, searches and lays out the map, each in a process of its own, so that none keeps the others.
 
     Args:
         folder: of the project.
@@ -139,13 +141,17 @@ class ProcessChooser:
         command += ["--allow-imports"] if allow_imports else []
         self._lock = threading.RLock()
         self._chooser = Worker(command, self._lock, self._take)
-        self._measurer = Worker(command, self._lock, self._take)
+        measurer, finder, drawer = (Worker(command, self._lock, self._take) for _ in range(3))
+        self._workers = {
+            "status": measurer, "suspects": measurer, "find": finder, "search": finder, "map": finder,
+            "opinions": finder, "layout": drawer,
+        }  # fmt: skip
         self._shown = ChoiceProgress(DOING)
         self._trouble = ""
         self._in_vain: dict[Who, int] = {}  # revisions at which nothing was left to ask
         self._insights: dict[str, Mapping[str, Any] | None] = {}
-        self._status: Mapping[str, Any] | None = None
-        self._status_of = -1
+        self._threshold: Mapping[str, Any] | None = None
+        self._replies: dict[str, Reply] = {}  # the latest without an error, with the revision that it is of
 
     def want(self, who: Who, revision: int) -> None:
         """Ask a person another batch, unless that is in progress, or nothing was left and nothing has changed."""
@@ -179,23 +185,38 @@ class ProcessChooser:
         with self._lock:
             return self._insights.get(name)
 
-    def status(self, revision: int) -> Mapping[str, Any] | None:
-        """Return the latest status, or None; a newer one is computed if there are new events."""
+    def threshold(self) -> Mapping[str, Any] | None:
+        """Return from which confidence on guesses are sure enough; None before there is a model."""
         with self._lock:
-            if revision != self._status_of and not self._measurer.requests:
-                self._measurer.add({"do": "status", "revision": revision})
-            return self._status
+            return self._threshold
+
+    def latest(self, request: Request, revision: int) -> tuple[Reply | None, bool]:
+        """Return the latest reply to a request, and whether it is of this revision; if not, a newer one is computed.
+
+        Args:
+            request: what to do, such as ``{"do": "status"}``.
+            revision: what the reply depends on; any number that changes with it.
+        """
+        key = json.dumps(request, sort_keys=True)
+        with self._lock:
+            found = self._replies.get(key)
+            is_current = found is not None and found["revision"] == revision
+            worker = self._workers[request["do"]]
+            if not is_current and not any(each.get("key") == key for each in worker.requests):
+                worker.add(request | {"key": key, "revision": revision}, first=request["do"] in ("find", "search"))
+            return found, is_current
 
     def try_again(self) -> None:
         """Forget earlier errors."""
         with self._lock:
             self._trouble = ""
             self._in_vain.clear()
+            self._replies = {key: reply for key, reply in self._replies.items() if "trouble" not in reply}
 
     def close(self) -> None:
         """End the processes."""
-        self._chooser.close()
-        self._measurer.close()
+        for each in {self._chooser, *self._workers.values()}:
+            each.close()
 
     def _is_asking(self, who: Who) -> bool:
         return any(each["do"] == "ask" and each["who"] == who for each in self._chooser.requests)
@@ -210,7 +231,12 @@ class ProcessChooser:
             self._shown, self._trouble = ChoiceProgress(DOING), answer.get("trouble", "")
             if not answer.get("added"):
                 self._in_vain[request["who"]] = request["revision"]
-        if answer["done"] == "status":
-            self._status, self._status_of = answer.get("status", self._status), request["revision"]
+        if "key" in request:
+            before = self._replies.pop(request["key"], {}) if "trouble" in answer else {}
+            self._replies[request["key"]] = before | answer | {"revision": request["revision"]}
+            while len(self._replies) > KEPT:
+                del self._replies[next(iter(self._replies))]
+            return
+        self._threshold = answer.get("threshold", self._threshold)
         found = answer.get("insights", {})
         self._insights |= {name: found.get(name) for name in [*answer.get("ids", ()), *request.get("ids", ())]}

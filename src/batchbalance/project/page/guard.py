@@ -40,10 +40,10 @@ SAFE_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-NO_TOKEN = "This page needs its token: open the address that `batchbalance label` printed."
+NO_TOKEN = "This page needs its token: open the address that “batchbalance label” printed."
 SEVERAL = "Several people use this browser: open your own link again, so that your answers are recorded as yours."
 NO_CREDENTIALS = "This server needs the token that `batchbalance labelstudio serve` printed."
-OTHER_NAME = "This server does not go by that name; the option `--allow-host` adds others."
+OTHER_NAME = "This server does not go by that name; the option --allow-host adds others."
 OTHER_SITE = "This request comes from another site."
 CLOSE = {"connection": "close"}  # what is left of a refused request is not read
 

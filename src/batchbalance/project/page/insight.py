@@ -45,12 +45,12 @@ def votes_sentence(insight: Mapping[str, Any]) -> str:
         count = "All" if len(groups) < 2 else f"{groups[0]['draws']} of the"
         name = groups[0]["class"] if groups else insight["guess"]
         return (
-            f"{count} {num_draws} versions of the model say “{name}”. It was chosen because it stands for items that "
+            f"{count} {num_draws} draws of the model say “{name}”. It was chosen because it stands for items that "
             "have no label near them: your answer shows whether the model is right there too."
         )
     first, second = groups
     return (
-        f"The model is undecided: {first['draws']} of its {num_draws} versions say “{first['class']}” and "
+        f"The model is undecided: {first['draws']} of its {num_draws} draws say “{first['class']}” and "
         f"{second['draws']} say “{second['class']}”. Your answer shows which of them to trust."
     )
 
@@ -62,4 +62,4 @@ def guess_sentence(is_audit: bool, insight: Mapping[str, Any] | None) -> str:
     if insight is None:
         return "There is no guess yet: the model learns with the next batch."
     share = dict(insight["votes"]).get(insight["guess"], 0.0)
-    return f"The model would say “{insight['guess']}”; {share:.0%} of its versions vote for that."
+    return f"The model would say “{insight['guess']}”; {100 * share:.0f} % of its draws vote for that."

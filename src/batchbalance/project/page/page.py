@@ -4,7 +4,7 @@ The answer to every change is the situation of the person who made it: what is n
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -26,7 +26,6 @@ PER_GRID = 60
 PER_HISTORY = 50
 IDLE_SECONDS = 600.0
 PASSED_ON = ("returned", "again")  # reasons that do not tell why an item was chosen
-GRID_NOTE = "The model's guesses come with its next batch. Until then, label one by one."
 NOT_YOURS = "You cannot answer this item: it was asked of somebody else, or was given back after ten minutes."
 
 
@@ -81,11 +80,15 @@ class Page:
         return self.skip(who, name) if skip else self.situation(who)
 
     def undo(self, who: Who) -> dict[str, Any]:
-        """Undo the last thing that this person did."""
-        if not self._latest(who, 0, 1):
+        """Undo the last thing that this person did; labels that were confirmed together are one thing."""
+        with self.project.store.reading() as state:
+            count = _num_together(state.undoable(who))
+        if not count:
             raise HTTPException(409, "There is nothing to undo.")
-        self._first[who] = self.project.undo(who)[0].id
-        return self.situation(who)
+        undone = self.project.undo(who, count)
+        self._first[who] = undone[-1].id
+        told = "Undone." if count == 1 else f"Undone: {count} labels that were confirmed together."
+        return self.situation(who) | {"told": "Undone: a review." if undone[0].kind == "reviewed" else told}
 
     def ask_skipped(self, who: Who) -> dict[str, Any]:
         """Ask this person again what they skipped; nothing new is chosen."""
@@ -111,7 +114,10 @@ class Page:
             questions.remove(first)
             questions.insert(0, first)
         with self.project.store.reading() as state:
-            revision, today, total = state.num_events, state.tallies.num_today(), state.tallies.labels.total()
+            revision, today, total = state.num_events, state.tallies.today()[who], state.tallies.labels.total()
+            batch = state.asked_with(who, self.project.store.row_of(questions[0])) if questions else []
+            num_left = sum(who in state.view(row).open for row in batch)
+            can_undo = any(state.undoable(who))
             taken = state.num_open(self._wanted) - len(questions)
             num_skipped = state.num_skipped(who, self._wanted)
         if len(questions) <= max(3, self.project.settings.batch_size // 4):
@@ -122,7 +128,8 @@ class Page:
         return {
             "queue": [self.shown(name) for name in questions[:AHEAD]],
             "recent": recent,
-            "canUndo": bool(recent),
+            "canUndo": can_undo,
+            "place": [len(batch) - num_left + 1, len(batch)],
             "today": today,
             "total": total,
             "taken": taken,
@@ -151,7 +158,7 @@ class Page:
         found["like"] = [
             {"item": self.shown(each["id"]), "label": each["label"]}
             for each in found.get("like", [])
-            if self._may_see(each["id"], who)
+            if self.may_see(each["id"], who)
         ]
         return found
 
@@ -162,30 +169,47 @@ class Page:
         return {"sentence": sentence, "isPending": self._is_pending(name)}
 
     def grid(self, who: Who) -> dict[str, Any]:
-        """Return open questions with the model's guesses; never items that measure the model."""
+        """Return open questions with the model's guesses, and which are sure; never items that measure the model."""
         self._touch(who)
-        names = [name for name in self.project.open_questions(who) if not self._is_audit(name)][:PER_GRID]
+        questions = self.project.open_questions(who)
+        names = [name for name in questions if not self._is_audit(name)][:PER_GRID]
         self.chooser.explain(names)
-        guesses = {name: (self.chooser.insight(name) or {}).get("guess") for name in names}
-        tiles = [{"item": self.shown(name), "guess": guess} for name, guess in guesses.items() if guess is not None]
+        found = {name: self.chooser.insight(name) for name in names}
+        threshold = self.chooser.threshold()
+        least = None if threshold is None else threshold["value"]
+        tiles = [
+            {"item": self.shown(name), "guess": insight["guess"], "confidence": insight["confidence"],
+             "isSure": least is not None and insight["confidence"] >= least}
+            for name, insight in found.items() if insight is not None
+        ]  # fmt: skip
         is_unexplained = any(not self.chooser.is_explained(name) for name in names)
-        is_pending = not tiles and (is_unexplained or bool(self.chooser.choosing(who).doing))
-        return {"tiles": tiles, "note": GRID_NOTE, "isPending": is_pending}
+        choosing = self.chooser.choosing(who)
+        return {
+            "tiles": tiles, "threshold": threshold, "note": choosing.trouble or _grid_note(len(questions), len(names)),
+            "isPending": is_unexplained or (not tiles and bool(choosing.doing)),
+        }  # fmt: skip
 
-    def progress(self) -> dict[str, Any]:
+    def progress(self, who: Who) -> dict[str, Any]:
         """Return how many labels there are, and the status."""
         with self.project.store.reading() as state:
-            tallies, revision = state.tallies, state.num_events
-            people = [{"name": name or "no name", "count": count} for name, count in tallies.answers.items() if count]
+            tallies, revision, today = state.tallies, state.num_events, state.tallies.today()
+            people = [
+                {"name": name or "no name", "count": count, "today": today[name], "isMe": name == who}
+                for name, count in tallies.answers.items() if count
+            ]  # fmt: skip
             classes = [{"name": name, "count": tallies.labels[c]} for c, name in enumerate(state.classes)]
-            today, total = tallies.num_today(), tallies.labels.total()
-        status = self.chooser.status(revision)
-        return {"today": today, "total": total, "people": people, "classes": classes, "status": status}
+            counts = {"today": today.total(), "total": tallies.labels.total()}
+        reply, is_current = self.chooser.latest({"do": "status"}, revision)
+        found = reply or {}
+        return counts | {
+            "people": people, "classes": classes, "status": found.get("status"), "isComputing": not is_current,
+            "trouble": found.get("trouble", "") if is_current else "",
+        }  # fmt: skip
 
     def image(self, who: Who, name: str, size: str) -> Response:
         """Return an image by the id of its item."""
         try:
-            is_allowed = self._may_see(name, who)
+            is_allowed = self.may_see(name, who)
         except ValueError:
             is_allowed = False
         if not is_allowed:
@@ -243,14 +267,23 @@ class Page:
         self.chooser.explain([name])
         return not self._is_audit(name) and not self.chooser.is_explained(name)
 
-    def _may_see(self, name: str, who: Who) -> bool:
-        """Return whether a person may look at an item: their own, and what has a label."""
+    def may_see(self, name: str, who: Who) -> bool:
+        """Return whether a person may look at an item: not at one that others are asked, or that is set aside."""
         view = self.project.view(name)
-        return _may_answer(view, who) or bool(view.answers)
+        return _may_answer(view, who) or bool(view.answers) or not (view.open or self._is_aside(name))
+
+    def _is_aside(self, name: str) -> bool:
+        """Return whether an item measures the model, as one of the audit set or of the test set."""
+        with self.project.store.reading() as state:
+            return self._is_audit(name) or self.project.store.row_of(name) in state.tests
+
+    def may_answer(self, name: str, who: Who) -> bool:
+        """Return whether a person was asked an item, or has answered, skipped or flagged it before."""
+        return _may_answer(self.project.view(name), who)
 
     def _check_mine(self, name: str, who: Who) -> None:
         try:
-            is_mine = _may_answer(self.project.view(name), who)
+            is_mine = self.may_answer(name, who)
         except ValueError as error:
             raise HTTPException(404, "There is no item of that name.") from error
         if not is_mine:
@@ -266,6 +299,35 @@ class Page:
                 names = self.project.open_questions(other)
                 if names:
                     self.project.give_back(names, other)
+
+
+def _num_together(done: Iterator[Event]) -> int:
+    """Return how many of what a person did, the latest first, is one thing: labels of one confirmation, or 1; or 0.
+
+    Events that were written together have the same time and consecutive numbers. Labels from a file also do, but have
+    no time that they took.
+    """
+    last, count = next(done, None), 0
+    before = last
+    while before is not None and last is not None:
+        count += 1
+        following = next(done, None)
+        is_same = following is not None and (
+            last.seconds is not None
+            and (following.time, following.kind, following.seconds) == (last.time, last.kind, last.seconds)
+            and following.number == before.number - 1
+        )
+        before = following if is_same else None
+    return count
+
+
+def _grid_note(num_open: int, num_guessed: int) -> str:
+    """Return why the grid is empty, and what to do."""
+    if not num_open:
+        return "Nothing is open. The next batch comes with Label, once there is something left to ask."
+    if not num_guessed:
+        return f"The {num_open} open items measure the model, so they come without a guess. Label them one by one."
+    return "The model's guesses come with its next batch, once two classes have labels. Label one by one until then."
 
 
 def _may_answer(view: ItemView, who: Who) -> bool:

@@ -10,24 +10,30 @@ if (address.searchParams.has("token")) {
   window.history.replaceState(null, "", address.pathname + address.search + address.hash);
 }
 
+const GONE = "The server does not answer. Your labels so far are safe. Start it again with “batchbalance label”; this page then goes on by itself.";
+
 const placed = (path, values = {}) => `${path}?${new URLSearchParams({ ...values, as: mark })}`;
 
-async function asked(path, options) {
+async function answered(path, options) {
   let response;
   try {
     response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
   } catch {
-    throw new Error("The server does not answer. Your labels so far are safe. Start it again with `batchbalance label`.");
+    throw new Error(GONE);
   }
-  if (response.ok) return response.json();
+  if (response.ok) return response;
   const said = await response.text();
   throw Object.assign(new Error(said || `The server says ${response.status}.`), { status: response.status });
 }
 
-export const fetched = (path, values = {}) => asked(placed(path, values));
+export const fetched = async (path, values = {}) => (await answered(placed(path, values))).json();
 
-export const sent = (path, body) =>
-  asked(placed(path), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+// A file of numbers; one that is named by its content may come from the browser's cache.
+export const fetchedBytes = async (path, values = {}) =>
+  (await answered(placed(path, values), values.name ? { cache: "default" } : {})).arrayBuffer();
+
+export const sent = async (path, body) =>
+  (await answered(placed(path), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) })).json();
 
 export const imageAddress = (item, size = "full") => placed("/image", { item: item.id, size, version: item.version });
 

@@ -24,9 +24,26 @@ export function svg(tag, attributes = {}, ...children) {
 
 export const kbd = (key) => el("kbd", { textContent: key });
 
-// For screen readers.
-export function say(text) {
-  byId("said").textContent = text;
+export const button = (text, onclick, className = "", key = "") =>
+  el("button", { type: "button", className, onclick }, key ? `${text} ` : text, key ? kbd(key) : null);
+
+// A sentence of the server, in which `x` is something to type.
+export const told = (text) => text.split("`").map((part, place) => (place % 2 ? el("code", { textContent: part }) : part));
+
+// What is so, and what to do next: for views that are empty, waiting, finished or in trouble.
+export const notice = (title, text, ...actions) =>
+  el("div", { className: "notice", role: "status" }, el("h2", { textContent: title }), el("p", {}, ...told(text)), ...(actions.length ? [el("div", { className: "row" }, ...actions)] : []));
+
+const SAID_MS = 4000;
+let hiding = 0;
+
+// For screen readers; `isSeen` shows it to everybody for a moment.
+export function say(text, isSeen = false) {
+  const place = byId("said");
+  place.textContent = text;
+  place.classList.toggle("seen", isSeen);
+  clearTimeout(hiding);
+  if (isSeen) hiding = setTimeout(() => place.classList.remove("seen"), SAID_MS);
 }
 
 // Whether keys belong to what has the focus: a field, or anything in an open dialog.
@@ -46,4 +63,22 @@ export function keyPlace(key) {
   return /^[0-9]$/.test(key) ? (Number(key) + 9) % 10 : -1;
 }
 
-export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+// Move the focus among tiles: to the side the next one; up and down the nearest in the row above or below.
+export function moveFocus(box, selector, key, focused) {
+  const all = [...box.querySelectorAll(selector)];
+  if (!focused) return all[0]?.focus();
+  const at = all.indexOf(focused);
+  if (key === "ArrowRight" || key === "ArrowLeft") return all[at + (key === "ArrowRight" ? 1 : -1)]?.focus();
+  const down = key === "ArrowDown" ? 1 : -1;
+  const here = focused.getBoundingClientRect();
+  const beyond = all.filter((each) => down * (each.getBoundingClientRect().top - here.top) > 4);
+  const apart = (each) => {
+    const place = each.getBoundingClientRect();
+    return Math.abs(place.top - here.top) * 1000 + Math.abs(place.left - here.left);
+  };
+  beyond.sort((one, other) => apart(one) - apart(other))[0]?.focus();
+}
+
+export const number = (count) => count.toLocaleString("en");
+export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+export const percent = (share) => `${Math.round(100 * share)} %`;

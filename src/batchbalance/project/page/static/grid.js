@@ -1,94 +1,109 @@
-// The batch as tiles grouped by the model's guess: click what is wrong, then confirm all.
+// The batch as tiles grouped by the model's guess. Only sure guesses start accepted; what is not accepted stays open.
 
 import { followed, sent } from "./api.js";
 import { fillClasses } from "./classes.js";
-import { byId, el, kbd, keyPlace, plural, say } from "./dom.js";
+import { button, byId, el, kbd, keyPlace, moveFocus, notice, percent, plural, say } from "./dom.js";
 import { small, titleOf } from "./item.js";
 
-const LEFT_OUT = "";
+const DEAF_MS = 700; // a new screen ignores Enter for so long
 
 export class Grid {
-  constructor(box, classes, take, failed) {
+  constructor(box, shared) {
     this.box = box;
-    this.classes = classes;
-    this.take = take; // what the server answers
-    this.failed = failed; // an error
-    this.tiles = []; // {item, label, guess}
+    this.shared = shared;
+    this.classes = shared.facts.classes;
+    this.tiles = []; // {item, guess, confidence, label, isAccepted}
     this.isOpen = false;
     this.isBusy = false;
   }
 
   async open(isOpen) {
     this.isOpen = isOpen;
-    if (isOpen) await this.load().catch(this.failed);
+    if (isOpen) await this.load().catch(this.shared.failed);
   }
 
   async load() {
     await followed("/api/grid", {}, (found) => {
       if (!this.isOpen) return false;
-      this.tiles = found.tiles.map(({ item, guess }) => ({ item, guess, label: guess }));
-      this.note = found.isPending ? "The model is still thinking about the next items." : found.note;
+      this.tiles = (found.isPending ? [] : found.tiles).map((tile) => ({ ...tile, label: tile.guess, isAccepted: tile.isSure }));
+      this.note = found.isPending ? "The model is still thinking about the next items. They come by themselves." : found.note;
+      this.threshold = found.threshold;
       this.openedAt = performance.now();
       this.draw();
-      this.box.querySelector(".tile")?.focus({ preventScroll: true }); // so that Enter confirms at once
+      this.box.querySelector(".tile")?.focus({ preventScroll: true });
       return true;
     });
   }
 
+  get accepted() {
+    return this.tiles.filter((tile) => tile.isAccepted);
+  }
+
   draw() {
     if (!this.tiles.length) {
-      this.box.replaceChildren(el("div", { className: "notice" }, el("h2", { textContent: "Nothing for the grid now" }), el("p", { textContent: this.note })));
+      this.box.replaceChildren(notice("Nothing for the grid now", this.note, button("Go to Label", () => this.shared.open("label"), "primary")));
       return;
     }
-    const guessed = this.tiles.map((tile) => tile.guess); // may be a class that was added since the page was opened
-    const groups = [...new Set([...this.classes, ...guessed, LEFT_OUT])]
+    const labels = this.tiles.map((tile) => tile.label); // may be a class that was added since the page was opened
+    const groups = [...new Set([...this.classes, ...labels])]
       .map((name) => [name, this.tiles.filter((tile) => tile.label === name)])
       .filter(([, tiles]) => tiles.length);
-    const counted = this.tiles.filter((tile) => tile.label !== LEFT_OUT).length;
-    const confirm = el("button", { type: "button", className: "primary", onclick: () => this.confirm() }, `Confirm ${plural(counted, "label")} `, kbd("Enter"));
+    const count = this.accepted.length;
+    const confirm = el("button", { type: "button", className: "primary confirm", disabled: !count, onclick: () => this.confirm() }, count ? `Confirm ${plural(count, "label")} ` : "Nothing is accepted ", kbd("Enter"));
     this.box.replaceChildren(
       el(
         "div",
         { className: "grid-head" },
-        el("p", { textContent: "Grouped by the model's guess. Click what is wrong, or choose it with the arrows and press the key of its class." }),
-        confirm,
+        el("div", {}, el("p", { className: "threshold", textContent: this.toldThreshold() }), el("p", { className: "quiet-text", textContent: "Space accepts a tile or leaves it open, a class key or a click changes it. What is not accepted stays open." })),
+        el("div", { className: "row" }, button("Undo", () => this.undo(), "", "⌫"), confirm),
       ),
       el("div", { className: "groups-of-tiles" }, ...groups.map(([name, tiles]) => this.group(name, tiles))),
     );
   }
 
+  // Which guesses start accepted, and how that was measured.
+  toldThreshold() {
+    const found = this.threshold;
+    if (!found) return "Nothing starts accepted: the model has not been measured yet.";
+    const of = `${found.right} of ${plural(found.total, "guess", "guesses")} on ${found.source}`;
+    if (found.value === null) return `Nothing starts accepted: at no confidence are 95 % of guesses right (${of} are).`;
+    return `Accepted from a confidence of ${percent(found.value)}: there, ${of} were right.`;
+  }
+
   group(name, tiles) {
-    const title = name === LEFT_OUT ? "Left for one by one" : name;
-    const heading = el("h2", { dir: "auto" }, title, el("span", { className: "quiet-text", textContent: ` ${tiles.length}` }));
-    return el("section", { className: "group-of-tiles", "aria-label": title }, heading, el("div", { className: "tiles" }, ...tiles.map((tile) => this.tile(tile))));
+    const isAll = tiles.every((tile) => tile.isAccepted);
+    const change = button(isAll ? "Leave all open" : "Accept all", () => this.acceptAll(tiles, !isAll), "link");
+    const heading = el("h2", { dir: "auto" }, name, el("span", { className: "quiet-text", textContent: ` ${tiles.length}` }));
+    return el("section", { className: "group-of-tiles", "aria-label": name }, el("div", { className: "group-head" }, heading, change), el("div", { className: "tiles" }, ...tiles.map((tile) => this.tile(tile))));
   }
 
   tile(tile) {
-    const told = tile.label === LEFT_OUT ? "left out" : tile.label;
-    const isImage = tile.item.kind === "image";
-    const looks = ["tile", isImage ? "" : "wide", tile.label === tile.guess ? "" : "changed"].join(" ");
-    const button = el(
+    const state = tile.isAccepted ? "accepted" : "open";
+    const looks = ["tile", tile.item.kind === "image" ? "" : "wide", state].join(" ");
+    const sure = tile.label === tile.guess ? percent(tile.confidence) : "changed";
+    const made = el(
       "button",
-      { type: "button", className: looks, "aria-label": `${titleOf(tile.item)}: ${told}. Change it.`, onclick: () => this.pick(tile) },
+      { type: "button", className: looks, "aria-pressed": String(tile.isAccepted), "aria-label": `${titleOf(tile.item)}: ${tile.label}, ${sure}, ${state}.`, onclick: () => this.pick(tile) },
       small(tile.item),
+      el("span", { className: "tile-foot" }, el("span", { className: "mark", textContent: tile.isAccepted ? "✓" : "?" }), sure),
     );
-    button.dataset.item = tile.item.id;
-    return button;
+    made.dataset.item = tile.item.id;
+    return made;
   }
 
   pick(tile) {
     const dialog = byId("pick-dialog");
     const choose = (name) => {
       dialog.close();
-      this.change(tile, name);
+      this.change(tile, name, true);
     };
     const classes = el("div", {});
     fillClasses(classes, this.classes, choose, "pick-search");
-    byId("pick-body").replaceChildren(
-      small(tile.item),
-      classes,
-      el("div", { className: "row" }, el("button", { type: "button", textContent: "Not sure: leave it out", onclick: () => choose(LEFT_OUT) }), el("button", { type: "button", className: "quiet", textContent: "Cancel", onclick: () => dialog.close() })),
-    );
+    const leave = () => {
+      dialog.close();
+      this.change(tile, tile.guess, false);
+    };
+    byId("pick-body").replaceChildren(small(tile.item), classes, el("div", { className: "row" }, button("Not sure: leave it open", leave), button("Cancel", () => dialog.close(), "quiet")));
     dialog.onkeydown = (event) => {
       const name = this.classes[keyPlace(event.key)];
       if (name && !event.target.closest("input") && !event.ctrlKey && !event.metaKey && !event.altKey) choose(name);
@@ -96,54 +111,61 @@ export class Grid {
     dialog.showModal();
   }
 
-  change(tile, name) {
-    tile.label = name;
+  change(tile, name, isAccepted) {
+    Object.assign(tile, { label: name, isAccepted });
     this.draw();
     this.box.querySelector(`[data-item="${CSS.escape(tile.item.id)}"]`)?.focus();
-    say(name === LEFT_OUT ? "Left out." : `${name}.`);
+    say(isAccepted ? `${name}, accepted.` : "Left open.");
+  }
+
+  acceptAll(tiles, isAccepted) {
+    for (const tile of tiles) tile.isAccepted = isAccepted;
+    this.draw();
+    say(isAccepted ? `${plural(tiles.length, "tile")} accepted.` : `${plural(tiles.length, "tile")} left open.`);
   }
 
   // True if the key was one of the grid's.
-  onKey(event, place) {
+  onKey(event, isPress) {
     const focused = event.target.closest?.(".tile");
     const tile = focused && this.tiles.find((each) => each.item.id === focused.dataset.item);
-    const isElsewhere = !focused && event.target.closest?.("button"); // which Enter presses
-    if (event.key === "Enter" && !event.repeat && !isElsewhere) this.confirm();
-    else if (tile && place >= 0 && this.classes[place]) this.change(tile, this.classes[place]);
-    else if (event.key.startsWith("Arrow")) this.move(event.key, focused);
+    const name = this.classes[keyPlace(event.key)];
+    if (isPress && !focused) return false;
+    if (event.key === "Enter") {
+      if (!event.repeat) this.confirm();
+    } else if (event.key === "Backspace") {
+      if (!event.repeat) this.undo();
+    } else if (tile && event.key === " ") this.change(tile, tile.label, !tile.isAccepted);
+    else if (tile && name) this.change(tile, name, true);
+    else if (tile && event.key.toLowerCase() === "m") this.shared.like(tile.item);
+    else if (event.key.startsWith("Arrow")) moveFocus(this.box, ".tile", event.key, focused);
     else return false;
-    event.preventDefault();
     return true;
   }
 
-  // The next tile to the side; up and down the nearest one in the row above or below.
-  move(key, focused) {
-    const all = [...this.box.querySelectorAll(".tile")];
-    if (!focused) return all[0]?.focus();
-    const at = all.indexOf(focused);
-    if (key === "ArrowRight" || key === "ArrowLeft") return all[at + (key === "ArrowRight" ? 1 : -1)]?.focus();
-    const down = key === "ArrowDown" ? 1 : -1;
-    const here = focused.getBoundingClientRect();
-    const beyond = all.filter((each) => down * (each.getBoundingClientRect().top - here.top) > 4);
-    const apart = (each) => {
-      const box = each.getBoundingClientRect();
-      return Math.abs(box.top - here.top) * 1000 + Math.abs(box.left - here.left);
-    };
-    beyond.sort((one, other) => apart(one) - apart(other))[0]?.focus();
+  async confirm() {
+    const kept = this.accepted;
+    if (performance.now() - this.openedAt < DEAF_MS) return; // a key that was meant for the screen before
+    if (!kept.length) return say("Nothing is accepted. Accept tiles with Space, or label one by one.", true);
+    const each = (performance.now() - this.openedAt) / 1000 / kept.length;
+    const answers = kept.map((tile) => ({ item: tile.item.id, label: tile.label }));
+    await this.send("/api/confirm", { answers, seconds: Math.min(600, each) }, `${plural(kept.length, "label")} saved. Backspace takes all of them back.`);
   }
 
-  async confirm() {
-    const kept = this.tiles.filter((tile) => tile.label !== LEFT_OUT);
-    if (this.isBusy || !kept.length) return;
+  async undo() {
+    await this.send("/api/undo", {}, "Undone.");
+  }
+
+  async send(path, body, told) {
+    if (this.isBusy) return;
     this.isBusy = true;
     try {
-      const each = (performance.now() - this.openedAt) / 1000 / kept.length;
-      const answers = kept.map((tile) => ({ item: tile.item.id, label: tile.label }));
-      this.take(await sent("/api/confirm", { answers, seconds: Math.min(600, each) }));
-      say(`${plural(kept.length, "label")} saved.`);
+      const found = await sent(path, body);
+      this.shared.take(found);
+      this.shared.trouble("");
+      say(found.told ?? told, true);
       await this.load();
     } catch (error) {
-      this.failed(error);
+      this.shared.failed(error);
       if (error.status !== undefined) await this.load(); // what is shown may be somebody else's by now
     } finally {
       this.isBusy = false;

@@ -43,7 +43,7 @@ export async function show(stage, item, isStillWanted) {
       content = broken(item);
     }
   } else {
-    content = { text: textOf, row: tableOf, bare: nothingOf }[item.kind](item);
+    content = contentOf(item);
   }
   viewer?.close();
   viewer = nextViewer;
@@ -51,6 +51,15 @@ export async function show(stage, item, isStillWanted) {
   delete stage.dataset.notice;
   viewer?.place();
   stage.dataset.item = item.id;
+}
+
+// A text, a row or a bare item in full.
+export const contentOf = (item) => ({ text: textOf, row: tableOf, bare: nothingOf })[item.kind](item);
+
+// An item in full, without zoom: in a dialog, or beside a list.
+export function large(item) {
+  if (item.kind !== "image") return contentOf(item);
+  return el("img", { className: "large", alt: `The image ${item.id}`, src: imageAddress(item) });
 }
 
 export function zoom(factor) {
@@ -86,7 +95,7 @@ function nothingOf(item) {
     "div",
     { className: "notice" },
     el("h2", { dir: "auto", textContent: item.id }),
-    el("p", { textContent: "This project has embeddings only, so that there is nothing to look at but the id." }),
+    el("p", { textContent: "This project has embeddings only, so there is nothing to look at but the id." }),
   );
 }
 

@@ -1,20 +1,21 @@
 // How far the labels are, how good the model is, and whether to stop. Charts are SVG, made here.
 
 import { fetched } from "./api.js";
-import { el, plural, svg } from "./dom.js";
+import { button, el, number, percent, plural, svg, told } from "./dom.js";
 import { bar } from "./why.js";
 
 const EVERY_MS = 4000;
-const COMPUTING = "This is being computed, which takes some seconds.";
+const LEAST_FOR_FIGURE = 10; // audit labels; below, only the range is shown
 const HEIGHT = 260;
 const SIDES = { left: 54, right: 12, top: 12, bottom: 34 };
 
-const percent = (share) => `${(100 * share).toFixed(0)} %`;
-const range = (found) => `${percent(found.value)} (${percent(found.interval.low)} to ${percent(found.interval.high)})`;
+const span = ({ low, high }) => `${percent(low)} to ${percent(high)}`;
+const range = (found) => `${percent(found.value)} (${span(found.interval)})`;
 
 export class Progress {
-  constructor(box) {
+  constructor(box, shared) {
     this.box = box;
+    this.shared = shared;
     this.isOpen = false;
     this.last = "";
     setInterval(() => this.isOpen && !document.hidden && this.load(), EVERY_MS);
@@ -26,13 +27,19 @@ export class Progress {
     if (isOpen) this.load();
   }
 
+  onKey() {
+    return false;
+  }
+
   async load() {
     let found;
     try {
       found = await fetched("/api/progress");
-    } catch {
-      return; // the label view tells of trouble; the next look may work
+    } catch (error) {
+      this.shared.failed(error);
+      return;
     }
+    if (found.isComputing) setTimeout(() => this.isOpen && this.load(), 700);
     const text = JSON.stringify(found);
     if (text === this.last) return;
     this.last = text;
@@ -41,8 +48,9 @@ export class Progress {
 
   draw(found) {
     this.curve = found.status?.curve ?? [];
+    const open = (view) => () => this.shared.open(view);
     this.box.replaceChildren(
-      el("div", { className: "cards" }, labelsCard(found), accuracyCard(found), balanceCard(found), adviceCard(found)),
+      el("div", { className: "cards" }, verdictCard(found, open), accuracyCard(found), labelsCard(found), classesCard(found), reasonsCard(found)),
     );
     this.fitChart();
   }
@@ -55,33 +63,48 @@ export class Progress {
 }
 
 function card(title, className, ...children) {
-  return el("section", { className: `card ${className}` }, el("h2", { textContent: title }), ...children);
+  return el("section", { className: `card ${className}` }, title ? el("h2", { textContent: title }) : null, ...children);
+}
+
+// One sentence first.
+function verdictCard({ status, isComputing, trouble }, open) {
+  const computing = el("p", { className: "quiet-text computing", role: "status", textContent: status ? "Computing with the newest labels…" : "" });
+  if (!status) {
+    const text = trouble ? `The model could not be measured: ${trouble}` : "Computing: the model is trained and measured, which takes some seconds.";
+    return card("", "overall", el("p", { className: "sentence", role: "status" }, ...told(text)));
+  }
+  const { verdict } = status;
+  const action = verdict.verdict === "stop" ? button("Review doubtful labels", open("review")) : button("Go on labelling", open("label"), "primary");
+  return card("", `overall ${verdict.verdict.replaceAll(" ", "-")}`, el("p", { className: "sentence" }, ...told(verdict.sentence)), action, ...(isComputing ? [computing] : []));
 }
 
 function labelsCard({ today, total, people }) {
-  const names = people.length > 1 ? [el("ul", { className: "bars" }, ...people.map((one) => bar(one.name, one.count / Math.max(1, total), String(one.count))))] : [];
+  const rows = people.map((one) => bar(one.isMe && people.length > 1 ? `${one.name} (you)` : one.name, one.count / Math.max(1, total), `${number(one.count)}, ${number(one.today)} today`));
   return card(
     "Labels",
     "labels",
-    el("p", { className: "figure", textContent: total.toLocaleString("en") }),
-    el("p", { className: "quiet-text", textContent: `in all, ${today.toLocaleString("en")} of them today` }),
-    ...names,
+    el("p", { className: "figure", textContent: number(total) }),
+    el("p", { className: "quiet-text", textContent: `in all, ${number(today)} of them today` }),
+    ...(people.length > 1 ? [el("ul", { className: "bars" }, ...rows)] : []),
   );
 }
 
-function accuracyCard({ status }) {
+function accuracyCard({ status, isComputing }) {
   const now = status?.accuracy;
-  const warning = status?.model_warning ? [el("p", { className: "warning", textContent: `Warning: ${status.model_warning}.` })] : [];
+  const warning = status?.model_warning ? [el("p", { className: "warning" }, ...told(`Warning: ${status.model_warning}.`))] : [];
   if (!now) {
-    const why = status ? (status.unknown?.[0] ?? "It is not known yet: it comes with the first audit labels.") : COMPUTING;
-    return card("Accuracy", "accuracy", el("p", { textContent: why }), ...warning);
+    const later = isComputing ? "This is being computed." : "It is not known yet: it comes with the first audit labels.";
+    const why = status && !isComputing ? (status.audit_share ? later : (status.unknown?.[0] ?? later)) : later;
+    return card("Accuracy", "accuracy", el("p", {}, ...told(why)), ...warning);
   }
-  const between = `between ${percent(now.interval.low)} and ${percent(now.interval.high)}, 95 % sure (${now.valid}); ${now.correct} of ${plural(now.total, `${now.source} label`)} right${now.about && `; ${now.about}`}`;
+  const isFew = now.total < LEAST_FOR_FIGURE;
+  const of = `${now.correct} of ${plural(now.total, `${now.source} label`)} right${now.about && `; ${now.about}`}`;
+  const sure = isFew ? `95 % sure; too few labels for a figure: ${of}` : `between ${percent(now.interval.low)} and ${percent(now.interval.high)}, 95 % sure (${now.valid}); ${of}`;
   return card(
     "Accuracy",
     "accuracy",
-    el("p", { className: "figure", textContent: percent(now.value) }),
-    el("p", { className: "quiet-text", textContent: between }),
+    el("p", { className: isFew ? "figure range" : "figure", textContent: isFew ? span(now.interval) : percent(now.value) }),
+    el("p", { className: "quiet-text", textContent: sure }),
     ...warning,
     ...beside(status.quality),
     ...(status.curve.length > 1 ? [el("div", { className: "chart-room" })] : [el("p", { className: "quiet-text", textContent: "A curve comes with the next models." })]),
@@ -93,8 +116,8 @@ function beside(quality) {
   if (!quality?.macro_f1) return [];
   const all = quality.classes.length;
   const over = quality.num_measured === all ? "classes" : `${quality.num_measured} of ${all} classes (the others have no label to measure by yet)`;
-  const told = [`Always “${quality.majority}” would reach ${range(quality.majority_accuracy)}.`, `Macro F1, the mean over ${over}: ${range(quality.macro_f1)}.`];
-  return told.map((textContent) => el("p", { className: "quiet-text", textContent }));
+  const lines = [`Always “${quality.majority}”, the most frequent class, would reach ${range(quality.majority_accuracy)}.`, `Macro F1, the mean over ${over}: ${range(quality.macro_f1)}.`];
+  return lines.map((textContent) => el("p", { className: "quiet-text", textContent }));
 }
 
 // Accuracy over labels, with its interval as a band.
@@ -107,7 +130,7 @@ function chart(curve, width) {
   const upper = curve.map((one) => point(one, one.interval.high));
   const lower = curve.map((one) => point(one, one.interval.low)).reverse();
   const last = curve.at(-1);
-  const told = `Accuracy from ${percent(curve[0].correct / curve[0].total)} with ${plural(least, "label")} to ${percent(last.correct / last.total)} with ${most}.`;
+  const name = `Accuracy from ${percent(curve[0].correct / curve[0].total)} with ${plural(least, "label")} to ${percent(last.correct / last.total)} with ${most}.`;
   const lines = [0, 0.25, 0.5, 0.75, 1].flatMap((share) => [
     svg("line", { class: "rule", x1: SIDES.left, x2: width - SIDES.right, y1: y(share), y2: y(share) }),
     text(SIDES.left - 8, y(share) + 4, percent(share), "end"),
@@ -119,7 +142,7 @@ function chart(curve, width) {
   ];
   return svg(
     "svg",
-    { class: "chart", width, height: HEIGHT, role: "img", "aria-label": told },
+    { class: "chart", width, height: HEIGHT, role: "img", "aria-label": name },
     ...lines,
     ...ends,
     svg("polygon", { class: "band", points: [...upper, ...lower].join(" ") }),
@@ -134,33 +157,37 @@ function text(x, y, content, anchor) {
   return made;
 }
 
-function balanceCard({ classes, status }) {
+// Labels of each class, and how good the model is at each.
+function classesCard({ classes, status }) {
+  const known = Object.fromEntries((status?.quality?.classes ?? []).map((one) => [one.name, one]));
   const most = Math.max(1, ...classes.map((one) => one.count));
-  const rows = classes.map((one) => bar(one.name, one.count / most, String(one.count)));
-  const figures = { share: "share of all items", precision: "precision", recall: "recall", f1: "F1" };
-  const told = (status?.quality?.classes ?? []).flatMap((one) => {
-    const known = Object.keys(figures).filter((key) => one[key]).map((key) => `${figures[key]} ${range(one[key])}`);
-    return known.length ? [el("li", {}, el("strong", { textContent: `${one.name}: ` }), known.join(", "))] : [];
+  const cell = (found) => el("td", { textContent: found ? range(found) : "–" });
+  const rows = classes.map((one) => {
+    const fill = el("span", { className: "fill" });
+    fill.style.width = `${(100 * one.count) / most}%`;
+    return el(
+      "tr",
+      {},
+      el("th", { scope: "row", dir: "auto", textContent: one.name }),
+      el("td", {}, el("span", { className: "count", textContent: number(one.count) }), el("span", { className: "bar" }, fill)),
+      cell(known[one.name]?.precision),
+      cell(known[one.name]?.recall),
+    );
   });
+  const head = ["Class", "Labels", "Precision", "Recall"].map((name) => el("th", { scope: "col", textContent: name }));
   return card(
     "Classes",
-    "balance",
-    el("ul", { className: "bars", tabIndex: 0, "aria-label": "Labels of each class" }, ...rows),
-    ...(told.length ? [el("details", {}, el("summary", { textContent: "How good the model is at each" }), el("ul", { className: "quiet-text" }, ...told))] : []),
+    "classes",
+    el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Classes" }, el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows))),
+    el("p", { className: "quiet-text", textContent: "Precision and recall by audit or test labels, with 95 % intervals; – where there are none." }),
   );
 }
 
-function adviceCard({ status }) {
+function reasonsCard({ status, isComputing }) {
   const rules = status?.advice ?? [];
-  if (!rules.length) return card("Stop or go on?", "advice", el("p", { textContent: status ? "Advice comes once a model has been trained." : COMPUTING }));
-  const items = rules.map((one) =>
-    el(
-      "li",
-      {},
-      el("span", { className: `verdict ${one.verdict.replaceAll(" ", "-")}`, textContent: one.verdict }),
-      el("p", {}, el("strong", { textContent: `${one.rule[0].toUpperCase()}${one.rule.slice(1)}. ` }), one.sentence),
-    ),
-  );
-  const unknown = (status.unknown ?? []).map((one) => el("li", {}, el("span", { className: "verdict", textContent: "unknown" }), el("p", { textContent: one })));
-  return card("Stop or go on?", "advice", el("ul", { className: "rules" }, ...items, ...unknown));
+  if (!rules.length) return card("Reasons", "advice", el("p", { textContent: isComputing ? "These are being computed." : "Reasons come once a model has been trained." }));
+  const line = (chip, ...children) => el("li", {}, el("span", { className: `verdict ${chip.replaceAll(" ", "-")}`, textContent: chip }), el("p", {}, ...children));
+  const items = rules.map((one) => line(one.verdict, el("strong", { textContent: `${one.rule[0].toUpperCase()}${one.rule.slice(1)}. ` }), ...told(one.sentence)));
+  const unknown = (status.unknown ?? []).map((one) => line("unknown", ...told(one)));
+  return card("Reasons", "advice", el("ul", { className: "rules" }, ...items, ...unknown));
 }

@@ -1,4 +1,4 @@
-// An image with zoom and pan. What is kept is the zoom over the fitting size and the point in the middle, in shares of the image:
+// An image with zoom and pan. What is kept is the zoom over the size at first and the point in the middle, in shares of the image:
 // both mean the same after a resize.
 
 import { el } from "./dom.js";
@@ -6,12 +6,16 @@ import { el } from "./dom.js";
 const MOST_ZOOM = 40;
 const STEP = 1.3;
 const LARGE_PIXELS = 4; // from this enlargement on pixels are shown as squares
+const LEAST_SIDE = 256; // a smaller image is enlarged up to here, and no further unless asked
+
+let isFilling = false; // whether somebody asked for images as large as there is room; stays for the next ones
 
 export class Viewer {
   constructor(image) {
     this.image = image;
     this.pointers = new Map();
     this.frame = el("div", { className: "frame" }, image);
+    this.filling = this.button("Fill", "As large as there is room", () => this.fill());
     this.element = el(
       "div",
       { className: "viewer" },
@@ -20,7 +24,7 @@ export class Viewer {
         "div",
         { className: "zoom", role: "group", "aria-label": "Zoom" },
         this.button("−", "Zoom out", () => this.zoomBy(1 / STEP)),
-        this.button("Fit", "Fit", () => this.fit()),
+        this.filling,
         this.button("+", "Zoom in", () => this.zoomBy(STEP)),
       ),
     );
@@ -52,17 +56,24 @@ export class Viewer {
     this.observer.disconnect();
   }
 
+  fill() {
+    isFilling = !isFilling || this.zoom !== 1;
+    this.fit();
+  }
+
   fit() {
+    this.filling.setAttribute("aria-pressed", String(isFilling));
     this.zoom = 1;
     this.middle = { x: 0.5, y: 0.5 };
     this.place();
   }
 
-  // The largest size that fits, times the zoom.
+  // The largest size that fits, or a smaller one for a small image, times the zoom.
   size() {
     const { naturalWidth: width, naturalHeight: height } = this.image;
     const box = this.frame.getBoundingClientRect();
-    const scale = Math.min(box.width / width, box.height / height) * this.zoom;
+    const most = isFilling ? Infinity : Math.max(1, LEAST_SIDE / Math.max(width, height));
+    const scale = Math.min(box.width / width, box.height / height, most) * this.zoom;
     return { width: width * scale, height: height * scale, scale, box };
   }
 

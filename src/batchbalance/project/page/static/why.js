@@ -1,13 +1,12 @@
 // Why an item was chosen, in words and bars.
 
 import { followed } from "./api.js";
-import { el } from "./dom.js";
+import { el, percent } from "./dom.js";
 import { small } from "./item.js";
 
 const PENDING = "The model is still thinking about it.";
 
 const MOST_VOTES = 6;
-const percent = (share) => `${Math.round(100 * share)} %`;
 
 export function fillWhy(box, item, isStillWanted) {
   return followed("/api/why", { item: item.id }, (found) => {
@@ -18,10 +17,13 @@ export function fillWhy(box, item, isStillWanted) {
 
 function draw(box, found) {
   const parts = [el("p", { className: "sentence", textContent: found.isPending ? PENDING : found.sentence })];
-  if (found.votes?.length) parts.push(el("h3", { textContent: "What the model's versions vote for" }), votes(found.votes));
+  if (found.votes?.length) parts.push(el("h3", { textContent: "What the model's draws vote for" }), votes(found.votes));
   if (found.groups?.length === 2) parts.push(el("h3", { textContent: "What your answer would tell apart" }), groups(found));
   if (found.like?.length) parts.push(el("h3", { textContent: "Labelled items most like it" }), like(found.like));
-  box.replaceChildren(...parts);
+  const [sentence, ...rest] = parts;
+  const sections = [];
+  for (let i = 0; i < rest.length; i += 2) sections.push(el("section", {}, rest[i], rest[i + 1]));
+  box.replaceChildren(sentence, el("div", { className: "why-parts" }, ...sections));
 }
 
 export function bar(name, share, told) {
@@ -46,7 +48,7 @@ function groups(found) {
       "div",
       { className: "group" },
       el("strong", { dir: "auto", textContent: group.class }),
-      el("span", { textContent: `${group.draws} of ${found.draws} versions` }),
+      el("span", { textContent: `${group.draws} of ${found.draws} draws` }),
     ),
   );
   const apart = found.apart

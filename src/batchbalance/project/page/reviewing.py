@@ -1,0 +1,75 @@
+"""What to look at again: suspected labels, disagreements between people, and flagged items."""
+
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from batchbalance.project.answers import record_review
+from batchbalance.project.page.page import Page
+from batchbalance.project.state import ItemView, Who
+
+PER_LIST = 200
+NO_NAME = "no name"
+
+
+class Review:
+    """The review list of a page.
+
+    Args:
+        page: of the project.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self._page, self._project = page, page.project
+
+    def listed(self) -> dict[str, Any]:
+        """Return items to look at again, the most probable errors first, then disagreements, then flags."""
+        with self._project.store.reading() as state:
+            revision, classes = state.last_change, list(state.classes)
+            doubtful = {row: view for row, view in state.items.items() if _reasons(view)}
+        reply, is_current = self._page.chooser.latest({"do": "suspects"}, revision)
+        suspects = {name: rest for name, *rest in (reply or {}).get("suspects", [])}
+        named = dict(zip(self._project.ids(list(doubtful)), doubtful.values(), strict=True))
+        views = {name: named.get(name) or self._project.view(name) for name in [*suspects, *named]}
+        found = [
+            self._entry(name, view, classes, suspects.get(name))
+            for name, view in views.items()
+            if name in named or (view.settled is None and view.label is not None)
+        ]
+        return {"entries": found[:PER_LIST], "total": len(found), "isPending": not is_current,
+                "trouble": (reply or {}).get("trouble", "") if is_current else ""}  # fmt: skip
+
+    def decide(self, who: Who, name: str, label: str | None) -> dict[str, Any]:
+        """Keep the label of an item, or change it; return the situation of this person."""
+        if label is not None and label not in self._project.classes:
+            raise HTTPException(400, f"The label must be one of the classes, got {label!r}.")
+        try:
+            view = self._project.view(name)
+        except ValueError as error:
+            raise HTTPException(404, "There is no item of that name.") from error
+        if not view.answers and not view.flags:
+            raise HTTPException(403, "Only items with an answer or a flag can be reviewed.")
+        record_review(self._project.store, name, label, who)
+        return self._page.situation(who)
+
+    def _entry(self, name: str, view: ItemView, classes: list[str], suspect: list[Any] | None) -> dict[str, Any]:
+        """Return one item, ready for JSON; `suggested` has room for whoever suggests a label."""
+        reasons = _reasons(view)
+        if suspect is not None and view.settled is None:
+            reasons = ["suspect", *reasons]
+        _, suggested, wrong = suspect or (None, None, None)
+        return {
+            "item": self._page.shown(name),
+            "reasons": reasons,
+            "label": None if view.label is None else classes[view.label],
+            "answers": [{"who": who or NO_NAME, "label": classes[number]} for who, number in view.answers.items()],
+            "notes": [{"who": note.who or NO_NAME, "text": note.text} for note in view.flags[view.num_seen :]],
+            "suggested": suggested,
+            "wrong": wrong,
+        }
+
+
+def _reasons(view: ItemView) -> list[str]:
+    """Return why people themselves make an item doubtful: they disagree, or one of them flagged it."""
+    differ = view.settled is None and len(set(view.answers.values())) > 1
+    return [*(["disagreement"] if differ else []), *(["flag"] if len(view.flags) > view.num_seen else [])]

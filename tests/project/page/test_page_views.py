@@ -1,0 +1,328 @@
+"""Every view by keyboard, mouse and touch, on small projects that are served in a thread."""
+
+import numpy as np
+import pytest
+
+from batchbalance.project.page.chooser import MAP_FOLDER
+from page_browser import Person, served
+from page_fakes import FakeChooser, PageProject
+
+pytestmark = pytest.mark.slow
+
+TEN = [f"class {i}" for i in range(1, 11)]
+NAMES = [f"n{i:02}" for i in range(40)]
+
+
+ENTER_AT_ONCE = """() => new Promise((done) => {
+  new MutationObserver((_, watch) => {
+    if (!document.querySelector('.tile')) return;
+    watch.disconnect();
+    document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }));
+    done();
+  }).observe(document.querySelector('#grid-view'), { childList: true });
+  document.querySelector('[data-view=grid]').click();
+})"""
+
+
+def project_of(tmp_path, asked=None, classes=("cat", "dog"), **more):
+    return PageProject.make(tmp_path, asked or {None: NAMES[:6]}, others=NAMES, classes=classes, **more)
+
+
+def seen(page, selector):
+    """Whether all of these are whole on the screen, and not scrolled out of the column at the side."""
+    return page.evaluate(
+        """selector => [...document.querySelectorAll(selector)].every((each) => {
+          const box = each.getBoundingClientRect();
+          const room = each.closest('aside').getBoundingClientRect();
+          return box.height > 0 && box.top >= room.top - 1 && box.bottom <= Math.min(room.bottom, innerHeight) + 1;
+        })""",
+        selector,
+    )
+
+
+def test_ten_classes_and_all_tools_fit_and_stay(tmp_path, new_context):
+    project = project_of(tmp_path, classes=TEN)
+    with served(project, FakeChooser()) as link:
+        person = Person(new_context(1200, 800), link)
+        page = person.page
+        assert person.item() == "n00"
+        assert page.inner_text("#item-place") == "1 of 6"
+        assert page.inner_text("#item-name") == "n00"
+        assert seen(page, "#classes .class, #tools button")
+        page.keyboard.press("w")
+        person.wait("document.querySelector('.sentence')")
+        assert seen(page, "#classes .class, #tools button")  # the reasons are below the item, not in between
+        person.press(" ")
+        assert page.inner_text("#item-place") == "2 of 6"
+        page.keyboard.press("ArrowLeft")
+        person.see("You skipped this one.")
+        box = page.locator("#reviewing").bounding_box()
+        assert box["y"] + box["height"] <= page.locator("#stage").bounding_box()["y"]  # over the item
+        assert page.locator("#strip [aria-current]").count() == 1
+        page.keyboard.press("Escape")
+        person.wait("document.querySelector('#reviewing').hidden")
+
+
+def test_the_class_search_forgives(tmp_path, new_context):
+    names = ["card_arrival", "card-swallowed", "exchange rate", "Überweisung", *(f"other {i}" for i in range(9))]
+    with served(project_of(tmp_path, classes=names), FakeChooser()) as link:
+        page = Person(new_context(), link).page
+        page.wait_for_selector("#stage[data-item]")
+        for typed, wanted in {
+            "card arr": "card_arrival", "card_sw": "card-swallowed", "exchagne": "exchange rate",
+            "swalowed": "card-swallowed", "uber": "Überweisung",
+        }.items():  # fmt: skip
+            page.fill("#classes .class-search", typed)
+            assert page.locator("#classes .class.first").get_attribute("data-name") == wanted
+        page.fill("#classes .class-search", "zebra")
+        assert page.locator("#classes .class:visible").count() == 0
+
+
+def test_the_grid_accepts_what_is_sure_and_one_undo_takes_a_confirmation_back(tmp_path, new_context):
+    project = project_of(tmp_path)
+    chooser = FakeChooser()
+    chooser.insight = lambda name: chooser.found | {"confidence": 0.97 if name < "n03" else 0.4}
+    chooser.least = 0.9
+    with served(project, chooser) as link:
+        person = Person(new_context(), link)
+        page = person.page
+        person.item()
+        page.evaluate(ENTER_AT_ONCE)  # a key that was meant for the screen before
+        person.see("Accepted from a confidence of 90 %: there, 40 of 41 guesses on audit labels were right.")
+        assert page.locator(".tile.accepted").count() == 3
+        page.wait_for_timeout(800)
+        assert project.log == []
+        page.keyboard.press(" ")  # the first is left open
+        assert page.locator(".tile.accepted").count() == 2
+        page.keyboard.press("Enter")
+        person.wait("document.querySelectorAll('.tile').length === 4")
+        assert [each[1] for each in project.log] == ["n01", "n02"]
+        page.keyboard.press("Backspace")
+        person.see("Undone: 2 labels that were confirmed together.")
+        person.wait("document.querySelectorAll('.tile').length === 6")
+        assert project.log == []
+
+
+def test_an_empty_grid_says_why_and_what_to_do(tmp_path, new_context):
+    project = project_of(tmp_path, audit=NAMES[:6])
+    with served(project, FakeChooser()) as link:
+        person = Person(new_context(), link)
+        person.item()
+        person.page.click("[data-view=grid]")
+        person.see("The 6 open items measure the model")
+        person.page.click("text=Go to Label")
+        assert person.item() == "n00"
+
+
+def test_review_by_keyboard(tmp_path, new_context, check_access):
+    project = project_of(tmp_path, {"Ann": NAMES[:4], "Bob": NAMES[4:8]})
+    project.tell(dict.fromkeys(NAMES[:3], "cat"), "Ann")
+    project.tell({"n01": "dog"}, "Bob")
+    project.flag("n04", "which one?", "Bob")
+    chooser = FakeChooser()
+    chooser.replies["suspects"] = {"suspects": [["n00", "cat", "dog", 0.93]]}
+    with served(project, chooser, ["Ann", "Bob"]) as link:
+        person = Person(new_context(), link)
+        page = person.page
+        person.item()
+        page.keyboard.press("Shift+Digit3")
+        person.see("The label “cat” is probably wrong (93 %). A model that has not seen it would say “dog”.")
+        check_access(page)
+        page.keyboard.press("2")
+        person.see("Ann says “cat”, Bob says “dog”.")
+        assert project.labels["n00"] == "dog"
+        page.keyboard.press("Backspace")
+        person.see("3 items to review.")
+        assert project.labels["n00"] == "cat"
+        page.select_option("[aria-label='Filter by kind']", "flag")
+        person.see("Bob flagged it: which one?")
+        page.select_option("[aria-label='Filter by kind']", "")
+        page.select_option("[aria-label='Filter by person']", "Bob")
+        person.see("2 items to review.")
+        page.locator(".review-item").focus()
+        page.keyboard.press("n")
+        person.see("Bob flagged it: which one?")
+        page.keyboard.press("k")
+        person.see("1 item to review.")
+        assert project.view("n04").num_seen == 1
+
+
+def test_search_labels_in_place_and_queues(tmp_path, new_context):
+    project = project_of(tmp_path)
+    chooser = FakeChooser()
+    chooser.replies = {"search": {"ids": NAMES[:10]}, "find": {"ids": NAMES[20:24]}}
+    with served(project, chooser) as link:
+        person = Person(new_context(), link)
+        page = person.page
+        person.item()
+        page.keyboard.press("m")
+        person.see("Items most like")
+        assert page.locator(".found .tile").count() == 4
+        page.keyboard.press("2")
+        person.wait("document.querySelector('.found .tile').textContent.includes('dog')")
+        assert project.labels == {"n20": "dog"}
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("q")
+        person.see("1 queued")
+        assert "n21" in project.open_questions()
+        page.keyboard.press("/")
+        page.keyboard.type("n0")
+        page.keyboard.press("Enter")
+        person.see("10 of all items have “n0”.")
+        page.keyboard.press("Enter")
+        person.wait("document.querySelector('#pick-dialog').open")
+        page.keyboard.press("1")
+        person.wait("!document.querySelector('#pick-dialog').open")
+        person.wait("document.querySelector('.found .tile').textContent.includes('cat')")
+        assert project.labels == {"n20": "dog", "n00": "cat"}
+        chooser.replies["search"] = {"ids": []}
+        page.keyboard.press("/")
+        page.fill("#search-text", "nothing")
+        page.keyboard.press("Enter")
+        person.see("No item has “nothing”")
+
+
+def map_of(project, chooser):
+    """A map on which the items lie in a row, from left to right."""
+    count = len(project)
+    (project.folder / MAP_FOLDER).mkdir()
+    places = np.stack([np.linspace(3000, 62000, count), np.full(count, 32768)], axis=1).astype("<u2")
+    for name in ("pca-1.bin", "tsne-1.bin"):
+        (project.folder / MAP_FOLDER / name).write_bytes(places.tobytes())
+    opinions = np.ones(count, dtype="<u2").tobytes() + np.full(count, 200, dtype=np.uint8).tobytes()
+    (project.folder / MAP_FOLDER / "model-1.bin").write_bytes(opinions)
+    chooser.replies = {
+        "map": {"file": "pca-1.bin"}, "layout": {"file": "tsne-1.bin"}, "opinions": {"file": "model-1.bin"},
+        "find": {"ids": NAMES[20:24]},
+    }  # fmt: skip
+
+
+def test_the_map_by_mouse_and_keyboard(tmp_path, new_context, check_access):
+    project = project_of(tmp_path, audit=["n39"])
+    chooser = FakeChooser()
+    map_of(project, chooser)
+    with served(project, chooser) as link:
+        person = Person(new_context(), link)
+        page = person.page
+        person.item()
+        page.keyboard.press("Shift+Digit5")
+        page.wait_for_selector(".map-item")
+        assert page.locator(".map-item").count() == 6  # the last batch, as a list
+        person.see("chosen in the last batch")
+        check_access(page)
+        box = page.locator("#map-canvas").bounding_box()
+        side, count = min(box["width"], box["height"]), len(project)
+        where = {row: (box["x"] + box["width"] / 2 + ((3000 + 59000 * row / (count - 1)) / 65535 - 0.5) * side,
+                       box["y"] + box["height"] / 2) for row in range(count)}  # fmt: skip
+        page.mouse.move(*where[10])
+        page.locator(".map-tip", has_text="n10").wait_for()
+        page.mouse.click(*where[10])
+        person.wait("document.querySelector('#pick-dialog').open")
+        page.keyboard.press("2")
+        person.wait("!document.querySelector('#pick-dialog').open")
+        person.wait("document.querySelector('.legend').textContent.includes('dog')")
+        assert project.labels == {"n10": "dog"}
+
+        page.keyboard.press("l")
+        corners = [(where[19][0] + 2, -60), (where[29][0] + 2, -60), (where[29][0] + 2, 60), (where[19][0] + 2, 60)]
+        for place, (x, dy) in enumerate([*corners, corners[0]]):
+            page.mouse.move(x, where[0][1] + dy, steps=3)
+            if place == 0:
+                page.mouse.down()
+        page.mouse.up()
+        person.see("10 items selected.")
+        page.keyboard.press("q")
+        person.see("10 queued")
+        assert project.open_questions()[-10:] == NAMES[20:30]
+
+        page.mouse.move(5, 5)
+        page.focus("#map-canvas")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        person.wait("/^n1[1-3]/.test(document.querySelector('#said').textContent)")
+        page.keyboard.press("v")
+        person.see(f"{count} items selected.")
+        for mode in ("prediction", "uncertainty", "source"):
+            page.select_option(".map-tools select >> nth=0", mode)
+        person.see("e.npy")
+        page.focus("#map-canvas")
+        page.keyboard.press("m")
+        person.see("Items most like")
+        assert person.said == []
+
+
+def test_a_phone_by_touch(tmp_path, new_context, check_access):
+    project = project_of(tmp_path, classes=TEN[:4])
+    chooser = FakeChooser()
+    map_of(project, chooser)
+    phone = new_context(400, 800, has_touch=True, is_mobile=True)
+    with served(project, chooser) as link:
+        person = Person(phone, link)
+        page = person.page
+        person.item()
+        for place in range(2):
+            boxes = [each.bounding_box() for each in page.locator("#classes .class").all()]
+            assert all(each["height"] >= 48 and each["y"] + each["height"] <= 800 for each in boxes)
+            page.locator("#classes .class").nth(place).tap()
+            person.wait(f"document.querySelector('#stage').dataset.item === 'n{place + 1:02}'")
+        page.locator("#undo").tap()
+        person.wait("document.querySelector('#stage').dataset.item === 'n01'")
+        assert project.labels == {"n00": "class 1"}
+        for view in ("grid", "review", "search", "map", "progress"):
+            page.locator(f"[data-view={view}]").tap()
+            page.wait_for_timeout(300)
+            check_access(page)
+            if view == "map":
+                page.wait_for_selector(".map-item")
+                page.locator(".map-item").first.tap()
+                person.wait("document.querySelector('#pick-dialog').open")
+                page.locator("#pick-dialog .class").nth(2).tap()
+                person.wait("!document.querySelector('#pick-dialog').open")
+        person.wait("document.querySelector('#counts').textContent.includes('2 today')")
+
+
+def test_a_shared_link_works_by_another_name_of_the_server(tmp_path, new_context):
+    """As from a phone on the same network: by a name that is not this machine's own, and with the token."""
+    project = project_of(tmp_path)
+    with served(project, FakeChooser(), hosts=["127.0.0.1", "phone.test"]) as link:
+        there = link.replace("127.0.0.1", "phone.test")
+        person = Person(new_context(400, 800, has_touch=True, is_mobile=True), there)
+        assert person.item() == "n00"
+        person.page.locator("#classes .class").nth(1).tap()
+        person.wait("document.querySelector('#stage').dataset.item === 'n01'")
+        assert project.labels == {"n00": "dog"}
+        page = new_context().new_page()
+        assert page.goto(there.partition("?")[0]).status == 403
+
+
+def test_progress_says_one_thing_first(tmp_path, new_context):
+    project = project_of(tmp_path, {"Ann": NAMES[:3], "Bob": NAMES[3:6]})
+    project.tell(dict.fromkeys(NAMES[:3], "cat"), "Ann")
+    project.tell({"n03": "dog"}, "Bob")
+    chooser = FakeChooser()
+    with served(project, chooser, ["Bob", "Ann"]) as link:
+        person = Person(new_context(), link)
+        page = person.page
+        person.item()
+        assert page.inner_text("#counts") == "Bob · 1 today · 4 labels in all"
+        page.click("[data-view=progress]")
+        person.see("Computing: the model is trained and measured")
+        figure = {"value": 1.0, "interval": {"low": 0.16, "high": 1.0}, "correct": 2, "total": 2, "source": "audit",
+                  "about": "", "valid": "for one look", "num_labels": 2}  # fmt: skip
+        estimate = {"value": 0.5, "interval": {"low": 0.1, "high": 0.9}}
+        each = {"labels": 2, "share": None, "precision": estimate, "recall": None, "f1": None}
+        chooser.replies["status"] = {"status": {
+            "verdict": {"verdict": "go on", "sentence": "Go on: accuracy is between 16 and 100 %; 18 more say more."},
+            "accuracy": figure, "curve": [figure], "audit_share": 0.1, "model_warning": None,
+            "advice": [{"rule": "forecast", "verdict": "cannot tell", "sentence": "A forecast needs `20` labels."}],
+            "unknown": [],
+            "quality": {"macro_f1": estimate, "classes": [each | {"name": "cat"}, each | {"name": "dog"}],
+                        "num_measured": 2, "majority": "cat", "majority_accuracy": estimate},
+        }}  # fmt: skip
+        person.see("Go on: accuracy is between 16 and 100 %; 18 more say more.")
+        assert page.inner_text(".accuracy .figure") == "16 % to 100 %"  # no figure below ten labels
+        assert page.inner_text(".card h2 >> nth=0").lower() == "accuracy"
+        person.see("Always “cat”, the most frequent class, would reach 50 %")
+        assert page.inner_text(".classes tbody tr:first-child").split("\t")[2:] == ["50 % (10 % to 90 %)", "–"]
+        assert "`" not in page.inner_text("body")
+        person.see("Bob (you)")
