@@ -1,15 +1,20 @@
-"""From a key press to the next item painted: ``python -m benchmarks.page`` labels images of 2 MB in a real browser."""
+"""From a key press to the next item painted: ``python -m benchmarks.page`` labels images of 2 MB in a real browser.
+
+With ``--items 1000000`` it labels a project of so many embeddings instead, opens its map, and tells how long a frame
+of the map takes.
+"""
 
 import argparse
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from batchbalance.project import Project
 
@@ -23,6 +28,20 @@ addEventListener("DOMContentLoaded", () => {
   new MutationObserver(painted).observe(document.querySelector("#stage"), { attributeFilter: ["data-item"] });
 });
 """
+WATCH_FRAMES = """() => {
+  window.frames_of_map = [];
+  const own = CanvasRenderingContext2D.prototype.createImageData;
+  const put = CanvasRenderingContext2D.prototype.putImageData;
+  let begun = 0;
+  CanvasRenderingContext2D.prototype.createImageData = function (...all) {
+    begun = performance.now();
+    return own.apply(this, all);
+  };
+  CanvasRenderingContext2D.prototype.putImageData = function (...all) {
+    put.apply(this, all);
+    window.frames_of_map.push(performance.now() - begun);
+  };
+}"""
 
 
 def make_project(folder: Path, num_images: int) -> Path:
@@ -38,7 +57,31 @@ def make_project(folder: Path, num_images: int) -> Path:
     return project
 
 
-def waits(link: str, num_labels: int, browser: str, pause: float) -> list[float]:
+def make_large_project(folder: Path, num_items: int, num_asked: int) -> Path:
+    """A project of embeddings in ten clusters, of which some items are asked without choosing."""
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(10, 8)).astype(np.float32)
+    vectors = centres[random.integers(10, size=num_items)] + 0.3 * random.normal(size=(num_items, 8)).astype(np.float32)
+    np.save(folder / "e.npy", vectors)
+    project = folder / "project"
+    made = Project.create(project, embeddings=folder / "e.npy", classes=["a", "b"], batch_size=20, audit=0.0)
+    made.queue(made.ids(random.choice(num_items, num_asked, replace=False).tolist()))
+    return project
+
+
+def map_times(page: Page) -> tuple[float, float]:
+    """Seconds until the map is there, and milliseconds of a frame of it."""
+    start = time.monotonic()
+    page.click("[data-view=map]")
+    page.wait_for_selector(".map-item", timeout=1_200_000)
+    there = time.monotonic() - start
+    page.evaluate(WATCH_FRAMES)
+    for key in "+-" * 5:
+        page.keyboard.press(key)
+    return there, statistics.median(page.evaluate("window.frames_of_map"))
+
+
+def waits(link: str, num_labels: int, browser: str, pause: float, *, with_map: bool = False) -> list[float]:
     """Milliseconds from each key press to the next item painted."""
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
@@ -51,6 +94,9 @@ def waits(link: str, num_labels: int, browser: str, pause: float) -> list[float]
             page.keyboard.press("12"[i % 2])
             page.wait_for_function("count => window.waits.length === count", arg=i + 2)
         found = [float(each) for each in page.evaluate("window.waits")]
+        if with_map:
+            there, frame = map_times(page)
+            sys.stdout.write(f"the map is there after {there:.1f} s; a frame takes {frame:.0f} ms (median of 10)\n")
         started.close()
     return found[1:]
 
@@ -60,19 +106,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--labels", type=int, default=40)
     parser.add_argument("--pause", type=float, default=0.7, help="seconds that a person looks at an item")
+    parser.add_argument("--items", type=int, default=0, help="embeddings instead of images, and the map")
     parser.add_argument("--browser", default="/usr/bin/chromium")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        project = make_project(Path(name), options.labels + 10)
-        size = (Path(name) / "files" / "000.png").stat().st_size
+        if options.items:
+            project, told = (
+                make_large_project(Path(name), options.items, options.labels + 30),
+                f"{options.items:,} items",
+            )
+        else:
+            project = make_project(Path(name), options.labels + 10)
+            told = f"images of {(Path(name) / 'files' / '000.png').stat().st_size / 1e6:.1f} MB"
         command = [sys.executable, "-P", "-m", "batchbalance.cli", "label", str(project), "--no-open", "--port", "0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
-            found = waits(server.stdout.readline().strip(), options.labels, options.browser, options.pause)
+            link = server.stdout.readline().strip()
+            found = waits(link, options.labels, options.browser, options.pause, with_map=bool(options.items))
             server.terminate()
     cuts = statistics.quantiles(found, n=20)
     spread = f"median {statistics.median(found):.0f} ms, 90 % between {cuts[0]:.0f} and {cuts[-1]:.0f} ms"
-    sys.stdout.write(f"{len(found)} images of {size / 1e6:.1f} MB: {spread}\n")
+    sys.stdout.write(f"{len(found)} labels, {told}: {spread}\n")
 
 
 if __name__ == "__main__":

@@ -295,7 +295,7 @@ def test_the_page_needs_nothing_else(facts):
     assert 'name="viewport"' in page
     assert "prefers-color-scheme: dark" in page
     text = "".join(found.text)
-    for heading in ("Accuracy", "Labels over time", "Whether to stop", "Labels of each class", "Likely label errors"):
+    for heading in ("Accuracy", "Labels over time", "Reasons", "Labels of each class", "Likely label errors"):
         assert heading in text
     assert "for one look" in text
     assert "a dog-like cat" in text

@@ -20,9 +20,8 @@ from batchbalance.system.spreadsheets import csv_text
 HTML_PAGE, MARKDOWN_PAGE = "report.html", "report.md"
 
 REPORT_STYLE = """
-body { max-width: 72rem; } h1, p, ul.notes { max-width: 54rem; box-sizing: border-box; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
-figure { margin: 0; } figure.first { grid-column: 1 / -1; max-width: 42rem; } img { width: 100%; height: auto; }
+figure { margin: 0; } figure.first { max-width: 60rem; } img { width: 100%; height: auto; }
 """
 
 CURVES: dict[Drawn, str] = {
