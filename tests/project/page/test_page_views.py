@@ -277,8 +277,8 @@ def test_a_phone_by_touch(tmp_path, new_context, check_access):
                 page.locator(".map-item").first.tap()
                 person.wait("document.querySelector('#pick-dialog').open")
                 page.locator("#pick-dialog .class").nth(2).tap()
-                person.wait("!document.querySelector('#pick-dialog').open")
-        person.wait("document.querySelector('#counts').textContent.includes('2 today')")
+                person.wait("document.querySelector('#said').textContent === 'class 3.'")
+        assert project.labels == {"n00": "class 3"}
 
 
 def test_a_shared_link_works_by_another_name_of_the_server(tmp_path, new_context):
