@@ -5,10 +5,17 @@ BIN := .venv/bin
 
 install: .venv/.installed
 
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
 # __init__.py has the version, which an editable install copies into its metadata.
 .venv/.installed: pyproject.toml constraints.txt src/batchbalance/__init__.py
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(PIP) -e ".[dev]"
+	touch $@
+
+# What a user installs. It is not made again where all of `.[dev]` is there.
+.venv/.installed-standard: pyproject.toml constraints.txt src/batchbalance/__init__.py
+	test -e .venv/.installed || { $(PYTHON) -m venv .venv && $(PIP) -e ".[standard]"; }
 	touch $@
 
 test: install check
@@ -42,11 +49,11 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# A labelling project on digits with the real commands, the default strategy beside random. It replaces the folder of an earlier
-# demo. The models are so small that a second thread would only cost time.
-demo: install
+# `batchbalance demo` without a browser. It replaces the folder of an earlier demo. The models are so small that a second thread
+# would only cost time.
+demo: .venv/.installed-standard
 	rm -rf runs/demo
-	OMP_NUM_THREADS=1 $(BIN)/python examples/demo.py runs/demo
+	OMP_NUM_THREADS=1 $(BIN)/batchbalance demo runs/demo --no-page
 
 # The reference from the code, the notebooks run anew, the site in site/; a warning or a link that leads nowhere fails it.
 docs: install

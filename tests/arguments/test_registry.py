@@ -136,7 +136,7 @@ def test_ten_paired_trials_of_an_own_strategy(folder, parent):
 
 
 def test_the_guide_is_true(tmp_path, monkeypatch):
-    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
     (strategy,) = re.findall(r"```python\n(.*?)```", text, re.S)
     config, entry_points = re.findall(r"```toml\n(.*?)```", text, re.S)
     (tmp_path / "own_strategies.py").write_text(strategy)

@@ -215,7 +215,9 @@ def test_two_draws_have_no_standard_error_but_a_json_file(files):
     np.save(files / "p.npy", PROBS[:, :2])
     code, out, _ = run(files, "-b", 3, "--output", files / "o.json")
     assert (code, "nan" in out) == (0, False)
-    assert json.loads((files / "o.json").read_text())["gain_errors"] is None
+    written = json.loads((files / "o.json").read_text())
+    assert written["gain_errors"] is None
+    assert json.loads(run(files, "-b", 3, "--json")[1]) == written
 
 
 def test_memory_that_cannot_be_had_is_one_line(files):

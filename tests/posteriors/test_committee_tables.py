@@ -203,8 +203,21 @@ def test_embeddings_are_the_features_behind_the_transformers():
     np.testing.assert_array_equal(bootstrapped.embed(COUNTS).numpy(), COUNTS.toarray())
     numbers = FRAME[["size", "weight"]]
     np.testing.assert_array_equal(Committee.bootstrap(GaussianNB(), numbers, Y, 2).embed(numbers).numpy(), NUMBERS)
+    piped = Committee.bootstrap(make_pipeline(columns(), GaussianNB()), FRAME, Y, 2)
+    first = piped._members[0].classifier[:-1].transform(FRAME)
+    np.testing.assert_allclose(piped.embed(FRAME).numpy(), first.toarray() if sparse.issparse(first) else first)
+
+    class BySize(GaussianNB):
+        """A classifier that takes the whole table, and looks at one column."""
+
+        def fit(self, X, y):
+            return super().fit(X[["size"]], y)
+
+        def predict_proba(self, X):
+            return super().predict_proba(X[["size"]])
+
     with pytest.raises(ValueError, match=r"a committee embeds numbers, got shape \(60, 4\) in a DataFrame; choose"):
-        Committee.bootstrap(make_pipeline(columns(), GaussianNB()), FRAME, Y, 2).embed(FRAME)
+        Committee.bootstrap(BySize(), FRAME, Y, 2).embed(FRAME)
 
 
 def test_embeddings_that_do_not_fit_in_memory_are_refused(monkeypatch):

@@ -5,12 +5,25 @@ import io
 import sys
 from contextlib import suppress
 
-from batchbalance.cli import embed, experiments, find, label, labelstudio, project, project_changes, report, run, select
+from batchbalance.cli import (
+    compare,
+    demo,
+    embed,
+    experiments,
+    find,
+    label,
+    labelstudio,
+    project,
+    project_changes,
+    report,
+    run,
+    select,
+)
 from batchbalance.cli.app import app
 
 __all__ = [
-    "app", "embed", "experiments", "find", "label", "labelstudio", "main", "project", "project_changes", "report",
-    "run", "select",
+    "app", "compare", "demo", "embed", "experiments", "find", "label", "labelstudio", "main", "project",
+    "project_changes", "report", "run", "select",
 ]  # fmt: skip
 
 

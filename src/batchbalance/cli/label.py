@@ -3,12 +3,15 @@
 import threading
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from batchbalance.cli.app import app, complain, imports_done, out, reported_errors
+
+if TYPE_CHECKING:
+    from batchbalance.project.page.serving import Serving
 
 
 @app.command("label")
@@ -31,7 +34,7 @@ def label_command(
 ) -> None:
     """Label a project in the browser, one key for each item. Ctrl-C ends it; every answer is saved at once."""
     with reported_errors(label_command):
-        from batchbalance.project.page.serving import Serving, checked_people, serve
+        from batchbalance.project.page.serving import Serving, checked_people
 
         for file in (certfile, keyfile):
             if file is not None and not file.is_file():
@@ -43,19 +46,26 @@ def label_command(
             raise ValueError(f"`annotators` must be names with commas between them, got {annotators!r}")
         serving = Serving(host, port, checked_people(names), tuple(allow_host or ()), certfile, keyfile)
         imports_done()
+        serve_page(project, serving, no_open=no_open, allow_imports=allow_imports)
 
-        def ready(addresses: dict[str | None, str]) -> None:
-            if not serving.is_local:
-                how = "" if certfile else ", and what it sends can be read on the way: use --certfile or an SSH tunnel"
-                complain(
-                    "warning", f"other machines can reach this server{how}; give each link only to the person it is for"
-                )
-            for who, address in addresses.items():
-                if who is not None:
-                    out.print(Text(f"{who}:"), soft_wrap=True)
-                out.print(Text(address), soft_wrap=True)
-            if not no_open:
-                threading.Timer(0.5, webbrowser.open, [next(iter(addresses.values()))]).start()
 
-        serve(project, serving, ready, allow_imports=allow_imports)
-        complain("ended", "every answer is saved; the same command continues")
+def serve_page(project: Path, serving: "Serving", *, no_open: bool, allow_imports: bool = False) -> None:
+    """Serve the page of a project until Ctrl-C; print its address, and open it unless `no_open`."""
+    from batchbalance.project.page.serving import serve
+
+    def ready(addresses: dict[str | None, str]) -> None:
+        if not serving.is_local:
+            is_open = serving.certificate is None
+            how = ", and what it sends can be read on the way: use --certfile or an SSH tunnel" if is_open else ""
+            complain(
+                "warning", f"other machines can reach this server{how}; give each link only to the person it is for"
+            )
+        for who, address in addresses.items():
+            if who is not None:
+                out.print(Text(f"{who}:"), soft_wrap=True)
+            out.print(Text(address), soft_wrap=True)
+        if not no_open:
+            threading.Timer(0.5, webbrowser.open, [next(iter(addresses.values()))]).start()
+
+    serve(project, serving, ready, allow_imports=allow_imports)
+    complain("ended", "every answer is saved; the same command continues")

@@ -56,7 +56,20 @@ def say(text: str) -> None:
 @app.command("init")
 def init_command(
     folder: Annotated[Path, typer.Argument(metavar="PROJECT", help="The folder to create.")],
-    classes: Annotated[str, typer.Option(help="The classes, such as cat,dog,neither.")],
+    classes: Annotated[str | None, typer.Option(help="The classes, such as cat,dog,neither.")] = None,
+    classes_file: Annotated[Path | None, typer.Option(help="A file of the classes, one per line.")] = None,
+    classes_from: Annotated[
+        str | None, typer.Option(help="The column whose values are the classes; default: that of --labels-from.")
+    ] = None,
+    labels_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN|FILE", help="Labels that you have: a column of the data, or a file as for 'tell'."
+        ),
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option(help="With --labels-from: how these items were chosen, random or chosen; see 'tell'.")
+    ] = None,
     images: Annotated[Path | None, typer.Option(help="A folder of images.")] = None,
     texts: Annotated[
         Path | None, typer.Option(help="Texts: a CSV, TSV, JSONL, Parquet or .txt file, or a folder of .txt files.")
@@ -119,10 +132,16 @@ def init_command(
 ) -> None:
     """Create a project: say where your items are, and name the classes."""
     with reported_errors(init_command):
+        from batchbalance.cli.brought import brought, class_names, id_note, values_in
         from batchbalance.project import Project
         from batchbalance.project.settings import NAMES
 
         imports_done()
+        source = texts or table
+        labels = None if labels_from is None else brought(source, labels_from, id_column)
+        named = classes_from or (labels_from if isinstance(labels, dict) else None)
+        names = class_names(classes, classes_file, None if named is None else values_in(source, named))
+        used = [each for each in (classes_from, labels_from) if table is not None and each is not None]
         try:
             project = Project.create(
                 folder,
@@ -133,11 +152,11 @@ def init_command(
                 column=column,
                 id=id_column,
                 ids=ids,
-                drop=drop or [],
+                drop=[*(drop or []), *(each for each in dict.fromkeys(used) if not Path(each).is_file())],
                 cost=cost,
                 test=test,
                 skip_bad=skip_bad,
-                classes=[name for name in classes.split(",") if name.strip()],
+                classes=names,
                 progress=True,
                 encoder=encoder,
                 image_size=image_size,
@@ -159,7 +178,11 @@ def init_command(
             raise typer.Exit(130) from None
         tell_notes(project.notes)
         say(f"{folder}: {len(project):,} {NAMES[project.settings.data.kind]}, classes {', '.join(project.classes)}")
-        say(f"next: batchbalance ask {folder}")
+        if source is not None:
+            say(id_note(source, id_column, column or ()))
+        if labels is not None:
+            take_in(project, labels, sample=sample)
+        say(f"next: batchbalance label {folder} (in the browser), or batchbalance ask {folder} (in a file)")
 
 
 @app.command("ask")
@@ -172,16 +195,23 @@ def ask_command(
         str | None,
         typer.Option(help="Memory to use besides the embeddings, such as 2GiB; default: half of what is free."),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the items as JSON; write no files.")] = False,
     allow_imports: Imports = False,
 ) -> None:
     """Choose the items to label next; write batch.csv to fill in and batch.html to look at."""
     with reported_errors(ask_command):
         project = opened(folder, allow_imports=allow_imports)
         sheet, page = batch_paths(folder, annotator)
-        check_told(project, sheet, annotator)
+        if not as_json:
+            check_told(project, sheet, annotator)
         before = len(project.notes)
         batch = project.ask(n, annotator, again, memory_budget=memory_budget)
         tell_notes((*project.notes[before:], *batch.notes))
+        if as_json:
+            cells = (dict(zip(batch.columns, batch.cells(i), strict=True)) for i in range(len(batch.ids)))
+            rows = [{"id": name, **each} for name, each in zip(batch.ids, cells, strict=True)]
+            typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+            return
         batch.to_csv(sheet)
         batch.to_html(page, folder.resolve().name, sheet.name)
         show_batch(batch)
@@ -257,13 +287,8 @@ def tell_command(
 ) -> None:
     """Take in labels: batch.csv, filled in wholly or in part, or a file of another tool."""
     with reported_errors(tell_command):
-        from batchbalance.project.bridge import tell_file
-
         project = opened(folder, allow_imports=allow_imports)
-        told = tell_file(project, answers, annotator, id_column=id_column, label_column=label_column, sample=sample)
-        skipped = f", {told.skipped:,} skipped" if told.skipped else ""
-        say(f"{told.labelled:,} labelled, {told.corrected:,} corrected, {told.unchanged:,} known already{skipped}")
-        tell_notes([told.sentence()] if told.sentence() else [])
+        take_in(project, answers, annotator, id_column=id_column, label_column=label_column, sample=sample)
         left = len(project.open_questions(annotator))
         say(f"{len(project.labels):,} labels in all, {left:,} open questions{f' for {annotator}' if annotator else ''}")
         try:
@@ -271,6 +296,28 @@ def tell_command(
         except KeyboardInterrupt:
             complain("stopped", "the labels are kept; the model is trained when it is needed")
             raise typer.Exit(130) from None
+        say(f"next: batchbalance status {folder} (how good is the model?), or batchbalance ask {folder}")
+
+
+def take_in(
+    project: "Project",
+    answers: "Path | dict[str, str]",
+    annotator: str | None = None,
+    *,
+    id_column: str | None = None,
+    label_column: str | None = None,
+    sample: str | None = None,
+) -> None:
+    """Tell a project labels of a file, or by id, and say what became of them."""
+    from batchbalance.project.bridge import tell_file
+
+    if isinstance(answers, dict):
+        told = project.tell(answers, annotator, sample=sample)
+    else:
+        told = tell_file(project, answers, annotator, id_column=id_column, label_column=label_column, sample=sample)
+    skipped = f", {told.skipped:,} skipped" if told.skipped else ""
+    say(f"{told.labelled:,} labelled, {told.corrected:,} corrected, {told.unchanged:,} known already{skipped}")
+    tell_notes([told.sentence()] if told.sentence() else [])
 
 
 @app.command("status")

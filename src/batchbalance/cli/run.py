@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -67,7 +67,6 @@ def run_command(
     with reported_errors():
         from batchbalance.arguments.checks import check_device
         from batchbalance.lab.config import read_comparison
-        from batchbalance.lab.data import load
         from batchbalance.lab.paper.experiments import experiment
         from batchbalance.lab.processes import run_tasks, tasks_of
 
@@ -96,9 +95,8 @@ def run_command(
         if ray is None:
             for device in {task.config.device for task in tasks}:
                 check_device("device", device)
-        if not is_file:  # report missing data once, and not in every trial
-            for wanted, folder in {(task.config.data, task.data_dir) for task in tasks}:
-                load(wanted.name, data_dir=folder, partial=wanted.partial, label=wanted.label)
+        if ray is None or not is_file:  # files that a config names may lie on the cluster only
+            check_data(tasks)
         started = time.perf_counter()
         try:
             if ray is None:
@@ -121,6 +119,23 @@ def run_command(
         out.print(Text(advice), soft_wrap=True)
     if failed:
         raise typer.Exit(2)
+
+
+def check_data(tasks: list["Task"]) -> None:
+    """Complain about missing data once, and not in every trial; say so if whole batches do not add up to the budget."""
+    from batchbalance.lab.data import default_sizes, load
+
+    for wanted, data_dir in {(task.config.data, task.data_dir) for task in tasks}:
+        found = load(wanted.name, data_dir=data_dir, partial=wanted.partial, own=wanted.own, progress=True)
+        config, goal = next((task.config, task.goal) for task in tasks if task.config.data == wanted)
+        start = config.split_sizes(default_sizes(found)).num_initial(found.num_classes)
+        rest = 0 if goal.budget is None else max(0, goal.budget - start) % config.batch_size
+        if rest and goal.budget is not None:
+            complain(
+                "note",
+                f"trials end at {goal.budget - rest} labels, not at {goal.budget}: {start} to start from, and then "
+                f"whole batches of {config.batch_size}",
+            )
 
 
 def show_plan(tasks: list["Task"]) -> None:
@@ -150,10 +165,10 @@ def lost_records(tasks: list["Task"], failed: list[int]) -> list[int]:
     return lost
 
 
-def follow(tasks: list["Task"], all_news: Iterator["News"]) -> list[int]:
+def follow(tasks: list["Task"], all_news: Iterator["News"], stream: Any = None) -> list[int]:
     """Show the progress of the tasks and return those that failed. An error that several share is printed once."""
     failed, warned, causes = [], set(), Counter[str]()
-    with progress.jobs([task.label for task in tasks]) as shown:
+    with progress.jobs([task.label for task in tasks], stream) as shown:
         for news in all_news:
             label = tasks[news.task].label
             if news.kind == "failed":

@@ -109,6 +109,7 @@ def select_command(
         typer.Option("--one-round", help="With --ray, for slow networks: workers pick batches, which are merged."),
     ] = False,
     output: Annotated[Path | None, typer.Option(help="Write the batch to this .csv or .json file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the batch as JSON.")] = False,
 ) -> None:
     """Choose the batch of points to label next."""
     with reported_errors(select_command):
@@ -189,6 +190,9 @@ def select_command(
         shown = [str(i) if names is None else names[i] for i in selection.indices.tolist()]
         if output is not None:
             write_batch(output, selection, shown)
+        if as_json:
+            typer.echo(batch_json(selection, shown))
+            return
         show(selection, shown, shape[0], seconds)
         if output is not None:
             out.print(Text(f"written to {output}"), soft_wrap=True)
@@ -315,13 +319,18 @@ def check_output(path: Path) -> None:
         raise OSError(f"cannot write {path}: {path.parent} must be a folder that can be written to")
 
 
+def batch_json(selection: "Selection", names: list[str]) -> str:
+    """Return the ids of a batch and all that is known about it as JSON."""
+    return json.dumps({"ids": names, **selection.as_dict()}, indent=2, allow_nan=False, default=str)
+
+
 def write_batch(path: Path, selection: "Selection", names: list[str]) -> None:
     """Write the batch, whole or not at all."""
     from batchbalance.system.files import replacing
     from batchbalance.system.spreadsheets import csv_text
 
     if path.suffix == ".json":
-        text = json.dumps({"ids": names, **selection.as_dict()}, indent=2, allow_nan=False, default=str) + "\n"
+        text = batch_json(selection, names) + "\n"
     else:
         columns: dict[str, list[Any]] = {
             "rank": list(range(1, len(names) + 1)),

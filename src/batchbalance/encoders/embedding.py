@@ -74,6 +74,13 @@ def encoder(name: str, *, image_size: int | None = None, device: str | None = No
     return factory(*[model] if model else [], **given)
 
 
+def runs_own_code(name: str) -> bool:
+    """Return whether the encoder with this name imports code that is not a dependency of ours."""
+    family, colon, model = name.partition(":")
+    # A folder of sentence-transformers lists the classes to import.
+    return bool(colon) and family != "timm" and (family != "sentence-transformers" or Path(model).exists())
+
+
 @dataclass(frozen=True, eq=False)
 class Embeddings:
     """Vectors and their ids.

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Set
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from inspect import Parameter
 from pathlib import Path
@@ -32,15 +32,16 @@ from batchbalance.arguments.sections import (
     parsed,
 )
 from batchbalance.balance.edges import EdgeSettings
+from batchbalance.encoders.embedding import runs_own_code
 from batchbalance.errors import FileFormatError, UnknownNameError
-from batchbalance.lab.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COPIES, SplitSizes
+from batchbalance.lab.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COPIES, OwnData, SplitSizes
 from batchbalance.lab.data.own import is_own
 from batchbalance.lab.data.splits import NOISE
 from batchbalance.lab.records import changed_settings, settings_hash, strategy_label
 from batchbalance.lab.strategies import lab_strategy
 from batchbalance.posteriors import MCDropoutOptions, PosteriorFit, PosteriorOptions, posterior_options
 from batchbalance.posteriors.training import Recipe
-from batchbalance.posteriors.training.networks import check_network, network_named, network_options
+from batchbalance.posteriors.training.networks import NETWORKS, check_network, network_named, network_options
 from batchbalance.strategies import AUTO, Random, Strategy
 from batchbalance.strategies.probing import parts_read
 
@@ -48,6 +49,7 @@ MAX_TRIALS = 10_000
 # Settings that came after runs had been recorded. At these values, which are what was done before, they are omitted
 # from the settings of a run, so that it is still found by its hash.
 ADDED: dict[str, dict[str, Any]] = {
+    "data": {"column": None, "encoder": None, "image_size": None, "labels": None, "skip_bad": False},
     "model": {"head": [512, 512], "hidden": 128, "round_up": False},
     "training": {"augmentation": "none", "steps": None},
     "posterior.schedule": {
@@ -67,7 +69,12 @@ class DataSettings(Section):
         copies: how often each input occurs in the pool; 3 for `repeated-mnist` if omitted, else 1.
         noise: the standard deviation of the noise that is added to each copy.
         partial: accept a part of a published data set.
-        label: the column of the labels in a CSV file.
+        label: the column of the labels in a file of rows.
+        column: the column of the texts in a file of rows; they are embedded.
+        encoder: embed your own data, as a project does; `wordllama` for `column` if omitted, else none.
+        image_size: pixels of the square that an encoder of images looks at.
+        labels: for a `.npy` file of embeddings, the file with their labels.
+        skip_bad: omit damaged files and empty texts.
     """
 
     table = "[data]"
@@ -76,6 +83,16 @@ class DataSettings(Section):
     noise: NotNegative = NOISE
     partial: Flag = False
     label: str = "label"
+    column: str | None = None
+    encoder: str | None = None
+    image_size: Whole | None = None
+    labels: str | None = None
+    skip_bad: Flag = False
+
+    @property
+    def own(self) -> OwnData:
+        """How to read a user's own data."""
+        return OwnData(**{field.name: getattr(self, field.name) for field in fields(OwnData)})
 
     @model_validator(mode="before")
     @classmethod
@@ -175,11 +192,22 @@ class RunSettings(Section):
     threads: Threads = 1
     device: Annotated[str, AfterValidator(_check_device)] = "cpu"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_network(cls, given: Any) -> Any:
+        """Take a Bayesian head where neither a posterior nor a network is named."""
+        if isinstance(given, dict) and given.get("model") is None and given.get("posterior") in (None, {}):
+            return {**given, "posterior": {"kind": "bayesian-head"}}
+        return given
+
     @model_validator(mode="after")
     def _fits_posterior(self) -> "RunSettings":
         kind = self.posterior.kind
         if self.posterior.has_network and self.model is None:
-            raise ValueError(f'[model] must be given for posterior {kind!r}; add a table with name = "mnist-cnn"')
+            raise ValueError(
+                f"[model] must be given for posterior {kind!r}, got none; add a table with the name of a network "
+                f"({', '.join(NETWORKS)}), or leave out [posterior] for a Bayesian head"
+            )
         if not self.posterior.has_network and self.model is not None:
             raise ValueError(f"[model] is not used by posterior {kind!r}; leave it out")
         if self.training is not None and not self.posterior.uses_recipe:
@@ -364,7 +392,10 @@ def read_comparison(path: Path, changes: Iterable[str] = (), *, allow_imports: b
             "model": "network",
             "strategies": "strategy",
         }
-        check_paths({text: kind for key, kind in kinds.items() for text in texts_in(content.get(key))}, str(path))
+        named = {text: kind for key, kind in kinds.items() for text in texts_in(content.get(key))}
+        data = content.get("data")
+        encoders = texts_in(data.get("encoder") if isinstance(data, dict) else None)
+        check_paths({**named, **{name: "encoder" for name in encoders if runs_own_code(name)}}, str(path))
     return comparison_of(content, changes)
 
 

@@ -268,7 +268,7 @@ def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Datas
     wanted = config.data
     return prepare(
         wanted.name, config.split_sizes, seed=seed, data_dir=data_dir, copies=wanted.copies, noise=wanted.noise,
-        partial=wanted.partial, label=wanted.label,
+        partial=wanted.partial, own=wanted.own,
     )  # fmt: skip
 
 

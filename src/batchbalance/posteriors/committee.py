@@ -37,8 +37,8 @@ class Committee(Posterior):
 
     Inputs are passed to the classifiers unchanged: arrays, DataFrames, sparse matrices, lists of texts. Tensors,
     Datasets and DataLoaders become arrays. Every member's classes are aligned to one list; a class that a member did
-    not see gets probability 0. A committee has no hidden layer: ``embed`` returns the features after the
-    transformers that all members share. Predictions are float32.
+    not see gets probability 0. A committee has no hidden layer: ``embed`` returns the features after the transformers
+    that all members share, or after those of the first member if each is a pipeline. Predictions are float32.
 
     Attributes:
         classes: the C labels, in the order of the class axis.
@@ -209,6 +209,9 @@ class Committee(Posterior):
         x = batch
         for transformer in self._preparation.transformers:
             x = transformer.transform(x)
+        first = self._members[0]
+        if hasattr(first.classifier, "steps") and len(first.classifier.steps) > 1 and first.features is None:
+            x = first.classifier[:-1].transform(x)
         x = x.toarray() if hasattr(x, "toarray") else np.asarray(x)
         if x.dtype.kind not in "fiub":
             raise ValueError(

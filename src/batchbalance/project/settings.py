@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from batchbalance.arguments.registry import is_path, texts_in
 from batchbalance.arguments.sections import Flag, Section, Whole, check_keys, parsed
+from batchbalance.encoders.embedding import runs_own_code
 from batchbalance.errors import FileFormatError
 from batchbalance.system.files import replacing
 from batchbalance.system.ids import check_unicode
@@ -108,9 +109,7 @@ class ProjectSettings(Section):
 def _is_installed(name: str, kind: str) -> bool:
     """Return whether a path names an installed dependency, or a model that is only weights."""
     if kind == "encoder":
-        family, _, model = name.partition(":")
-        # A folder of sentence-transformers lists the classes to import.
-        return family == "timm" or (family == "sentence-transformers" and not Path(model).exists())
+        return not runs_own_code(name)
     return kind == "model's estimator" and name.startswith("sklearn.")
 
 

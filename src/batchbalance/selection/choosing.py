@@ -21,9 +21,10 @@ from batchbalance.system.memory import free_memory
 
 
 def select(
-    predictions: Predictions | None = None,
+    predictions: Any = None,
     batch_size: SupportsIndex | None = None,
     *,
+    pool: Any = None,
     strategy: str | Strategy = AUTO,
     reference: Predictions | None = None,
     validation_error: SupportsFloat | None = None,
@@ -47,8 +48,11 @@ def select(
     """Choose the batch of points to label next.
 
     Args:
-        predictions: of the pool; not needed by "random", "coreset", "max-herding", "prob-cover" and "typiclust".
+        predictions: `Predictions` of the pool; or what ``predict_proba`` of one model returns, (N, C); or a posterior
+            together with `pool`. Not needed by "random", "coreset", "max-herding", "prob-cover" and "typiclust".
         batch_size: B, the number of points to choose.
+        pool: the inputs that a posterior predicts, and embeds if the strategy reads embeddings and none are given. If
+            it is a DataFrame, `labelled` and `exclude` may be labels of its index.
         strategy: a name from ``batchbalance.STRATEGIES``, the path of a class of your own ("mypackage.module:Mine"),
             or a strategy object with its options, as in ``PowerBalance(beta=2)``. "auto" takes "u-herding" given
             predictions and embeddings, "max-herding" given embeddings alone, own weights, or no labels yet
@@ -87,23 +91,65 @@ def select(
             raise ValueError(f"`threshold` must not be given together with `{other}`; leave one out")
     if executor is not None and device is not None:
         raise ValueError(f"`device` is not used with `executor`, whose workers compute on CPUs, got {device!r}")
+    found = _predicted(predictions, pool)
+    made = {} if pool is None or embeddings is not None else {"embeddings": lambda: predictions.embed(pool)}
+    index = getattr(pool, "index", None)
     given = {
-        "predictions": predictions, "embeddings": embeddings, "labelled_embeddings": labelled_embeddings,
+        "predictions": found, "embeddings": embeddings, "labelled_embeddings": labelled_embeddings,
         "reference": reference, "validation_error": validation_error, "threshold": threshold, "ratio": ratio,
         "pairs": pairs, "max_reference": max_reference, "weights": weights, "targets": targets,
         "metric": metric,
     }  # fmt: skip
-    pool = prepared(
-        Pool(given, device=device), batch_size, labelled, exclude, seed=seed, progress=progress, executor=executor
-    )
+    labelled, exclude = (_positions(name, x, index) for name, x in (("labelled", labelled), ("exclude", exclude)))
+    points = Pool(given, made, device=device)
+    points = prepared(points, batch_size, labelled, exclude, seed=seed, progress=progress, executor=executor)
     has_labels = None if labelled is None and labelled_embeddings is None else has_any(labelled, labelled_embeddings)
-    found, note = as_strategy(strategy), None
-    if found is None:
-        found, why = auto_strategy(pool, has_labels=has_labels)
-        if has_labels is False and pool.has("embeddings"):
-            pool = pool.without("predictions")  # they tell nothing yet
-        note = f"auto chose {found.name!r}: {why}"
-    return replace(choose_from(pool, found, memory_budget=memory_budget), note=note)
+    chosen, note = as_strategy(strategy), None
+    if chosen is None:
+        chosen, why = auto_strategy(points, has_labels=has_labels)
+        if has_labels is False and points.has("embeddings"):
+            points = points.without("predictions")  # they tell nothing yet
+        note = f"auto chose {chosen.name!r}: {why}"
+    selection = replace(choose_from(points, chosen, memory_budget=memory_budget), note=note)
+    if hasattr(index, "get_indexer"):
+        selection = replace(selection, names=tuple(index[selection.indices.numpy()]))
+    return selection
+
+
+def _predicted(given: Any, pool: Any) -> Predictions | None:
+    """Return predictions from what `select` takes for them."""
+    is_posterior = hasattr(given, "predict") and hasattr(given, "embed")
+    if pool is not None:
+        if not is_posterior:
+            raise TypeError(
+                f"`pool` must be given together with a posterior, got {type(given).__name__}; wrap a fitted model, as "
+                "in Committee.from_sklearn(model), or give predictions and leave `pool` out"
+            )
+        return given.predict(pool)  # type: ignore[no-any-return]
+    if given is None or isinstance(given, Predictions):
+        return given
+    if is_posterior or hasattr(given, "predict_proba"):
+        name = type(given).__name__
+        how = f"select({name}, …, pool=X), or {name}.predict(X)" if is_posterior else f"{name}.predict_proba(X)"
+        raise TypeError(f"`predictions` must be Predictions, got a {name}; give it the pool: {how}")
+    if getattr(given, "ndim", 0) == 2:
+        return Predictions.from_probs(getattr(given, "values", given), "nc")
+    raise TypeError(f"`predictions` must be Predictions, got {type(given).__name__}; see Predictions.from_probs")
+
+
+def _positions(name: str, given: Any, index: Any) -> Any:
+    """Return positions in the pool; labels of a pandas index become positions if the pool has that index."""
+    if not hasattr(given, "get_indexer"):
+        return given
+    if not hasattr(index, "get_indexer"):
+        raise TypeError(
+            f"`{name}` must be positions from 0 on, got a pandas index; give df.index.get_indexer({name}), where df "
+            "has the rows of the pool"
+        )
+    found = index.get_indexer(given)
+    if (found < 0).any():
+        raise ValueError(f"`{name}` must be in the index of `pool`, got {given[found < 0][0]!r}")
+    return found
 
 
 def prepared(

@@ -32,6 +32,7 @@ class Selection:
         warnings: sentences worth reading before the batch is sent out.
         note: why `auto` chose this strategy; None if it was named.
         predicted: the most probable label of each chosen point, by the mean of draws; None if classes have no names.
+        names: the chosen points in the index of the DataFrame that was given as `pool`; None without one.
     """
 
     strategy: Strategy
@@ -43,6 +44,7 @@ class Selection:
     warnings: tuple[str, ...] = ()
     note: str | None = None
     predicted: tuple[Label, ...] | None = None
+    names: tuple[Any, ...] | None = None
 
     @property
     def indices(self) -> Int[Tensor, " B"]:
@@ -143,7 +145,10 @@ class Selection:
         }
 
     def to_frame(self) -> "pandas.DataFrame":
-        """The batch as a table of pandas: a row for each point, a column for each number that is known of it."""
+        """Return the batch as a table of pandas: a row for each point, a column for each number that is known of it.
+
+        Its index is that of the DataFrame that was given as `pool`, so that `df.loc[frame.index]` are the chosen rows.
+        """
         try:
             import pandas
         except ImportError as error:
@@ -152,7 +157,9 @@ class Selection:
         if self.cover is not None:
             columns |= {"cover_gain": self.cover.gains, "cover": self.cover.coverage}
         known = {COLUMNS.get(name, name): _plain(each) for name, each in columns.items() if each is not None}
-        return pandas.DataFrame(known)
+        if self.predicted is not None:
+            known["predicted"] = list(self.predicted)
+        return pandas.DataFrame(known, index=None if self.names is None else list(self.names))
 
     def __repr__(self) -> str:
         first = ", ".join(map(str, self.indices[:3].tolist())) + (", …" if len(self.indices) > 3 else "")

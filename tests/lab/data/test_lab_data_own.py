@@ -9,17 +9,17 @@ from PIL import Image
 
 import published_files as files
 from batchbalance.errors import FileFormatError
-from batchbalance.lab.data import load, prepare
+from batchbalance.lab.data import OwnData, load, prepare
 from batchbalance.lab.data.published import draw_test
 
 
 def test_csv(tmp_path: Path) -> None:
     body = "".join(f"{i},{i % 3 + 9},{i * i}\n" for i in range(20))
     path = files.write(tmp_path / "own.csv", ("a,kind,b\n" + body).encode(), packed=True)
-    data = load(str(path), label="kind")
+    data = load(str(path), own=OwnData(label="kind"))
     assert (len(data.train_y), len(data.test_y), data.input_shape) == (16, 4, (2,))
     assert data.class_names == ("9", "10", "11")
-    again = load(str(path), label="kind", seed=0)
+    again = load(str(path), own=OwnData(label="kind"), seed=0)
     assert torch.equal(again.train_x, data.train_x)
     with pytest.raises(FileFormatError, match="name the right one with `label`"):
         load(str(path))

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.data.dataset import Dataset
+from batchbalance.lab.data.embedded import OwnData
 from batchbalance.lab.data.own import is_own, load_own
 from batchbalance.lab.data.published import GENERATED, PUBLISHED, load_digits, load_generated, load_published
 from batchbalance.lab.data.sources import data_folder
@@ -29,6 +30,7 @@ __all__ = [
     "GENERATED",
     "PAPER_SIZES",
     "Dataset",
+    "OwnData",
     "SplitSizes",
     "Splits",
     "data_folder",
@@ -44,6 +46,7 @@ __all__ = [
 REPEATED_COPIES = 3  # the paper replicates the pool two times
 VARIANTS = ("repeated-mnist", "imbalanced-mnist", "imbalanced-mnist-figure-1")
 DATASETS = ("digits", *PUBLISHED, *VARIANTS)
+AS_IT_IS = OwnData()
 
 
 def load(
@@ -53,22 +56,24 @@ def load(
     seed: int = 0,
     partial: bool = False,
     download: bool = True,
-    label: str = "label",
+    own: OwnData = AS_IT_IS,
+    progress: bool = False,
 ) -> Dataset:
     """Load a data set into memory.
 
     Args:
         name: one of ``DATASETS``, or a path to a user's own data: a folder of class-named image folders, a ``.npz``
-            file with `x` and `y`, or a CSV file with a header. A known name takes precedence over a path; write
-            "./digits" for a folder of that name. One of ``GENERATED``, as "generated-mnist", is a stand-in of the
-            same shape.
+            file with `x` and `y`, a file of rows with a header, or a ``.npy`` file of embeddings. A known name takes
+            precedence over a path; write "./digits" for a folder of that name. One of ``GENERATED``, as
+            "generated-mnist", is a stand-in of the same shape.
         data_dir: where published data sets are, or are downloaded to; default: the variable BATCHBALANCE_DATA, else a
             per-user cache folder.
         seed: draws the test part where the publisher gives none (digits, drift, dry-bean, own data), and the shares of
             imbalanced-mnist.
         partial: accept a part of a published data set, with a warning.
         download: fetch missing files; if False, a missing file is an error.
-        label: the column with the labels of a CSV file.
+        own: of a user's own data: the column of the labels, the encoder, and so on.
+        progress: show the progress of an encoder.
 
     Raises:
         UnknownNameError: if there is no data set of that name.
@@ -88,7 +93,7 @@ def load(
     if name in GENERATED:
         return load_generated(name, seed)
     if is_own(name):
-        return load_own(name, label=label, seed=seed)
+        return load_own(name, own, lambda: data_folder(data_dir), seed=seed, progress=progress)
     raise UnknownNameError("data set", name, DATASETS)
 
 
@@ -102,7 +107,7 @@ def prepare(
     noise: float = NOISE,
     partial: bool = False,
     download: bool = True,
-    label: str = "label",
+    own: OwnData = AS_IT_IS,
 ) -> tuple[Dataset, Splits]:
     """Return the data set and the split of one trial, both a function of the arguments alone.
 
@@ -115,9 +120,9 @@ def prepare(
         noise: standard deviation of that noise, on normalised inputs.
         partial: as in ``load``.
         download: as in ``load``.
-        label: as in ``load``.
+        own: as in ``load``.
     """
-    dataset = load(name, data_dir=data_dir, seed=seed, partial=partial, download=download, label=label)
+    dataset = load(name, data_dir=data_dir, seed=seed, partial=partial, download=download, own=own)
     if not isinstance(sizes, SplitSizes):
         sizes = default_sizes(dataset) if sizes is None else sizes(default_sizes(dataset))
     splits = split(dataset, sizes, seed)

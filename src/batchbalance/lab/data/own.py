@@ -1,16 +1,19 @@
-"""Users' own data: class-named image folders, a ``.npz`` file with `x` and `y`, a CSV file with a label column."""
+"""Users' own data: class-named image folders, files of rows with a label column, ``.npz`` and ``.npy`` files."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from batchbalance.encoders.rows import ROW_ENDINGS
 from batchbalance.errors import FileFormatError
 from batchbalance.lab.data import formats
 from batchbalance.lab.data.dataset import Dataset, assemble
+from batchbalance.lab.data.embedded import VECTORS, OwnData, read_embedded
 from batchbalance.lab.data.published import Part, draw_test
 from batchbalance.learner.labels.names import is_blank
 
@@ -22,24 +25,30 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def is_own(name: str) -> bool:
-    """Return whether a data set's name is a path: a folder, or a file that ends in .npz, .csv or .csv.gz."""
-    return bool(name) and (name.endswith((".npz", *CSV_ENDINGS)) or "/" in name or "\\" in name or Path(name).is_dir())
+    """Return whether a data set's name is a path: a folder, or a file with one of the endings of data."""
+    endings = (".npz", VECTORS, *CSV_ENDINGS, *ROW_ENDINGS)
+    return bool(name) and (name.endswith(endings) or "/" in name or "\\" in name or Path(name).is_dir())
 
 
-def load_own(name: str, *, label: str, seed: int) -> Dataset:
+def load_own(name: str, own: OwnData, folder: Callable[[], Path], *, seed: int, progress: bool = False) -> Dataset:
     """Load a data set from a path.
 
     Args:
         name: the path: a folder with a folder of images for each class, or with two such folders `train` and `test`;
-            a ``.npz`` file with `x`, `y` and perhaps `x_test`, `y_test`; or a CSV file with a header row.
-        label: the column with the labels of a CSV file.
+            a ``.npz`` file with `x`, `y` and perhaps `x_test`, `y_test`; a CSV file with a header row; with an encoder
+            any file of rows; or a ``.npy`` file of embeddings.
+        own: how to read it.
+        folder: returns the folder for embeddings.
         seed: draws a fifth of the inputs as test part where none is given.
+        progress: show the progress of an encoder.
     """
     path = Path(name)
     if not path.exists():
         raise FileNotFoundError(f"no such data: {path} is neither a file nor a folder")
     test = None
-    if path.is_dir() and all((path / part).is_dir() for part in ("train", "test")):
+    if own.is_embedded(path):
+        train, test = read_embedded(path, own, folder(), progress=progress)
+    elif path.is_dir() and all((path / part).is_dir() for part in ("train", "test")):
         train, test = formats.read_image_folder(path / "train"), formats.read_image_folder(path / "test")
     elif path.is_dir():
         train = formats.read_image_folder(path)
@@ -49,9 +58,12 @@ def load_own(name: str, *, label: str, seed: int) -> Dataset:
         if "x_test" in arrays or "y_test" in arrays:
             test = _checked(path, arrays, "x_test", "y_test")
     elif path.name.endswith(CSV_ENDINGS):
-        train = formats.read_csv(path, label)
+        train = formats.read_csv(path, own.label)
     else:
-        raise FileFormatError(f"{path} must be a folder of images, or end in .npz, .csv or .csv.gz")
+        raise FileFormatError(
+            f"{path} must be a folder of images, or end in .npz, .csv or .csv.gz; a file of texts needs `column`, and "
+            "another table `encoder`"
+        )
     try:
         names = ordered([*train[1], *(() if test is None else test[1])])
     except ValueError as error:
@@ -60,6 +72,9 @@ def load_own(name: str, *, label: str, seed: int) -> Dataset:
         raise FileFormatError(f"{path} must hold at least 2 classes, got {len(names)}")
     numbered = _numbered(train, names)
     parts = draw_test(numbered, len(numbered[1]), seed) if test is None else (numbered, _numbered(test, names))
+    if own.is_embedded(path):
+        (x, y), (test_x, test_y) = ((torch.from_numpy(part[0]), torch.from_numpy(part[1])) for part in parts)
+        return Dataset(name, x, y, test_x, test_y, tuple(names))
     return assemble(name, *parts, names)
 
 

@@ -57,6 +57,11 @@ class SplitSizes:
                 check_whole(name, getattr(self, name), least=1)
         check_flag("small_validation", self.small_validation)
 
+    def num_initial(self, num_classes: int) -> int:
+        """Return the number of labels to start from."""
+        per_class = self.initial_per_class
+        return self.initial + (sum(per_class) if isinstance(per_class, tuple) else per_class * num_classes)
+
 
 @dataclass(frozen=True, eq=False)
 class Splits:

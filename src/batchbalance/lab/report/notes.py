@@ -5,6 +5,7 @@ from statistics import fmean
 
 from batchbalance.lab.report.comparisons import PairedComparison, Report
 from batchbalance.lab.report.curves import metric_name, span_text
+from batchbalance.strategies import AUTO
 
 ENOUGH_TRIALS = 10
 LEVEL = 0.05
@@ -36,6 +37,32 @@ def conclusion(report: Report) -> str:
     }
     said = (_said(how, found, len(tested), f"{report.control}") for how, found in groups.items() if found)
     return f"In {metric}, {'; '.join(said)} ({sure})."
+
+
+def verdict(report: Report) -> str:
+    """Say in one sentence whether choosing helped, for somebody who asks about their own data.
+
+    The run of "auto" is called the default. It helped if the interval of its effect lies above 0.
+    """
+    told, word = [], "makes no measurable difference"
+    for found in sorted(report.comparisons, key=lambda c: c.label != AUTO):
+        effect, interval = found.effect, found.interval
+        if effect is None or interval is None:
+            continue
+        if found.label == AUTO and not interval[0] <= 0 <= interval[1]:
+            word = "helps" if effect > 0 else "does harm"
+        name = "the default" if found.label == AUTO else found.label
+        low, high = (100 * end for end in interval)
+        how = "better" if effect > 0 else "worse"
+        told.append(f"{name} is {100 * abs(effect):.1f} points {how} than random ({low:+.1f} to {high:+.1f})")
+    if not told or report.span is None:
+        return conclusion(report)
+    start, end = report.span
+    trials = min(len(c.differences) for c in report.comparisons)
+    return (
+        f"Choosing {word} here: {', '.join(told)} in mean accuracy over {start:,} to {end:,} labels "
+        f"(95 % intervals, {trials} paired trials)."
+    )
 
 
 def _untested(report: Report) -> str:
