@@ -94,7 +94,9 @@ def test_texts_from_init_to_export(texts):
     assert found["cost"] == sum(1 + int(name[1:]) % 3 for name in Project.open(texts).labels)
     run("export", "mails", "--output", "labels.csv")
     exported = rows_of(texts.parent / "labels.csv")
-    assert {row["id"]: row["label"] for row in exported if row["label"]} == Project.open(texts).labels
+    assert {row["id"]: row["label"] for row in exported} == Project.open(texts).labels
+    given = {row["id"]: row["text"] for row in rows_of(texts / "batch.csv")}
+    assert all(row["text"] == given[row["id"]] for row in exported if row["id"] in given)
     run("export", "mails", "--output", "all.csv", "--predictions")
     assert len(rows_of(texts.parent / "all.csv")) == 60
     write_texts(texts.parent / "new.csv", 5, [f"new{i}" for i in range(5)])

@@ -495,7 +495,8 @@ def test_predictions_of_new_data_and_exports(tmp_path):
     np.save(tmp_path / "new.npy", points(80)[0][:5])
     found = project.predict(tmp_path / "new.npy")
     assert [(each.id, each.label) for each in found] == [(x.id, x.label) for x in project.guess(range(5))]
-    assert project.export(tmp_path / "labels.csv") == len({*asked, "79"})
+    assert project.export(tmp_path / "labels.csv") == len(project.labels) == len(asked)
+    assert project.export(tmp_path / "labels.csv", every=True) == len({*asked, "79"})
     lines = (tmp_path / "labels.csv").read_text().splitlines()
     assert lines[0] == "id,label,state,annotators,flags,comments,asked_for"
     assert f"{asked[0]},{truth(asked)[asked[0]]},labelled,,odd,why?,{project.view(asked[0]).reasons[0]}" in lines

@@ -105,7 +105,7 @@ def test_stored_halves_are_mended_and_said_once(tmp_path, monkeypatch):
         "a note has half a character (a lone surrogate); it is shown and exported with \ufffd in its place"
     ]
     assert project.check() == []
-    assert project.export(tmp_path / "out.csv") == 2
+    assert project.export(tmp_path / "out.csv", every=True) == 2
     assert "so\ufffd so" in (tmp_path / "out.csv").read_text(encoding="utf-8")
     assert write_export(project, tmp_path / "out.jsonl", "jsonl") == 2
     assert "so\ufffd so" in (tmp_path / "out.jsonl").read_text(encoding="utf-8")

@@ -372,6 +372,9 @@ def export_command(
     predictions: Annotated[
         bool, typer.Option("--predictions", help="Write all items, with the model's prediction and its probability.")
     ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="For csv: also items without a label that were asked, skipped or flagged.")
+    ] = False,
     only_open: Annotated[
         bool,
         typer.Option("--open", help="Write only items that were asked and not answered, in their order; not for csv."),
@@ -399,7 +402,9 @@ def export_command(
             say(f"{project.export_suspects(suspects):,} labels that are probably wrong written to {suspects}")
         if output is None:
             return
-        count = write_export(project, output, form, predictions=predictions, only_open=only_open, image_url=image_url)
+        count = write_export(
+            project, output, form, predictions=predictions, only_open=only_open, every=every, image_url=image_url
+        )
         say(f"{count:,} items written to {output}")
 
 

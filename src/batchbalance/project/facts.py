@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -79,11 +79,16 @@ def exported_items(store: ProjectStore, model: ProjectModel, vectors: np.ndarray
     return [replace(each, prediction=state.classes[label], probability=p) for each, label, p in said]
 
 
-def write_items(path: str | os.PathLike[str], items: Sequence[Exported], *, predictions: bool) -> int:
-    """Write items to a CSV file, with their predictions if wanted; return their number."""
+def write_items(
+    path: str | os.PathLike[str], items: Sequence[Exported], shown: Mapping[str, Sequence[str]], *, predictions: bool
+) -> int:
+    """Write items to a CSV file, with the columns of `shown` and with predictions if wanted; return their number."""
     columns = [each.name for each in fields(Exported) if predictions or each.name not in ("prediction", "probability")]
-    rows = ([getattr(each, name) for name in columns] for each in items)
-    write_sheet(path, columns, ([f"{x:.4f}" if isinstance(x, float) else x or "" for x in row] for row in rows))
+    rows = (
+        [*(getattr(each, name) for name in columns), *(x[i] for x in shown.values())] for i, each in enumerate(items)
+    )
+    cells = ([f"{x:.4f}" if isinstance(x, float) else x or "" for x in row] for row in rows)
+    write_sheet(path, [*columns, *shown], cells)
     return len(items)
 
 

@@ -139,6 +139,7 @@ def write_export(
     *,
     predictions: bool = False,
     only_open: bool = False,
+    every: bool = False,
     image_url: str | None = None,
 ) -> int:
     """Write items and labels for another tool; return the number of items.
@@ -149,6 +150,7 @@ def write_export(
         form: one of `FORMATS`.
         predictions: all items, with what the model predicts; never for audit items that are to be shown to people.
         only_open: only what was asked and has no answer yet, in its order.
+        every: for csv: items without a label too that were asked, skipped, flagged or commented on.
         image_url: where the folder of images can be seen by people who label; else images are written into the file.
     """
     if form not in FORMATS:
@@ -156,7 +158,7 @@ def write_export(
     if form == "csv":
         if only_open or image_url is not None:
             raise ValueError("`only_open` and `image_url` must not be given for format csv; batch.csv has what is open")
-        return project.export(path, predictions=predictions)
+        return project.export(path, predictions=predictions, every=every)
     items = items_of(project, predictions=predictions, only_open=only_open)
     classes = project.classes
     written: Iterable[str]
