@@ -111,7 +111,7 @@ def select(
             points = points.without("predictions")  # they tell nothing yet
         note = f"auto chose {chosen.name!r}: {why}"
     selection = replace(choose_from(points, chosen, memory_budget=memory_budget), note=note)
-    if hasattr(index, "get_indexer"):
+    if index is not None and hasattr(index, "get_indexer"):
         selection = replace(selection, names=tuple(index[selection.indices.numpy()]))
     return selection
 
