@@ -1,15 +1,15 @@
-"""The few exceptions of our own.
+"""The exceptions of this package.
 
 Exception
-└── BatchBalanceError            everything below can be caught by this name
+└── BatchBalanceError            base class of the exceptions below
     ├── DrawMismatchError        two sets do not hold the same draws (also a ValueError)
-    ├── FileFormatError          a file is not what its name or the call says (also a ValueError)
+    ├── FileFormatError          a file is damaged or of another format (also a ValueError)
     ├── MissingPartError         a strategy needs an argument that was not given (also a ValueError)
-    ├── NothingLeftError         a project has no item left to ask (also a ValueError)
+    ├── NothingLeftError         a project has no unlabelled item left (also a ValueError)
     ├── UnknownNameError         no strategy, option or data set of that name (also a ValueError)
     └── MissingExtraError        an optional dependency is not installed (also an ImportError)
 
-Other mistakes in arguments are plain ``ValueError`` and ``TypeError``.
+Other invalid arguments raise plain ``ValueError`` or ``TypeError``.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 
 class BatchBalanceError(Exception):
-    """Base of all exceptions that are our own."""
+    """Base class of all exceptions of this package."""
 
 
 class DrawMismatchError(BatchBalanceError, ValueError):
@@ -26,7 +26,7 @@ class DrawMismatchError(BatchBalanceError, ValueError):
 
 
 class FileFormatError(BatchBalanceError, ValueError):
-    """A file is damaged, or is not what its name or the call says."""
+    """A file is damaged, or its format is not the one that its name or the call implies."""
 
 
 class MissingPartError(BatchBalanceError, ValueError):
@@ -43,11 +43,11 @@ class MissingPartError(BatchBalanceError, ValueError):
 
 
 class NothingLeftError(BatchBalanceError, ValueError):
-    """A project has no item left to ask."""
+    """A project has no unlabelled item left to ask about."""
 
 
 class UnknownNameError(BatchBalanceError, ValueError):
-    """A name that nothing is registered under; the message suggests the nearest one."""
+    """An unknown name; the message suggests the nearest known one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
@@ -57,7 +57,7 @@ class UnknownNameError(BatchBalanceError, ValueError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory could not be had; torch has no better type for that than RuntimeError."""
+    """Return whether an error means out of memory; torch raises a plain RuntimeError for that."""
     text = str(error)
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and ("allocate" in text or "out of memory" in text or "too big" in text)
@@ -65,12 +65,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_out_of_files(error: BaseException) -> bool:
-    """Whether the system lets this process open no more files, which says nothing about the one it tried."""
+    """Return whether the process has too many open files, so that the error is not about the file it tried to open."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def sentence(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """Return the message of an error in one line."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         what = {FileNotFoundError: "no such file", IsADirectoryError: "a folder where a file must be"}
         return f"{what.get(type(error), error.strerror.lower())}: {error.filename}"

@@ -102,7 +102,7 @@ def test_hypothesis_table_refuses_what_cannot_be():
     learner = HypothesisTable(torch.eye(2).expand(3, 2, 2).clone(), classes)
     with pytest.raises(ValueError, match="`x` must be from 0 to 1 and `y` from 0 to 1, got 2 and 0"):
         learner.observe(2, 0)
-    with pytest.raises(ValueError, match="`y` must be a label that some hypothesis left allows, got 1 for point 0"):
+    with pytest.raises(ValueError, match="`y` must be a label that some remaining hypothesis allows, got 1"):
         learner.observe(0, 1)
     assert float(learner.posterior.sum()) == pytest.approx(1)
 

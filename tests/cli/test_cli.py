@@ -116,13 +116,13 @@ def test_several_files_are_one_pool(files):
     assert json.loads((files / "o.json").read_text())["ids"] == [names[i] for i in expected]
     (files / "b.txt").write_text("\n".join([*names[20:59], names[3]]))
     assert "'image-3.png' more than once" in run(files, files / "q.npy", "-b", 5, *ids)[2]
-    assert "which are one file" in run(files, files / "p.npy", "-b", 5)[2]
+    assert "the same file" in run(files, files / "p.npy", "-b", 5)[2]
 
 
 BAD = [
     (["-b", 0], "at least 1, got 0"),
     (["-b", 3, "--memory-budget", "1KiB"], "must hold one chunk"),
-    (["-b", 3, "--memory-budget", "lots"], "a text such as '2GiB', got 'lots'"),
+    (["-b", 3, "--memory-budget", "lots"], "a string such as '2GiB', got 'lots'"),
     (["-b", 3, "--ray", "nowhere"], "must look like host:port"),
     (["-b", 3, "--ray", "--strategy", "bald"], "--ray is not used by strategy 'bald'; leave it out"),
     (["-b", 3, "--one-round"], "--one-round is for --ray"),
@@ -269,7 +269,7 @@ def test_embeddings_reach_the_strategies_that_need_them(files):
     np.save(files / "l.npy", points[:3])
     given = ("--embeddings", files / "e.npy", "--labelled-embeddings", files / "l.npy")
     code, out, err = run(files, "-b", 3, "--strategy", "coreset", *given)
-    assert (code, err) == (0, "warning: `predictions` was not used: strategy 'coreset' has no use for it\n")
+    assert (code, err) == (0, "warning: `predictions` was ignored: strategy 'coreset' does not use it\n")
     expected = select(
         Predictions.from_probs(PROBS), 3, strategy="coreset", embeddings=points, labelled_embeddings=points[:3]
     )
@@ -293,7 +293,7 @@ def test_own_weights_and_targets_are_read_from_files(files):
     assert (code, err) == (0, "")
     expected = select(embeddings=points, batch_size=3, targets=targets, weights=weights)
     assert json.loads((files / "b.json").read_text())["indices"] == expected.indices.tolist()
-    assert "auto chose 'max-herding': there are embeddings and own weights" in out
+    assert "auto chose 'max-herding': there are embeddings and weights" in out
     code, _, err = only_embeddings(files, *given, "--weights", files / "v.npy")
     assert (code, "--weights must be one number for each of 20 targets, got shape (9,)" in err) == (2, True)
 
@@ -340,7 +340,7 @@ def test_auto_names_what_it_has_no_use_for(files):
     np.save(files / "e.npy", np.random.default_rng(0).normal(size=(60, 4)))
     code, out, err = run(files, "-b", 3, "--embeddings", files / "e.npy", "--threshold", 0.1)
     assert (code, "u-herding chose 3 of 60" in out) == (0, True)
-    assert err == "warning: `threshold` was not used: strategy 'u-herding' has no use for it\n"
+    assert err == "warning: `threshold` was ignored: strategy 'u-herding' does not use it\n"
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_many_bad_ones_are_told_in_short(tmp_path):
     [
         (["--encoder", "wordlama"], "error: unknown encoder 'wordlama'; did you mean 'wordllama'?"),
         (["--encoder", "efficientnet-lite0"], "must be a folder of images or an image, got a file of rows"),
-        (["--device", "cpu"], "error: --device is not used by encoder 'wordllama'; leave it out"),
+        (["--device", "cpu"], "error: --device is not used by encoder 'wordllama'; omit it"),
         (["--column", "query"], "must have a column 'query', got columns text, category"),
         (["--batch-size", "0"], "error: --batch-size must be a whole number of at least 1, got 0"),
         (

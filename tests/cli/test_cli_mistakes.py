@@ -218,14 +218,14 @@ def test_messages_name_the_options_of_the_command(tmp_path, pool):
     logits = 5 * torch.randn(20, 4, 3, generator=torch.Generator().manual_seed(0))
     np.save(tmp_path / "logits.npy", logits.numpy())
     said = told("select", tmp_path / "logits.npy", "--batch-size", 2)
-    assert "these look like logits: say so with --values logits" in said
+    assert "these look like logits: use --values logits" in said
     assert "from_" not in said
     np.savez(tmp_path / "other.npz", numbers=logits.numpy())
-    assert "needs --values to say what it holds" in told("select", tmp_path / "other.npz", "--batch-size", 2)
+    assert "set --values to what it holds" in told("select", tmp_path / "other.npz", "--batch-size", 2)
     assert "--validation-error must be a number" in told("select", pool, "-b", 2, "--validation-error", 3)
     assert "--batch-size must be" in told("select", pool, "--batch-size", 0)
     assert "--memory-budget must be" in told("select", pool, "-b", 2, "--memory-budget", "much")
-    assert "--values says logits" in told("select", save_named(tmp_path), "-b", 2, "--values", "logits")
+    assert "--values is 'logits'" in told("select", save_named(tmp_path), "-b", 2, "--values", "logits")
 
 
 def save_named(folder):
@@ -239,4 +239,4 @@ def test_predictions_that_were_streamed_into_a_file_need_no_option(tmp_path):
     result = CliRunner().invoke(app, ["select", str(tmp_path / "pool.npy"), "--batch-size", "3"])
     assert result.exit_code == 0, result.output
     said = told("select", tmp_path / "pool.npy", "--batch-size", 3, "--values", "probs")
-    assert "holds log-probs, but --values says probs; leave --values out" in said
+    assert "holds log-probs, but --values is 'probs'; omit --values" in said

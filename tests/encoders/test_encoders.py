@@ -156,11 +156,11 @@ def test_pixels_are_the_means_of_what_they_cover():
     [
         ("wordlama", {}, r"unknown encoder 'wordlama'; did you mean 'wordllama'\?"),
         ("timm:", {}, "unknown encoder 'timm:'"),
-        ("wordllama", {"device": "cpu"}, "`device` is not used by encoder 'wordllama'; leave it out"),
+        ("wordllama", {"device": "cpu"}, "`device` is not used by encoder 'wordllama'; omit it"),
         ("tfidf", {"image_size": 64}, "`image_size` is not used by encoder 'tfidf'"),
         ("efficientnet-lite0", {"image_size": 8}, "`image_size` must be a whole number of at least 32, got 8"),
         ("pixels", {"image_size": 0}, "`image_size` must be a whole number of at least 1, got 0"),
-        ("pixels", {"device": "cpu"}, "`device` is not used by encoder 'pixels'; leave it out"),
+        ("pixels", {"device": "cpu"}, "`device` is not used by encoder 'pixels'; omit it"),
         ("efficientnet-lite0", {"device": "nowhere"}, "`device` must be one that torch can use here, got 'nowhere'"),
         ("nowhere.to:be_found", {}, "encoder 'nowhere.to:be_found' must be in a module that can be imported"),
         ("math:nothing", {}, "unknown encoder of math 'nothing'"),

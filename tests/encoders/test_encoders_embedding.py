@@ -314,7 +314,7 @@ def test_a_full_disk_is_said_at_the_start(table, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match=r"cannot write .*e\.npy\.part of 1 KiB: No space left on device; make room"):
+    with pytest.raises(OSError, match=r"cannot write .*e\.npy\.part of 1 KiB: No space left on device; free space"):
         embed(table, lengths, output=tmp_path / "e.npy")
 
 

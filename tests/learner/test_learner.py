@@ -180,7 +180,7 @@ def test_auto_is_random_where_inputs_have_no_distances():
     new = Learner(torch.arange(40).reshape(20, 2), 2, forest)
     assert len(new.ask(3)) == 3
     assert new.selection.strategy.name == "random"
-    assert "the points have no distances" in new.selection.note
+    assert "neither predictions nor embeddings" in new.selection.note
 
 
 def test_all_points_can_be_asked_and_no_more():
@@ -408,7 +408,7 @@ def test_the_model_is_options_or_a_builder_or_a_fit(model):
         ({"model": BayesianHead()}, r"got a BayesianHead; hand over posterior_options\('bayesian-head'\)"),
         ({"model": FunctionPosterior(np.asarray, name="f")}, "got a FunctionPosterior; hand over a function that fits"),
         ({"model": MCDropoutOptions()}, "`network` must be given for posterior 'mc-dropout'"),
-        ({"model": forest, "network": "tabular-mlp"}, "leave one out"),
+        ({"model": forest, "network": "tabular-mlp"}, "omit one of them"),
         ({"model": forest, "recipe": Recipe()}, "`recipe` is not used"),
         ({"candidates": 0}, "`candidates` must be a whole number of at least 1"),
     ],

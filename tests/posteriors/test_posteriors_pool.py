@@ -47,7 +47,7 @@ def test_mistakes(saved, tmp_path):
     loader, paths = saved
     with pytest.raises(ValueError, match="at least one file, got none"):
         predicted_pool(loader, [])
-    with pytest.raises(FileFormatError, match="which are one file"):
+    with pytest.raises(FileFormatError, match="the same file"):
         predicted_pool(loader, [paths[0], paths[0]])
     np.save(tmp_path / "wide.npy", np.zeros((3, 5), dtype=np.float32))
     with pytest.raises(FileFormatError, match=r"shape \(4,\) and float32 like .*a.npy, got \(5,\) and float32"):

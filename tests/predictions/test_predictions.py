@@ -217,7 +217,7 @@ def test_chunks_cover_the_points_once():
 def test_named_arrays_say_what_they_hold(tmp_path):
     np.savez(tmp_path / "a.npz", logits=np.log(PROBS) + 2)
     assert np.allclose(Predictions.load(tmp_path / "a.npz").log_probs().exp(), PROBS)
-    with pytest.raises(FileFormatError, match="holds logits, but `values` says probs"):
+    with pytest.raises(FileFormatError, match="holds logits, but `values` is 'probs'"):
         Predictions.load(tmp_path / "a.npz", "probs")
     np.savez(tmp_path / "b.npz", something=PROBS)
     assert Predictions.load(tmp_path / "b.npz", "probs").num_points == 7
@@ -282,9 +282,9 @@ def test_npy_files_say_what_they_hold_in_a_file_beside_them(tmp_path):
     assert torch.equal(loaded.log_probs(), made.log_probs())
     assert torch.equal(loaded.weights, made.weights)
     assert Predictions.load(path, draw_ids=["a", "b", "c"]).draw_ids == ("a", "b", "c")
-    with pytest.raises(FileFormatError, match="holds log-probs, but `values` says probs"):
+    with pytest.raises(FileFormatError, match="holds log-probs, but `values` is 'probs'"):
         Predictions.load(path, "probs")
-    with pytest.raises(FileFormatError, match=r"holds axes 'nsc', but `axes` says 'snc'"):
+    with pytest.raises(FileFormatError, match=r"holds axes 'nsc', but `axes` is 'snc'"):
         Predictions.load(path, axes="snc")
 
 
@@ -298,18 +298,18 @@ def changed_note(folder, **changes):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: np.save(folder / "p.npy", np.log(PROBS)), "must describe p.npy as it is"),
-        (lambda folder: np.save(folder / "p.npy", PROBS[:5]), "must describe p.npy as it is"),
-        (lambda folder: changed_note(folder, shape=[7, 3, 5]), "must describe p.npy as it is"),
-        (lambda folder: changed_note(folder, values="probabilities"), "must say what p.npy holds"),
+        (lambda folder: np.save(folder / "p.npy", np.log(PROBS)), "must describe the current p.npy"),
+        (lambda folder: np.save(folder / "p.npy", PROBS[:5]), "must describe the current p.npy"),
+        (lambda folder: changed_note(folder, shape=[7, 3, 5]), "must describe the current p.npy"),
+        (lambda folder: changed_note(folder, values="probabilities"), "must name the values of p.npy"),
         (lambda folder: changed_note(folder, version=9), "must be of version 1, got 9"),
         (lambda folder: changed_note(folder, draw_ids=["a"]), "3 distinct names, got 1"),
         (lambda folder: changed_note(folder, weights=[1.0, 1.0, 1.0]), "divide them by their sum"),
         (lambda folder: changed_note(folder, weights=["a", "b", "c"]), "`weights` must be real numbers"),
         (lambda folder: changed_note(folder, draw_ids="abc"), "must hold a list as `draw_ids`"),
-        (lambda folder: (folder / "p.npy.json").write_text("{"), "must say what p.npy holds"),
-        (lambda folder: (folder / "p.npy.json").write_text("[" * 20_000), "must say what p.npy holds"),
-        (lambda folder: (folder / "p.npy.json").write_text("3"), "must say what p.npy holds"),
+        (lambda folder: (folder / "p.npy.json").write_text("{"), "must describe p.npy, got something else"),
+        (lambda folder: (folder / "p.npy.json").write_text("[" * 20_000), "must describe p.npy, got something else"),
+        (lambda folder: (folder / "p.npy.json").write_text("3"), "must describe p.npy, got something else"),
     ],
 )
 def test_a_note_about_another_array_is_an_error(tmp_path, spoil, message):

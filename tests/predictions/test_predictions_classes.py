@@ -68,7 +68,7 @@ def test_a_name_changed_in_a_file_is_noticed(suffix, tmp_path):
         np.savez(path, **arrays)
     else:
         path.write_bytes(path.read_bytes().replace(b"cat", b"cow"))
-    with pytest.raises(FileFormatError, match="as it was written"):
+    with pytest.raises(FileFormatError, match="does not match its checksum"):
         Predictions.load(path)
 
 

@@ -75,10 +75,10 @@ def test_pieces_that_do_not_fit_are_refused(tmp_path, paths):
 
 
 def test_the_same_points_twice_are_refused(tmp_path, paths):
-    with pytest.raises(FileFormatError, match="which are one file"):
+    with pytest.raises(FileFormatError, match="the same file"):
         load_parts([*paths, paths[0].parent / "." / paths[0].name])
     (tmp_path / "link.npy").symlink_to(paths[2])
-    with pytest.raises(FileFormatError, match=r"link.npy, which are one file"):
+    with pytest.raises(FileFormatError, match=r"link.npy, the same file"):
         load_parts([*paths, tmp_path / "link.npy"])
     ids = [[f"{number}-{i}" for i in range(size)] for number, size in enumerate(SIZES)]
     assert load_parts(paths, ids=ids).ids[7] == "1-0"

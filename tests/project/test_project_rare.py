@@ -49,7 +49,7 @@ def test_a_class_without_a_label_is_not_sought(tmp_path):
     told = {str(i): CLASSES[c] for i, c in enumerate(points()[1]) if CLASSES[c] != "cow"}
     project.tell(dict(list(told.items())[:12]))
     batch = project.ask(6)
-    assert any("'cow' has no label yet to learn from, and is not sought" in note for note in batch.notes)
+    assert any("'cow' has no label yet and is not sought" in note for note in batch.notes)
     assert reasons(project, batch.ids).count("seek") == 3
 
 

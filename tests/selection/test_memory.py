@@ -51,7 +51,7 @@ def test_a_small_budget_gives_the_same_batch(strategy, dtype, tmp_path, monkeypa
 
 def test_a_budget_below_one_chunk_is_refused(pool):
     least = streaming_bytes(pool)
-    with pytest.raises(ValueError, match="must hold one chunk of predictions and 100 bytes a point"):
+    with pytest.raises(ValueError, match="must hold one chunk of predictions and 100 bytes per point"):
         select(pool, 3, memory_budget=least - 1)
     assert len(select(pool, 3, memory_budget=least).indices) == 3
 
@@ -87,7 +87,7 @@ def test_a_file_that_shrinks_is_an_error_and_not_the_end(tmp_path, parent):
     code, _, err = parent.run(code, tmp_path / "p.npy")
     assert code == 1  # and not a bus error
     assert "FileFormatError" in err
-    assert "must not change while it is read, got 10,000 bytes where there were 3,200,128" in err
+    assert "must not change while it is read, got 10,000 bytes instead of 3,200,128" in err
 
 
 def test_a_file_that_was_replaced_or_has_grown_can_be_read_on(tmp_path):

@@ -263,7 +263,7 @@ def test_embeddings_are_asked_for_and_checked(name, pool):
         with pytest.raises(ValueError, match=message):
             select(pool, 2, strategy=name, embeddings=wrong)
     unread = select(pool, 2, strategy="bald", embeddings=torch.zeros(200, 2))
-    assert unread.warnings == ("`embeddings` was not used: strategy 'bald' has no use for it",)
+    assert unread.warnings == ("`embeddings` was ignored: strategy 'bald' does not use it",)
 
 
 @pytest.mark.parametrize("name", ["coreset", "badge", "cluster-margin"])

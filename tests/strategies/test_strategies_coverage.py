@@ -119,7 +119,7 @@ def test_the_unit_metric_ignores_lengths_and_refuses_other_names(name):
 def test_a_metric_that_is_not_used_is_named(small):
     pool, points = small
     assert (
-        "`metric` was not used: strategy 'margin' has no use for it"
+        "`metric` was ignored: strategy 'margin' does not use it"
         in select(pool, 2, strategy="margin", embeddings=points, metric="unit").warnings
     )
 
@@ -225,18 +225,18 @@ def test_auto_names_arguments_that_it_has_no_use_for(small):
         "pairs",
         "max_reference",
     ]
-    assert "`threshold` was not used: strategy 'u-herding' has no use for it" in chosen.warnings
+    assert "`threshold` was ignored: strategy 'u-herding' does not use it" in chosen.warnings
     assert select(pool, 3, labelled_embeddings=points).warnings == (
-        "`labelled_embeddings` was not used: strategy 'batch-balance' has no use for it",
+        "`labelled_embeddings` was ignored: strategy 'batch-balance' does not use it",
     )
     named = select(pool, 3, strategy="u-herding", embeddings=points, threshold=0.1)
-    assert named.warnings == ("`threshold` was not used: strategy 'u-herding' has no use for it",)
+    assert named.warnings == ("`threshold` was ignored: strategy 'u-herding' does not use it",)
 
 
 def test_a_batch_with_nothing_left_to_cover_says_so():
     points = np.repeat(np.eye(3), 10, axis=0)
     chosen = [select(embeddings=points, batch_size=6, seed=seed) for seed in range(3)]
-    assert all("from pick 4 on nothing was left to cover" in each.warnings[0] for each in chosen)
+    assert all("from pick 4 on, nothing was left to cover" in each.warnings[0] for each in chosen)
     assert len({tuple(each.indices[3:].tolist()) for each in chosen}) > 1
     assert chosen[0].cover.coverage.tolist()[2:] == [1.0] * 4
 

@@ -57,7 +57,7 @@ def test_drop_query_without_disagreement_takes_small_margins(known):
     one = Predictions.from_probs(predictions.mean_probs().unsqueeze(1))
     chosen = select(one, 4, strategy="drop-query", embeddings=points)
     assert chosen.indices.tolist() == select(one, 4, strategy="margin").indices.tolist()
-    assert chosen.warnings == ("draws disagree on 0 points only; others of small margin complete the batch",)
+    assert chosen.warnings == ("draws disagree on only 0 points; others of small margin complete the batch",)
 
 
 def test_drop_query_completes_a_batch_of_copies(known):
@@ -136,7 +136,7 @@ def test_options_of_refine_are_checked(known):
     with pytest.raises(ValueError, match=r"option `ensemble` of 'refine'.*must name a strategy"):
         strategy_named("refine", {"ensemble": []})
     mixed = Refine(ensemble=("balance", "partition-balance"), num_batches=2)
-    with pytest.raises(ValueError, match=r"must join draws in one way.*leave out 'partition-balance'"):
+    with pytest.raises(ValueError, match=r"must join draws in the same way.*omit 'partition-balance'"):
         select(predictions, 2, strategy=mixed, embeddings=points, threshold=0.05)
     with pytest.raises(UnknownNameError):
         strategy_named("refin")

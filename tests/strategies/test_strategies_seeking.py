@@ -80,7 +80,7 @@ def test_without_predictions_nothing_is_sought(skewed):
     _, points = skewed
     chosen = select(embeddings=points, batch_size=4, strategy=Seek(classes=["fraud"]))
     assert chosen.indices.tolist() == select(embeddings=points, batch_size=4, strategy="max-herding").indices.tolist()
-    assert "nothing is sought" in chosen.warnings[0]
+    assert "no class is sought" in chosen.warnings[0]
 
 
 def test_only_classes_with_labels_are_sought():

@@ -1,1 +1,1 @@
-"""Arguments and settings: checks of values, tables of settings, parts by name, derived seeds."""
+"""Arguments and settings: value checks, settings sections, lookup of parts by name, derived seeds."""

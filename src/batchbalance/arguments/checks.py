@@ -1,4 +1,4 @@
-"""Checks of arguments: whole numbers, shares, sizes in bytes, arrays of real numbers, indices of points."""
+"""Argument checks: whole numbers, fractions, sizes in bytes, arrays of real numbers, point indices."""
 
 import math
 import operator
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from batchbalance.errors import sentence
 
-Indices = Sequence[Any] | Set[Any] | np.ndarray | Tensor  # as users give them; `check_indices` makes a tensor
+Indices = Sequence[Any] | Set[Any] | np.ndarray | Tensor  # accepted from users; `check_indices` makes a tensor
 
 BYTES = TypeAdapter(ByteSize)
 
@@ -47,7 +47,7 @@ def check_real(name: str, value: Any, least: float = 0.0, *, above: bool = False
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return the value, if it is true or false; text and numbers are neither."""
+    """Return the value if it is a bool; strings and numbers are refused."""
     if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be true or false, got {value!r}")
     return value
@@ -62,7 +62,7 @@ def check_unit(name: str, value: SupportsFloat) -> float:
 
 
 def _as_float(value: Any) -> float:
-    """Return a number as a float; NaN for anything else, also for texts that look like one."""
+    """Return a number as a float, or NaN for anything else, including strings such as "1"."""
     if not isinstance(value, bool | str | bytes):
         with suppress(TypeError, ValueError, OverflowError):
             return float(value)
@@ -70,19 +70,19 @@ def _as_float(value: Any) -> float:
 
 
 def check_bytes(name: str, value: int | str) -> int:
-    """Return a number of bytes from a whole number or a text such as "2GiB", "512 MiB" or "1.5GB"."""
+    """Return a number of bytes from a whole number or a string such as "2GiB", "512 MiB" or "1.5GB"."""
     try:
         if isinstance(value, str):
             return check_whole(name, int(BYTES.validate_python(value)))
         return check_whole(name, value)
     except (ValidationError, ValueError, OverflowError):
         raise ValueError(
-            f"`{name}` must be a positive number of bytes, or a text such as '2GiB', got {value!r}"
+            f"`{name}` must be a positive number of bytes, or a string such as '2GiB', got {value!r}"
         ) from None
 
 
 def check_device(name: str, device: str | torch.device) -> torch.device:
-    """Return the device, if torch can compute on it here."""
+    """Return the device if torch can compute on it on this machine."""
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -98,7 +98,7 @@ def check_dense(name: str, tensor: Tensor) -> None:
 
 
 def unmasked(name: str, x: Any) -> Any:
-    """Return the argument, but raise ValueError for a NumPy array with masked entries, whose mask would be ignored."""
+    """Return the argument; raise ValueError for a NumPy array with masked entries, whose mask would be ignored."""
     if isinstance(x, np.ma.MaskedArray):
         if np.ma.is_masked(x):
             raise ValueError(
@@ -109,7 +109,7 @@ def unmasked(name: str, x: Any) -> Any:
 
 
 def as_tensor(x: Any, name: str = "predictions") -> Tensor:
-    """Return an array of real numbers as a tensor, which shares its memory where possible."""
+    """Return an array of real numbers as a tensor that shares its memory where possible."""
     if isinstance(x, Tensor):
         check_dense(name, x)
         tensor = x.detach()
@@ -124,10 +124,10 @@ def as_tensor(x: Any, name: str = "predictions") -> Tensor:
             raise ValueError(f"{name} must be real numbers of at most 64 bits, got dtype {array.dtype}")
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
-        if any(stride < 0 for stride in array.strides):  # which torch cannot share
+        if any(stride < 0 for stride in array.strides):  # torch does not support negative strides
             array = array.copy()
         with warnings.catch_warnings():
-            # A mapped file may be open for reading only, and larger than memory. Nothing here writes to what is given.
+            # A mapped file may be read-only and larger than memory: it is not copied, and nothing here writes to it.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             tensor = torch.from_numpy(array)
     else:
@@ -138,7 +138,7 @@ def as_tensor(x: Any, name: str = "predictions") -> Tensor:
 
 
 def compute_dtype(stored: torch.dtype) -> torch.dtype:
-    """Return the type that stored numbers are computed in: float64 for float64, else float32."""
+    """Return the dtype to compute in for a stored dtype: float64 for float64, else float32."""
     return torch.float64 if stored == torch.float64 else torch.float32
 
 
@@ -164,7 +164,7 @@ def check_indices(name: str, indices: Indices, num_points: int) -> Tensor:
 
 
 def check_embeddings(name: str, given: Any, num_draws: int | None, num_points: int | None = None) -> Tensor | None:
-    """Return features (N, D), or those of every draw (N, S, D), as a tensor that shares their memory, or None."""
+    """Return embeddings (N, D), or of every draw (N, S, D), as a tensor that shares their memory; None stays None."""
     if given is None:
         return None
     tensor = as_tensor(given, f"`{name}`")

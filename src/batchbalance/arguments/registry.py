@@ -1,9 +1,9 @@
-"""Parts by name: our own, those of installed packages, and a user's own by the path "package.module:Name".
+"""Lookup of parts by name: built-in, from installed packages, or by a path "package.module:Name".
 
-A path imports code. On the command line and in Python the user asks for that. A path in a file is imported only
-if the user allows it (``check_paths``). The working directory is searched for a path alone, behind
-installed packages and only while it is imported: a `torch.py` there is never imported for ours. Processes that we start
-do without it too (``safe_path``).
+A path imports code. A path given on the command line or in Python is imported. A path in a file is imported only
+if the user allows it (``check_paths``). The working directory is searched only for a path, after installed packages
+and only during that import. So a `torch.py` in it is never imported by mistake, not even in processes that this
+package starts (``safe_path``).
 """
 
 import importlib
@@ -20,18 +20,18 @@ from batchbalance.errors import UnknownNameError
 Part = TypeVar("Part")
 
 INSTALLED = ("batchbalance", "sklearn")  # packages that are never searched for in the working directory
-_MODULES: dict[str, None] = {}  # those that were imported by path
+_MODULES: dict[str, None] = {}  # modules that were imported by path
 
 
 class Registry(Mapping[str, Part], Generic[Part]):
     """Named parts of one kind.
 
     Args:
-        kind: what a part is called in messages, such as "strategy".
-        group: the group of entry points in which installed packages name theirs.
-        own: the parts of this package, or where they are: "package.module:Name", imported once they are asked for.
-        is_part: whether an object is such a part.
-        wanted: what a part must be, for messages, such as "a subclass of batchbalance.Strategy".
+        kind: the word for a part in messages, such as "strategy".
+        group: the entry point group in which installed packages register their parts.
+        own: the built-in parts, or their paths "package.module:Name", which are imported on first use.
+        is_part: returns whether an object is such a part.
+        wanted: the requirement on a part in messages, such as "a subclass of batchbalance.Strategy".
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class Registry(Mapping[str, Part], Generic[Part]):
         """Return the part with this name or path.
 
         Raises:
-            UnknownNameError: if nothing has that name; the message suggests the nearest one.
-            ValueError: if a path leads nowhere, or to something else.
+            UnknownNameError: if the name is unknown; the message suggests the nearest one.
+            ValueError: if there is no such part at a path.
         """
         if name in self._own:
             found = self._own[name]
@@ -117,21 +117,21 @@ def _imported_module(name: str) -> Any:
     finally:
         if sys.path == [*before, here]:
             sys.path.pop()
-        elif here not in before:  # the module has changed the list itself
+        elif here not in before:  # the module changed sys.path itself
             sys.path.remove(here)
     _MODULES[name] = None
     return module
 
 
 def imported_modules() -> tuple[str, ...]:
-    """Return the modules imported by path; processes that are sent their objects must import them first."""
+    """Return the modules imported by path; a process must import them before it unpickles their objects."""
     return tuple(_MODULES)
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import in this process what `imported_modules` named in the one that started it.
+    """Import the modules that `imported_modules` returned in the parent process.
 
-    A module that is not found is skipped: the other process may have imported it in another folder for another purpose.
+    A module that is not found is skipped: the parent may have imported it from another folder for another purpose.
     If an object needs it, unpickling the object raises an error.
     """
     for name in names:
@@ -141,7 +141,7 @@ def import_modules(names: Iterable[str]) -> None:
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Let Python processes that start in this block search neither the working directory nor the folder of a script."""
+    """Keep the working directory and the script's folder off the search path of processes started in this block."""
     had = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "PYTHONPATH")}
     os.environ["PYTHONSAFEPATH"] = "1"
     if had["PYTHONPATH"] is not None:  # an empty entry stands for the working directory
@@ -157,7 +157,7 @@ def safe_path() -> Iterator[None]:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield all texts in the contents of a file, at any depth."""
+    """Yield all strings in the parsed contents of a file, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -166,7 +166,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def check_paths(names: Mapping[str, str], where: str) -> None:
-    """Raise ValueError if a file names a path, which would import code. `names` tells what each part is."""
+    """Raise ValueError if a file names a path, which would import code. `names` maps names to kinds of parts."""
     for name, kind in names.items():
         if is_path(name):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Settings in files: tables of named values, checked, with one sentence for each mistake."""
+"""Settings in files: sections of named values that are validated, with a one-sentence error for a mistake."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -9,19 +9,19 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 
 from batchbalance.errors import UnknownNameError
 
-MAX_DRAWS = 100_000  # more than any memory holds of a pool
+MAX_DRAWS = 100_000  # more draws of a pool than fit in any memory
 
 # Strict: `true` and "5" are not numbers, and "no" is not false.
 Whole = Annotated[int, Field(ge=1, strict=True)]
 NumDraws = Annotated[int, Field(ge=1, le=MAX_DRAWS, strict=True)]
-Threads = Annotated[int, Field(ge=1, le=1024, strict=True)]  # with many more, a process dies
+Threads = Annotated[int, Field(ge=1, le=1024, strict=True)]  # with many more, a process crashes
 NotNegative = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def check_keys(where: str, given: Any, known: Iterable[str]) -> Any:
-    """Return the given table, if all its keys are known; an unknown one suggests the nearest."""
+    """Return the given table if all its keys are known; the error for an unknown key suggests the nearest one."""
     if not isinstance(given, dict):
         return given
     known = list(known)
@@ -37,7 +37,7 @@ def fields_of(where: str, cls: Any) -> BeforeValidator:
 
 
 def check_fields(where: str, given: Any, cls: Any) -> Any:
-    """Return the given table, if its keys are fields of a dataclass and its values have their types."""
+    """Return the given table if its keys are fields of a dataclass and its values have the right types."""
     types: dict[str, Any] = {field.name: field.type for field in fields(cls)}
     check_keys(where, given, types)
     for key, value in given.items() if isinstance(given, dict) else ():
@@ -50,7 +50,7 @@ def check_fields(where: str, given: Any, cls: Any) -> Any:
 
 
 class Section(BaseModel):
-    """A table of the file; unknown keys are refused."""
+    """A section of a settings file; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     table: ClassVar[str]
@@ -62,7 +62,7 @@ class Section(BaseModel):
 
 
 def parsed(build: Callable[[], Model]) -> Model:
-    """Return what `build` builds; a mistake becomes one sentence."""
+    """Return the result of `build`; raise a validation error as a one-sentence ValueError."""
     try:
         return build()
     except ValidationError as error:

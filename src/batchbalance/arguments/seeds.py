@@ -1,4 +1,4 @@
-"""Random generators derived from (seed, purpose, round); nothing here or elsewhere touches global state."""
+"""Random generators derived from (seed, purpose, round); global random state is never used."""
 
 import hashlib
 from typing import SupportsIndex
@@ -23,5 +23,5 @@ def generator(seed: SupportsIndex, purpose: str, round_index: int = 0) -> torch.
 def gumbel(num: int, *, generator: torch.Generator) -> Tensor:
     """Return `num` independent standard Gumbel variates, (num,) float64."""
     uniform = torch.rand(num, generator=generator, dtype=torch.float64)
-    # rand may give exactly 0, whose Gumbel would be -inf; the smallest step keeps it finite.
+    # rand may return exactly 0, which would become -inf; adding the smallest step keeps the result finite.
     return -torch.log(-torch.log(uniform.clamp_min(2.0**-53)))

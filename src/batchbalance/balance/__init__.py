@@ -1,1 +1,1 @@
-"""The paper and nothing else: edges between draws, the closed form of Δ, greedy, clustering, its estimators."""
+"""The paper's method: edges between draws, the closed form of Δ, greedy, clustering and the paper's estimators."""

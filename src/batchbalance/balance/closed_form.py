@@ -6,9 +6,9 @@ For a point x, a draw j and an edge k = (a, b), with the likelihood ratio λ_h(y
     G_x[j, k] = Σ_y p(y | j, x) Q_x[k, y]             (S, E), in [0, 1]
     Δ(A) = Σ_jk w_j v_k (1 − Π_{x∈A} G_x[j, k])
 
-Given draw j the labels of different points are independent, so the sum over configurations is that product.
-With μ_h = 1 − λ_h, 1 − Q = μ_a + μ_b − μ_a μ_b: sums of non-negative terms, so that confident predictions lose
-no digits in float32.
+Given draw j, the labels of different points are independent, so the sum over configurations becomes a product.
+With μ_h = 1 − λ_h, 1 − Q = μ_a + μ_b − μ_a μ_b: sums of non-negative terms, so that no digits are lost
+in float32 for confident predictions.
 """
 
 import copy
@@ -26,26 +26,26 @@ from batchbalance.predictions import Predictions, spans_of
 from batchbalance.system import threads
 from batchbalance.system.progress import Bar
 
-DENSE_EDGES_PER_DRAW = 4  # above this many edges for each draw, single scores go through an (S, S) matrix
-CHUNK_BYTES = 2**21  # terms computed at a time: they stay in the cache
-FACTOR_BYTES = 2**24  # float64 (S, E) matrices held at a time
+DENSE_EDGES_PER_DRAW = 4  # above this many edges per draw, single scores use an (S, S) matrix
+CHUNK_BYTES = 2**21  # terms computed at a time, small enough for the CPU cache
+FACTOR_BYTES = 2**24  # float64 (S, E) matrices in memory at a time
 CACHE_BYTES = 2**30
-LEAST_DRAWS = 4  # for a standard error over draws
+LEAST_DRAWS = 4  # the fewest draws for a standard error over draws
 
 
 def log_ratios(log_probs: Float[Tensor, "n C S"], offset: bool) -> Float[Tensor, "n C S"]:
-    """Log λ_h(y), at most 0; with `offset`, divided by the largest λ of any draw (a form of ECED's offset)."""
+    """Return log λ_h(y), at most 0; with `offset`, divided by the largest λ of any draw (a form of ECED's offset)."""
     ratios = log_probs - log_probs.amax(dim=1, keepdim=True)
     if offset:
         largest = ratios.amax(dim=2, keepdim=True)
-        # A class that every draw rules out has no ratio to its largest; its probability is 0, so any value will do.
+        # For a class that every draw rules out, the ratio is 0/0. Its probability is 0, so any finite value will do.
         ratios = torch.where(largest == -torch.inf, ratios, ratios - largest)
     return ratios
 
 
 @dataclass(frozen=True)
 class PointTerms:
-    """What points contribute: `probs` (n, C, S), draws in the model's order, and `deficits` 1 − Q (n, C, E)."""
+    """Terms of points: `probs` (n, C, S), draws in the model's order, and `deficits` 1 − Q (n, C, E)."""
 
     probs: Float[Tensor, "n C S"]
     deficits: Float[Tensor, "n C E"]
@@ -58,10 +58,10 @@ class BalanceModel:
     """The closed form for one set of predictions and edges.
 
     Args:
-        predictions: of the pool.
-        edges: pairs of draws to tell apart.
-        offset: measure likelihood ratios against the largest of any draw, so that label noise alone discounts nothing.
-        cache_bytes: what the terms of points may take while a batch grows.
+        predictions: predictions of the pool.
+        edges: pairs of draws to distinguish.
+        offset: divide likelihood ratios by the largest of any draw, so that label noise alone discounts nothing.
+        cache_bytes: memory for the terms of points while a batch grows.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BalanceModel:
         self.draw_weights = predictions.draw_weights.to(self.device)
         self.edge_weights = edges.edge_weights.to(self.device)
         self._ends = edges.ends.to(self.device)
-        # Of disjoint pairs, the first ends come first and the others after them: two slices instead of two gathers.
+        # Disjoint pairs: all first ends are placed before all second ends, so two slices replace two gathers.
         self.order = torch.arange(predictions.num_draws, device=self.device)
         ends = self._ends.T.flatten()
         self._in_slices = len(ends.unique()) == len(ends)
@@ -90,28 +90,28 @@ class BalanceModel:
 
     @property
     def bytes_per_point(self) -> int:
-        """Memory that the terms of one point take in the predictions' precision."""
+        """The memory for the terms of one point in the dtype of the predictions."""
         numbers = self.predictions.num_classes * (self.predictions.num_draws + len(self._ends))
         return numbers * self.predictions.dtype.itemsize
 
     def log_probs(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Float[Tensor, "n C S"]:
-        """Log-probabilities of some points on the device, draws last."""
+        """Return the log-probabilities of some points on the device, draws last."""
         return self._read(rows, dtype).transpose(1, 2).contiguous()
 
     def _read(self, rows: slice | Tensor, dtype: torch.dtype | None) -> Float[Tensor, "n S C"]:
         log_probs = self.predictions.log_probs(rows).to(dtype or self.predictions.dtype)
-        # Rows in float32 sum to 1 up to rounding only; what is exact must be exact about distributions.
+        # Rows in float32 sum to 1 only up to rounding; exact results need rows that sum to 1 in float64.
         return torch.log_softmax(log_probs, dim=2) if dtype == torch.float64 else log_probs
 
     def terms(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> PointTerms:
-        """Probabilities and edge deficits of some points."""
+        """Return probabilities and edge deficits of some points."""
         probs, deficits = self._distributions(rows, dtype)
         return PointTerms(probs, self._edge_deficits(deficits))
 
     def _distributions(
         self, rows: slice | Tensor, dtype: torch.dtype | None
     ) -> tuple[Float[Tensor, "n C S"], Float[Tensor, "n C S"]]:
-        """Probabilities and deficits μ = 1 − λ of some points, draws in `order`."""
+        """Return probabilities and deficits μ = 1 − λ of some points, draws in `order`."""
         if self.predictions.source.holds_probs and not self.offset and dtype in (None, self.predictions.dtype):
             probs = self._laid_out(self.predictions.probs(rows))
             largest = probs.amax(dim=1, keepdim=True)
@@ -131,7 +131,7 @@ class BalanceModel:
         return first + second - first * second
 
     def scores(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
-        """Δ of each single point."""
+        """Return Δ of each single point."""
         probs, deficits = self._distributions(rows, dtype)
         mean_probs = probs @ self.draw_weights[self.order].to(probs.dtype)  # (n, C)
         if len(self._ends) <= DENSE_EDGES_PER_DRAW * self.predictions.num_draws:
@@ -142,9 +142,9 @@ class BalanceModel:
         return (mean_probs * discounted).sum(dim=1)
 
     def _dense_discounts(self, deficits: Float[Tensor, "n C S"]) -> Float[Tensor, "n C"]:
-        """Σ_k v_k (1 − Q_k) with one (S, S) matrix product: Σ_ab V_ab (μ_a + μ_b − μ_a μ_b) / 2.
+        """Return Σ_k v_k (1 − Q_k) with one (S, S) matrix product: Σ_ab V_ab (μ_a + μ_b − μ_a μ_b) / 2.
 
-        There are more edges than disjoint pairs, so that draws are in their own order.
+        Used only with more edges than disjoint pairs have, so draws are in their original order.
         """
         num_draws = self.predictions.num_draws
         matrix = torch.zeros(num_draws, num_draws, dtype=torch.float64, device=self.device)
@@ -155,7 +155,7 @@ class BalanceModel:
         return linear - quadratic / 2
 
     def factors(self, rows: slice | Tensor) -> tuple[Float[Tensor, "n S E"], Float[Tensor, "n S E"]]:
-        """(1 − G, G) of some points in float64, each without cancellation."""
+        """Return (1 − G, G) of some points in float64, each computed without cancellation."""
         log_probs = self.log_probs(rows, torch.float64)
         ratios = log_ratios(log_probs, self.offset)
         probs = log_probs.exp().transpose(1, 2)  # (n, S, C)
@@ -163,17 +163,17 @@ class BalanceModel:
         return probs @ -torch.expm1(kept), probs @ kept.exp()
 
     def features(self, rows: slice | Tensor) -> Float[Tensor, "n F"]:
-        """φ_x = √(w_j v_k) (1 − G_x[j, k]), flattened to F = S·E: for x ≠ y, I(x, y) = ⟨φ_x, φ_y⟩."""
+        """Return φ_x = √(w_j v_k) (1 − G_x[j, k]), flattened to F = S·E: for x ≠ y, I(x, y) = ⟨φ_x, φ_y⟩."""
         terms = self.terms(rows)
         root = torch.outer(self.draw_weights[self.order], self.edge_weights).sqrt().to(terms.probs.dtype)
         return ((terms.probs.transpose(1, 2) @ terms.deficits) * root).flatten(start_dim=1)
 
     def spans(self, num_points: int) -> list[slice]:
-        """Consecutive slices of `num_points` points whose terms fit in the cache."""
+        """Return consecutive slices of `num_points` points whose terms fit in the CPU cache."""
         return spans_of(num_points, CHUNK_BYTES // max(1, self.bytes_per_point))
 
     def each(self, work: Callable[[slice], None], num_points: int, bar: Bar | None = None) -> None:
-        """Do `work` on every span of `num_points` points, several at a time where reading them allows it."""
+        """Run `work` on every span of `num_points` points, in parallel unless predictions are computed on demand."""
         spans = self.spans(num_points)
         if self.device.type == "cpu" and not self.predictions.source.is_made_on_demand:
             threads.each(work, spans, bar)
@@ -184,12 +184,12 @@ class BalanceModel:
                 bar.advance(span.stop - span.start)
 
     def factor_spans(self, num_points: int) -> list[slice]:
-        """Consecutive slices of `num_points` points whose factors, and a few copies of them, fit in memory."""
+        """Return consecutive slices of `num_points` points whose factors, and a few copies of them, fit in memory."""
         return spans_of(num_points, FACTOR_BYTES // max(1, 8 * len(self.draw_weights) * len(self.edge_weights)))
 
 
 class Survival:
-    """R̃[j, k] = w_j v_k Π_{x∈A} G_x[j, k] of a growing batch A: what is left of edge k if draw j is the truth.
+    """R̃[j, k] = w_j v_k Π_{x∈A} G_x[j, k] of a growing batch A: the remaining weight of edge k if draw j is the truth.
 
     It is stored as ``scaled · exp(log_scale)`` with the largest entry of `scaled` at 1, in float64, so that it does
     not underflow however many points are added.
@@ -201,17 +201,17 @@ class Survival:
         self._rescale()
 
     def copy(self) -> "Survival":
-        """The same matrix, to be multiplied on its own."""
-        return copy.copy(self)  # `multiply` makes new tensors
+        """Return an independent copy."""
+        return copy.copy(self)  # a shallow copy, because `multiply` never modifies a tensor in place
 
     @property
     def log_total(self) -> float:
-        """Log Σ R̃; -inf once nothing survives."""
+        """The value of log Σ R̃; -inf once nothing survives."""
         total = float(self.scaled.sum())
         return math.log(total) + self.log_scale if total > 0 else -math.inf
 
     def multiply(self, factor: Float[Tensor, "S E"]) -> None:
-        """Add a point with this G."""
+        """Multiply by G of a point that joins the batch."""
         self.scaled = self.scaled * factor
         self._rescale()
 
@@ -227,8 +227,8 @@ class BalanceObjective:
 
     gain(x | A) = Σ_{k,y} (1 − Q_x[k, y]) · (R̃ᵀ P_x)[k, y]: one matrix product over all candidates.
 
-    Positions count the `candidates`, not the pool. Terms are kept within the model's `cache_bytes`: those of all
-    candidates, or those that ``keep`` says are worth it.
+    Positions index the `candidates`, not the pool. Terms are cached within the model's `cache_bytes`: those of all
+    candidates if they fit, else those chosen by ``keep``.
     """
 
     def __init__(self, model: BalanceModel, candidates: Int[Tensor, " n"], *, cache_bytes: int | None = None):
@@ -237,21 +237,21 @@ class BalanceObjective:
         self.survival = Survival(model.draw_weights, model.edge_weights)
         cache_bytes = model.cache_bytes if cache_bytes is None else cache_bytes
         self._room = cache_bytes // max(1, model.bytes_per_point)
-        self._slots: Tensor | None = None  # (n,) where the terms of a candidate are kept, or -1
+        self._slots: Tensor | None = None  # (n,) index of a candidate in the cache, or -1
         self._cache = self._filled(candidates) if self._room >= len(candidates) else None
 
     @property
     def num_candidates(self) -> int:
-        """How many positions there are."""
+        """The number of candidates."""
         return len(self.candidates)
 
     @property
     def log_scale(self) -> float:
-        """Gains are to be multiplied by exp of this."""
+        """The log of the factor by which gains must be multiplied."""
         return self.survival.log_scale
 
     def keep(self, positions: Int[Tensor, " p"]) -> None:
-        """Keep the terms of the first of these positions, as many as there is room for, if not all are kept anyway."""
+        """Cache the terms of the first of these positions, as many as fit, unless all terms are cached already."""
         if self._room >= self.num_candidates or self._room == 0:
             return
         kept = positions[: self._room].sort().values
@@ -273,7 +273,7 @@ class BalanceObjective:
         return PointTerms(probs, deficits)
 
     def gains(self, positions: Int[Tensor, " p"] | None = None, bar: Bar | None = None) -> Float[Tensor, " p"]:
-        """Gains of some positions (all if omitted) in working precision, float64, without the scale."""
+        """Return gains of some positions (all if omitted), computed in working precision, without the scale."""
         rows = self.candidates if positions is None else self.candidates[positions]
         cache, slots = self._cache, self._slots
         if cache is None:
@@ -302,7 +302,7 @@ class BalanceObjective:
         return out
 
     def exact_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        """Gains of some positions in float64, without the scale; decides near-ties."""
+        """Return gains of some positions, computed in float64, without the scale; used to decide near-ties."""
         out = torch.empty(len(positions), dtype=torch.float64)
         for span in self.model.spans(len(positions)):
             terms = self.model.terms(self.candidates[positions[span]], torch.float64)
@@ -315,19 +315,19 @@ class BalanceObjective:
         return out
 
     def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
-        """(1 − G, G) of a point."""
+        """Return (1 − G, G) of a point."""
         discounts, kept = self.model.factors(self.candidates[position : position + 1])
         return discounts[0], kept[0]
 
     def add(self, position: int) -> None:
-        """Put a point into the batch."""
+        """Add a point to the batch."""
         self.survival.multiply(self.factors(position)[1])
 
 
 def balance_scores(
     predictions: Predictions, edges: Edges, *, offset: bool = False, device: str | None = None
 ) -> Float[Tensor, " N"]:
-    """Δ of each point: the expected edge weight that its label discounts, in [0, Δ_max]; larger is better."""
+    """Return Δ of each point: the expected edge weight that its label discounts, in [0, Δ_max]; larger is better."""
     model = BalanceModel(_placed(predictions, device), edges, offset=offset)
     return torch.cat([model.scores(span).cpu() for span in model.spans(predictions.num_points)])
 
@@ -336,7 +336,7 @@ def balance_scores(
 class BalancePath:
     """Δ along an ordered batch, float64: the `gains` of its points and their Monte-Carlo standard `errors`.
 
-    With fewer than LEAST_DRAWS draws, which make a single disjoint pair, `errors` is None whatever the pairs are.
+    With fewer than LEAST_DRAWS draws, which make at most one disjoint pair, `errors` is always None.
     """
 
     gains: Float[Tensor, " B"]
@@ -344,7 +344,7 @@ class BalancePath:
 
 
 def balance_path(model: BalanceModel, indices: Int[Tensor, " B"]) -> BalancePath:
-    """The gain of each point of a batch given those before it, exactly."""
+    """Return the exact gain of each point of a batch given those before it."""
     survival = torch.ones(len(model.draw_weights), len(model.edge_weights), dtype=torch.float64, device=model.device)
     gains, errors = [], []
     for span in model.factor_spans(len(indices)):
@@ -359,7 +359,7 @@ def balance_path(model: BalanceModel, indices: Int[Tensor, " B"]) -> BalancePath
 
 
 def _standard_errors(contributions: Float[Tensor, "n S E"], model: BalanceModel) -> Float[Tensor, " n"]:
-    """Standard errors over draws of Σ_jk w_j v_k F[j, k].
+    """Return standard errors over draws of Σ_jk w_j v_k F[j, k].
 
     Each draw enters twice: as the truth j, and as an end of its pairs k. Its influence is the sum of both deviations
     from the mean. Disjoint pairs are the independent units of the paper's design, so their two draws count as one.
@@ -382,14 +382,14 @@ def _standard_errors(contributions: Float[Tensor, "n S E"], model: BalanceModel)
     influence.index_add_(1, unit[pairs[:, 0]], pair_parts)
     if edges.design != "disjoint":
         influence.index_add_(1, unit[pairs[:, 1]], pair_parts)
-    num_units = max(2, len(unit.unique()))  # one unit has no spread; nobody is told then
+    num_units = max(2, len(unit.unique()))  # avoids a division by 0; with one unit the result is not used
     return (influence.square().sum(dim=1) * num_units / (num_units - 1)).sqrt()
 
 
 def joint_balance(
     predictions: Predictions, edges: Edges, indices: Indices, *, offset: bool = False, device: str | None = None
 ) -> float:
-    """Δ of a set of points, exact for any size: the expected edge weight that their labels together discount."""
+    """Return Δ of a set of points, exact for any size: the expected edge weight that their labels jointly discount."""
     rows = check_indices("indices", indices, predictions.num_points)
     if not len(rows):
         return 0.0
@@ -405,7 +405,7 @@ def information(
     offset: bool = False,
     device: str | None = None,
 ) -> Float[Tensor, "r c"]:
-    """I(x, y) = Δ(x) + Δ(y) − Δ({x, y}) for x in `rows` and y in `cols` (eq. 3): their overlap; I(x, x) = Δ(x)."""
+    """Return the overlap I(x, y) = Δ(x) + Δ(y) − Δ({x, y}) of x in `rows` and y in `cols` (eq. 3); I(x, x) = Δ(x)."""
     model = BalanceModel(_placed(predictions, device), edges, offset=offset)
     first = check_indices("rows", rows, predictions.num_points)
     second = check_indices("cols", cols, predictions.num_points)
@@ -415,7 +415,7 @@ def information(
 
 
 def null_path(predictions: Predictions, indices: Int[Tensor, " B"], *, offset: bool = False) -> Float[Tensor, " B"]:
-    """Coverage after each point if every draw were the mean prediction: what label noise alone discounts."""
+    """Return the coverage after each point due to label noise alone: as if every draw were the mean prediction."""
     kept = []
     for span in spans_of(len(indices), CHUNK_BYTES // (predictions.num_draws * predictions.num_classes)):
         log_probs = torch.log_softmax(predictions.log_probs(indices[span]).double().cpu(), dim=2)

@@ -16,10 +16,10 @@ def balance_clustering(
     *,
     max_rounds: int = MAX_ROUNDS,
 ) -> tuple[Int[Tensor, " B"], int]:
-    """BALanCe-Clustering (Algorithm 3): k-medoids under I(x, y) = ⟨φ_x, φ_y⟩, I(x, x) = Δ(x).
+    """Cluster points by k-medoids under I(x, y) = ⟨φ_x, φ_y⟩, I(x, x) = Δ(x) (Algorithm 3).
 
-    The value Σ_{x∈cluster} I(x, y) of a centroid y is ⟨φ_y, Σ_x φ_x⟩ + Δ(y) − ‖φ_y‖², so that a round is linear in
-    the size of the clusters. A centroid stays in its own cluster; ties keep the current centroid.
+    The value Σ_{x∈cluster} I(x, y) of a centroid y is ⟨φ_y, Σ_x φ_x⟩ + Δ(y) − ‖φ_y‖², so the cost of a round is linear
+    in the size of the clusters. A centroid stays in its own cluster; ties keep the current centroid.
 
     Args:
         features: φ of the points.
@@ -28,8 +28,8 @@ def balance_clustering(
         max_rounds: stop after this many rounds even if centroids still move.
 
     Returns:
-        Positions of the centroids, in the order of their seeds, and how many rounds were run (the paper's T). The last
-        one moved no centroid, unless the limit was reached.
+        Positions of the centroids, in the order of their seeds, and the number of rounds (the paper's T). In the last
+        round no centroid moved, unless the limit was reached.
     """
     num_clusters = len(seeds)
     own = scores - torch.einsum("nf,nf->n", features, features)
@@ -52,7 +52,7 @@ def balance_clustering(
 
 
 def _nearest(features: Tensor, centres: Tensor, tolerance: float) -> Tensor:
-    """The first centre of largest similarity to each point."""
+    """Return the first centre of largest similarity to each point."""
     parts = []
     for span in spans_of(len(features), CHUNK_NUMBERS // len(centres)):
         similarity = features[span] @ centres.T
@@ -62,7 +62,7 @@ def _nearest(features: Tensor, centres: Tensor, tolerance: float) -> Tensor:
 
 
 def _best_members(values: Tensor, assigned: Tensor, centroids: Tensor, tolerance: float) -> Tensor:
-    """The lowest-numbered member of largest value in each cluster, unless the current centroid is as good."""
+    """Return the first member of largest value in each cluster, or the current centroid if it is as good."""
     best = torch.full((len(centroids),), -torch.inf, dtype=values.dtype, device=values.device)
     best.scatter_reduce_(0, assigned, values, reduce="amax")
     slack = tolerance * best.abs()

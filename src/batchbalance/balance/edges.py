@@ -1,4 +1,4 @@
-"""Which draws differ enough to be told apart: Hamming distances, the annealed threshold, edges (section 3.1).
+"""Edges between draws that differ enough: Hamming distances, the annealed threshold, edges (section 3.1).
 
 A pair of draws is an edge if their hard predictions differ on more than τ·N_ref points of the reference set.
 ``partition`` builds explicit equivalence classes instead, by farthest-first traversal (appendix, BALanCe-Partition).
@@ -27,12 +27,12 @@ DEFAULT_RATIO = 0.25
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges:
-    """The pairs of draws that were looked at, and which of them are edges.
+    """The pairs of draws that were compared, and which of them are edges.
 
     Attributes:
-        pairs: (K, 2) draw indices of the pairs looked at.
+        pairs: (K, 2) draw indices of the compared pairs.
         connected: (K,) whether the pair is an edge.
-        draws: which draws they join, those of the reference set.
+        draws: the draws of the reference set, which the edges join.
         design: how the pairs were chosen: "disjoint", "random", "all" or "partition".
         threshold: τ, the share of the reference set that an edge must exceed.
         num_reference: points of the reference set that were compared.
@@ -54,12 +54,12 @@ class Edges:
 
     @property
     def num_pairs(self) -> int:
-        """Pairs looked at."""
+        """The number of compared pairs, K."""
         return len(self.pairs)
 
     @property
     def num_edges(self) -> int:
-        """E: pairs that differ by more than the threshold."""
+        """The number of edges, E: pairs that differ by more than the threshold."""
         return int(self.connected.sum())
 
     @property
@@ -69,7 +69,7 @@ class Edges:
 
     @property
     def pair_weights(self) -> Float[Tensor, " K"]:
-        """w_a w_b of every pair looked at, normalised to sum 1, float64."""
+        """The weights w_a w_b of the compared pairs, normalised to sum 1, float64."""
         if self.draws.weights is None:
             return torch.full((self.num_pairs,), 1 / self.num_pairs, dtype=torch.float64)
         products = self.draws.weights[self.pairs].prod(dim=1)
@@ -78,7 +78,7 @@ class Edges:
 
     @property
     def edge_weights(self) -> Float[Tensor, " E"]:
-        """v_k of every edge, float64; their sum Δ_max is the largest value that Δ can take."""
+        """The weights v_k of the edges, float64; their sum Δ_max is the largest possible Δ."""
         return self.pair_weights[self.connected]
 
     @property
@@ -95,13 +95,13 @@ class Edges:
 
 
 class EdgeSettings(Section):
-    """Which pairs of draws are compared, and by how much they must differ.
+    """Settings: which pairs of draws are compared, and by how much they must differ.
 
     Attributes:
-        ratio: τ / ε: the threshold is this share of the validation error.
-        threshold: τ itself, instead of `ratio`.
-        pairs: `disjoint` joins each draw with one other, `all` joins all; or a number of random pairs.
-        max_reference: a larger reference set is sampled down to this size.
+        ratio: τ / ε, the threshold as a share of the validation error.
+        threshold: τ, instead of `ratio`.
+        pairs: `disjoint` compares each draw with one other, `all` compares all pairs; or a number of random pairs.
+        max_reference: a larger reference set is subsampled to this size.
     """
 
     table = "[edges]"
@@ -113,19 +113,19 @@ class EdgeSettings(Section):
     @model_validator(mode="after")
     def _one_threshold(self) -> "EdgeSettings":
         if self.threshold is not None and "ratio" in self.model_fields_set and self.ratio != DEFAULT_RATIO:
-            raise ValueError("`ratio` and `threshold` must not be given together; leave one out")
+            raise ValueError("`ratio` and `threshold` must not be given together; omit one of them")
         return self
 
 
 def annealed_threshold(validation_error: SupportsFloat, ratio: SupportsFloat = DEFAULT_RATIO) -> float:
-    """τ = ratio · ε: the threshold shrinks with the validation error ε (both in [0, 1])."""
+    """Return τ = ratio · ε: the threshold shrinks with the validation error ε (both in [0, 1])."""
     return check_unit("ratio", ratio) * check_unit("validation_error", validation_error)
 
 
 def hamming_distances(
     reference: Predictions, pairs: Int[Tensor, "K 2"] | None = None, *, rows: Int[Tensor, " r"] | None = None
 ) -> Int[Tensor, " K"] | Int[Tensor, "S S"]:
-    """On how many reference points the hard predictions of two draws differ.
+    """Count the reference points on which the hard predictions of two draws differ.
 
     Args:
         reference: predictions on the reference set.
@@ -212,10 +212,10 @@ def _edges(
 
 
 def partition(distances: Int[Tensor, "S S"], radius: int) -> Int[Tensor, " S"]:
-    """Equivalence classes by farthest-first traversal (Gonzalez 1985).
+    """Return equivalence classes by farthest-first traversal (Gonzalez 1985).
 
-    Draw 0 is the first centre; the draw farthest from all centres becomes the next one until every draw is
-    within `radius` of a centre. Each draw joins its nearest centre, the earliest one on a tie.
+    Draw 0 is the first centre. The draw farthest from all centres becomes the next one until every draw is
+    within `radius` of a centre. Each draw joins its nearest centre; ties go to the earliest.
 
     Returns:
         (S,) class of each draw, numbered in the order of the centres.
@@ -233,7 +233,7 @@ def partition(distances: Int[Tensor, "S S"], radius: int) -> Int[Tensor, " S"]:
 
 
 def choose_pairs(num_draws: int, pairs: Pairs | SupportsIndex, seed: int) -> tuple[Int[Tensor, "K 2"], Design]:
-    """The pairs of draws to look at, (K, 2), and the name of the design."""
+    """Return the pairs of draws to compare, (K, 2), and the name of the design."""
     if num_draws < 2:
         raise ValueError(f"pairs of draws need at least 2 draws, got {num_draws}; predict with more draws")
     if pairs == "disjoint":
@@ -254,13 +254,13 @@ def choose_pairs(num_draws: int, pairs: Pairs | SupportsIndex, seed: int) -> tup
 
 
 def threshold_count(threshold: float, num_reference: int) -> int:
-    """The largest whole number of differing points that is not more than τ·N_ref."""
+    """Return the largest number of differing points that does not exceed τ·N_ref."""
     # 0.29 · 100 is 28.999… in floating point; a pair that differs on exactly 29 points is not an edge.
     return int(threshold * num_reference + 1e-9)
 
 
 def subsampled_rows(reference: Predictions, max_reference: MaxReference | None, seed: int) -> Int[Tensor, " r"]:
-    """At most `max_reference` points of the reference set, drawn without replacement, in ascending order."""
+    """Draw at most `max_reference` points of the reference set without replacement, in ascending order."""
     most = reference.num_points
     if max_reference != "all":
         given = MAX_REFERENCE if max_reference is None else max_reference
@@ -272,6 +272,6 @@ def subsampled_rows(reference: Predictions, max_reference: MaxReference | None, 
 
 
 def subsample(reference: Predictions, max_reference: MaxReference | None, seed: int) -> Predictions:
-    """The reference set, or at most `max_reference` points of it."""
+    """Return the reference set, subsampled to at most `max_reference` points."""
     rows = subsampled_rows(reference, max_reference, seed)
     return reference if len(rows) == reference.num_points else reference.subset(rows)

@@ -1,6 +1,6 @@
-"""The estimators of Δ in the paper's text, kept so that the closed form can be compared with them.
+"""The estimators of Δ in the paper's text, kept for comparison with the closed form.
 
-The code behind the paper's figures samples in another way, see docs/paper.md.
+The code behind the paper's figures samples differently, see docs/paper.md.
 
 Both score a candidate x given a batch A of b − 1 points through label configurations ŷ of A: all C^(b−1) of them
 (appendix, "Efficient implementation for greedy selection"), or M samples with importance weights (eq. 6).
@@ -21,7 +21,7 @@ from batchbalance.predictions import Predictions, spans_of
 
 MAX_CONFIGURATIONS = 1_000_000
 ENUMERATE_BELOW = 4  # the paper enumerates for b < 4
-CHUNK_NUMBERS = 2**24  # points × classes × configurations held at a time
+CHUNK_NUMBERS = 2**24  # points × classes × configurations in memory at a time
 
 
 def check_enumerable(num_classes: int, batch_size: int) -> None:
@@ -34,18 +34,18 @@ def check_enumerable(num_classes: int, batch_size: int) -> None:
 
 
 def estimator_bytes(predictions: Predictions, num_configurations: int) -> int:
-    """Memory that the estimator takes beside the predictions: its tables of draws, and the block it works on."""
+    """Return the memory of the estimator besides the predictions: its tables of draws, and one block."""
     tables = 6 * predictions.num_draws * num_configurations
     block = 4 * max(CHUNK_NUMBERS, predictions.num_classes * min(num_configurations, CHUNK_NUMBERS))
     return (tables + block) * predictions.dtype.itemsize
 
 
 class ConfigurationEstimator:
-    """Δ of a growing batch plus one point, by label configurations.
+    """Estimator of Δ of a growing batch plus one point, by label configurations.
 
     Args:
         model: predictions and edges.
-        num_samples: M; None enumerates every configuration for ever.
+        num_samples: M; None always enumerates every configuration.
         generator: for the sampled configurations.
         dtype: precision of the estimate; the predictions' if omitted.
     """
@@ -69,14 +69,14 @@ class ConfigurationEstimator:
         self.log_ratios = empty  # (S, M)
 
     def add(self, index: int) -> None:
-        """Put a point into the batch: extend every configuration by its label."""
+        """Add a point to the batch: extend every configuration by its label."""
         self.chosen.append(index)
         if self.num_samples is None or len(self.chosen) + 1 < ENUMERATE_BELOW:
             self._extend_enumerated(index)
             return
         pending = [index]
         if self._sampled_draws is None:
-            # One network for each configuration, and every label of it from that network: a sample of p(ŷ).
+            # One draw per configuration, and all labels of the configuration from that draw: a sample of p(ŷ).
             self._sampled_draws = torch.multinomial(
                 self.model.predictions.draw_weights, self.num_samples, replacement=True, generator=self.generator
             )
@@ -104,12 +104,12 @@ class ConfigurationEstimator:
         self.log_ratios = self.log_ratios + ratios[:, labels]
 
     def scores(self, indices: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """The estimate of Δ(A ∪ x) for each candidate x."""
+        """Return the estimate of Δ(A ∪ x) for each candidate x."""
         model = self.model
         draw_weights = model.draw_weights.to(self.dtype).unsqueeze(1)
         likelihoods = self.log_likelihoods.exp() * draw_weights  # (S, M)
         if self._sampled_draws is not None:
-            # Shifted in log space: a configuration's likelihoods may all underflow, their ratios do not.
+            # Shifted in log space: all likelihoods of a configuration may underflow, but their ratios do not.
             logs = self.log_likelihoods + draw_weights.log()
             likelihoods = torch.softmax(logs, dim=0) / logs.shape[1]
         ends = model.edges.ends.to(model.device)

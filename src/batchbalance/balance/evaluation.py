@@ -1,7 +1,7 @@
-"""How good a batch is: Δ, coverage beside its baselines, and a certificate of how close to the best batch it is.
+"""Evaluation of a batch: Δ, coverage with its baselines, and a certificate of how close it is to the best batch.
 
 Coverage is Δ / Δ_max, the expected share of edge weight that the batch discounts. Label noise discounts too, and with
-many draws a random batch discounts nearly everything, so coverage only means something beside its two baselines: the
+many draws a random batch discounts nearly everything. So coverage is meaningful only relative to two baselines: the
 mean coverage of random batches of the same size, and the null coverage, where every draw is the mean prediction.
 """
 
@@ -19,8 +19,8 @@ from batchbalance.balance.edges import Edges
 from batchbalance.predictions import Predictions
 
 NUM_RANDOM_BATCHES = 20
-SETTLED_SHARE = 1 - 1e-6  # a batch that is worth this much of what can be had needs no closer bound
-MAX_BOUND_FLOPS = 5e11  # a few seconds; a certificate that would cost more is left at its first, cheap bound
+SETTLED_SHARE = 1 - 1e-6  # a batch with this share of the bound needs no tighter bound
+MAX_BOUND_FLOPS = 5e11  # a few seconds; a certificate that would cost more uses only its first, cheap bound
 SETTLED = 1e-12  # coverage this close to 1 is 1
 
 
@@ -30,7 +30,7 @@ class BatchEvaluation:
 
     Attributes:
         delta: Δ of the batch.
-        gains: (B,) what each point adds to those before it.
+        gains: (B,) the gain of each point given those before it.
         gain_errors: (B,) Monte-Carlo standard errors of the gains over draws; None with fewer than four draws.
         coverage: (B,) Δ / Δ_max after each point.
         random_coverage: mean coverage of random batches of the same size.
@@ -58,16 +58,16 @@ def evaluate_batch(
     seed: int = 0,
     device: str | None = None,
 ) -> BatchEvaluation:
-    """Δ, coverage with its baselines, and certificate of any batch, however it was chosen.
+    """Compute Δ, coverage with its baselines, and the certificate of any batch, however it was chosen.
 
     Args:
-        predictions: of the pool.
-        edges: pairs of draws to tell apart, from ``connect``.
+        predictions: predictions of the pool.
+        edges: pairs of draws to distinguish, from ``connect``.
         indices: the batch, in order.
         exclude: points that neither the random batches nor the best batch may contain.
-        offset: as in the strategy that the batch is compared with.
+        offset: as in the strategy to compare the batch with.
         seed: for the random batches.
-        device: where to compute; where the predictions are if omitted.
+        device: where to compute; the device of the predictions if omitted.
     """
     rows = check_indices("indices", indices, predictions.num_points)
     if not len(rows):
@@ -81,7 +81,7 @@ def evaluate_batch(
 
 
 def remaining_candidates(num_points: int, excluded: Int[Tensor, " e"]) -> Int[Tensor, " n"]:
-    """The points that are not excluded, in order."""
+    """Return the points that are not excluded, in order."""
     keep = torch.ones(num_points, dtype=torch.bool)
     keep[excluded] = False
     return keep.nonzero().flatten()
@@ -95,7 +95,7 @@ def batch_value(
     seed: int,
     upper_bound: float | None = None,
 ) -> BatchEvaluation:
-    """``evaluate_batch`` for arguments that are checked already; `upper_bound` is one on the best batch, if known."""
+    """Evaluate a batch whose arguments are checked already; `upper_bound` bounds Δ of the best batch, if known."""
     path = balance_path(model, indices)
     largest = float(model.edge_weights.sum())
     delta = float(path.gains.sum())
@@ -117,12 +117,12 @@ def batch_value(
 
 
 def certificate(delta: float, bound: float) -> float | None:
-    """Δ as a share of a bound on the best batch, at most 1; None if the best batch is worth nothing."""
+    """Return Δ as a share of a bound on the best batch, at most 1; None if the bound is 0."""
     return min(1.0, delta / bound) if bound > 0 else None
 
 
 def best_batch_bound(model: BalanceModel, indices: Int[Tensor, " B"], candidates: Int[Tensor, " n"]) -> float:
-    """An upper bound on Δ of any batch of B candidates.
+    """Return an upper bound on Δ of any batch of B candidates.
 
     For every set A, Δ(best) ≤ Δ(A) + the B largest gains given A. A runs through prefixes of the batch: the first 0, 1,
     2, 4, … points, and all of them.
@@ -152,7 +152,7 @@ def best_batch_bound(model: BalanceModel, indices: Int[Tensor, " B"], candidates
 
 
 def mean_random_coverage(model: BalanceModel, candidates: Int[Tensor, " n"], batch_size: int, seed: int) -> float:
-    """The mean coverage of random batches of this size."""
+    """Return the mean coverage of random batches of this size."""
     coverages = []
     for repeat in range(NUM_RANDOM_BATCHES):
         stream = generator(seed, "random-baseline", repeat)

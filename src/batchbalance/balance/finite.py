@@ -3,9 +3,9 @@
 Hypotheses lie in equivalence classes, and an edge joins every two of different classes. EC² cuts an edge when a
 label has probability 0 under one of its ends (Golovin et al. 2010); ECED discounts an edge by the likelihood ratios
 λ_h(y) = p(y | h, x) / max_y' p(y' | h, x) of its ends and subtracts what noise alone would discount (Chen et al. 2017).
-With s_c the weight of class c, all edges together weigh ½ Σ_c s_c (Σ s − s_c), so that no list of edges is needed.
+With s_c the weight of class c, the total edge weight is ½ Σ_c s_c (Σ s − s_c), so no list of edges is needed.
 
-``ec2`` and ``eced`` are the first step of either over posterior draws, whose edges come from ``connect``.
+``ec2`` and ``eced`` are the first step of each over posterior draws, whose edges come from ``connect``.
 """
 
 import torch
@@ -23,7 +23,7 @@ BLOCK_NUMBERS = 2**22
 
 
 class HypothesisTable:
-    """Active learning on a finite set of H hypotheses: ask for a point, tell its label, until one class is left.
+    """Active learning on a finite set of H hypotheses: query points and observe labels until one class is left.
 
     Args:
         likelihoods: (H, N, C) probabilities p(y | h, x) of each label of each point under each hypothesis.
@@ -32,8 +32,8 @@ class HypothesisTable:
         rule: "ec2" or "eced". EC² cuts at probability 0 only, so use it where labels are free of noise.
 
     Attributes:
-        posterior: (H,) probabilities of the hypotheses given the labels told so far.
-        node_weights: (H,) what edges are weighed by: an edge weighs the product of its two ends. For ECED this is the
+        posterior: (H,) probabilities of the hypotheses given the labels observed so far.
+        node_weights: (H,) weights of the hypotheses: an edge weighs the product of its two ends. For ECED this is the
             posterior; for EC² the prior of the hypotheses that no label has ruled out. Scaled to sum 1 after each
             label, which is one factor for all edges.
     """
@@ -75,11 +75,11 @@ class HypothesisTable:
 
     @property
     def edge_weight(self) -> float:
-        """Total weight of the edges that are left; 0 once all hypotheses left are of one class."""
+        """The total weight of the remaining edges; 0 once all remaining hypotheses are of one class."""
         return float(_edge_weight(self.node_weights @ self.membership))
 
     def scores(self) -> Float[Tensor, " N"]:
-        """Expected weight of the edges that the label of each point cuts or discounts, float64."""
+        """Return the expected weight of the edges that the label of each point cuts or discounts, float64."""
         num_points, num_classes = self.likelihoods.shape[1:]
         left = self.version_space
         table, nodes = self.likelihoods[left], self.node_weights[left]
@@ -95,7 +95,7 @@ class HypothesisTable:
         return scores
 
     def next_query(self, candidates: Int[Tensor, " n"] | None = None) -> int:
-        """The point of highest score, among `candidates` if given; a tie up to rounding goes to the lowest index."""
+        """Return the point of highest score, among `candidates` if given; ties go to the lowest index."""
         scores = self.scores()
         if candidates is not None:
             allowed = torch.zeros(len(scores), dtype=torch.bool)
@@ -104,7 +104,7 @@ class HypothesisTable:
         return int((scores >= scores.max() - 1e-12 * max(self.edge_weight, 1e-300)).nonzero()[0])
 
     def observe(self, x: int, y: int) -> None:
-        """Take in that point `x` has label `y`."""
+        """Update the weights with the label `y` of point `x`."""
         num_points, num_classes = self.likelihoods.shape[1:]
         if not 0 <= x < num_points or not 0 <= y < num_classes:
             raise ValueError(
@@ -113,14 +113,14 @@ class HypothesisTable:
         likelihood = self.likelihoods[:, x, y]
         posterior = self.posterior * likelihood
         if not bool((posterior > 0).any()):
-            raise ValueError(f"`y` must be a label that some hypothesis left allows, got {y} for point {x}")
+            raise ValueError(f"`y` must be a label that some remaining hypothesis allows, got {y} for point {x}")
         self.posterior = posterior / posterior.sum()
         nodes = self.posterior if self.rule == "eced" else self.node_weights * (likelihood > 0)
         self.node_weights = nodes / nodes.sum()
 
 
 def ec2(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
-    """EC² over draws: the expected edge weight that a label cuts, float64.
+    """Return the EC² score over draws: the expected edge weight that a label cuts, float64.
 
     Draws count by their hard predictions, because a softmax never rules out a label: an edge survives only a label
     that both of its ends predict.
@@ -141,10 +141,10 @@ def ec2(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
 
 
 def eced(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
-    """ECED over draws: the expected edge weight that a label discounts beyond the offset for noise, float64.
+    """Return the ECED score over draws: the expected edge weight that a label discounts beyond the noise offset.
 
     Σ_y p̄(y) Σ_k v_k (max_h λ_h(y)² − λ_a(y) λ_b(y)) over the edges k = (a, b); 0 where all draws agree. The
-    maximum goes over draws of positive weight.
+    maximum is over draws of positive weight. Float64.
     """
     edges.check_same_draws(predictions)
     device = predictions.device
@@ -169,7 +169,7 @@ def _ratios(table: Float[Tensor, "h n C"]) -> Float[Tensor, "h n C"]:
 
 
 def _edge_weight(by_class: Float[Tensor, "... K"]) -> Float[Tensor, "..."]:
-    """Weight of the edges between classes of these weights."""
+    """Return the total weight of the edges between classes of these weights."""
     return (by_class * (by_class.sum(dim=-1, keepdim=True) - by_class)).sum(dim=-1).clamp_min(0) / 2
 
 

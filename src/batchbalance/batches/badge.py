@@ -1,7 +1,7 @@
-"""BADGE: far-apart gradients of the last layer (section 4, compared methods).
+"""BADGE: diverse gradients of the last layer (section 4, compared methods).
 
-The gradient embeddings (p − e_ŷ) ⊗ h are never formed: with A = ‖p − e_ŷ‖², H = ‖h‖², and α, η the squared distances of
-the two factors to those of a centre,
+The gradient embeddings (p − e_ŷ) ⊗ h are never computed. With A = ‖p − e_ŷ‖², H = ‖h‖², and α, η the squared
+distances of the two factors to those of a centre,
 
     ‖g − g'‖² = ½ [(A − A')(H − H') + α (H + H') + η (A + A') − α η].
 """
@@ -25,20 +25,20 @@ def badge(
     candidates: Tensor | None = None,
     weights: Float[Tensor, " S"] | None = None,
 ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
-    """BADGE: k-means++ seeding on the gradients of the last layer (Ash et al. 2020).
+    """Choose points by k-means++ seeding on the gradients of the last layer (Ash et al. 2020).
 
     The gradient of a point is (p − e_ŷ) ⊗ h, where ŷ is the label of the highest mean probability. The first
-    point has the largest gradient, each further one is drawn with p ∝ squared distance to the nearest chosen one.
-    Once every point left equals a chosen one, the lowest indices fill the batch.
+    point has the largest gradient. Each further one is drawn with p ∝ squared distance to the nearest chosen one.
+    Once every remaining point equals a chosen one, the lowest indices fill the batch.
 
     Args:
-        probs: mean probabilities (N, C); or those of every draw (N, S, C).
-        embeddings: mean embeddings (N, D); or with probabilities of every draw, embeddings of every draw
-            (N, S, D): the gradient is then the mean of the gradients of the draws, which costs S·C·D a point and pick.
+        probs: mean probabilities (N, C), or those of every draw (N, S, C).
+        embeddings: mean embeddings (N, D), or, with probabilities of every draw, those of every draw (N, S, D).
+            The gradient is then the mean of the gradients of the draws, which costs S·C·D per point and pick.
         batch_size: B, the number of points to choose.
-        generator: draws the points.
+        generator: random generator for drawing the points.
         candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
-        weights: of the draws, with probabilities of every draw; equal if omitted.
+        weights: weights of the draws, for probabilities of every draw; equal if omitted.
 
     Returns:
         (B,) indices in the order chosen; (B,) distance of each to the nearest one before it, float64; for the
@@ -57,7 +57,7 @@ def badge(
     picked_at = torch.empty(batch_size, dtype=torch.float64)
     for i in range(batch_size):
         pick = int(nearest.argmax()) if i == 0 else _draw(nearest, generator)
-        if taken[pick]:  # nothing left but duplicates
+        if taken[pick]:  # only duplicates are left
             pick = int((~taken).nonzero()[0])
         chosen[i], picked_at[i], taken[pick] = candidates[pick], nearest[pick].sqrt(), True
         if i + 1 < batch_size:
@@ -69,7 +69,7 @@ def badge(
 def _gradients(
     probs: Float[Tensor, "n C"], embeddings: Float[Tensor, "n D"]
 ) -> tuple[Float[Tensor, " n"], Callable[[int], Tensor]]:
-    """Squared norms of (p − e_ŷ) ⊗ h, and squared distances to one of them."""
+    """Return squared norms of (p − e_ŷ) ⊗ h, and a function for squared distances to one of them."""
     residuals = probs.scatter_add(1, probs.argmax(dim=1, keepdim=True), -torch.ones_like(probs[:, :1]))
     # In float64, because large norms are subtracted from each other below.
     a, h = (squared_norms(factor) for factor in (residuals, embeddings))
@@ -86,7 +86,7 @@ def _gradients(
 def _mean_gradients(
     probs: Float[Tensor, "n S C"], embeddings: Float[Tensor, "n S D"], weights: Float[Tensor, " S"] | None
 ) -> tuple[Float[Tensor, " n"], Callable[[int], Tensor]]:
-    """The same for the mean over draws of (p_s − e_ŷ) ⊗ h_s, one block of points in memory at a time."""
+    """Return the same for the mean over draws of (p_s − e_ŷ) ⊗ h_s, one block of points in memory at a time."""
     num_points, num_draws, num_classes = probs.shape
     equal = torch.full((num_draws,), 1 / num_draws, dtype=torch.float64)
     w = (equal if weights is None else weights.double()).to(probs.device)
@@ -108,9 +108,9 @@ def _mean_gradients(
 
 
 def _draw(weights: Float[Tensor, " n"], generator: torch.Generator) -> int:
-    """A position with p ∝ weight; 0 if no weight is positive."""
+    """Draw a position with p ∝ weight; return 0 if no weight is positive."""
     ends = weights.cumsum(0)
     place = torch.rand((), generator=generator, dtype=torch.float64) * ends[-1]
     positive = weights.nonzero()
-    last = int(positive[-1]) if len(positive) else 0  # rounding may lead beyond it
+    last = int(positive[-1]) if len(positive) else 0  # rounding may lead past it
     return min(int(torch.searchsorted(ends, place, right=True)), last)

@@ -1,8 +1,8 @@
-"""BAIT in its binary form: the batch that leaves the least variance on the pool (arXiv 2106.09675, 2404.08981).
+"""BAIT in its binary form: the batch that minimises the variance on the pool (arXiv 2106.09675, 2404.08981).
 
 The Fisher information of a label at x, for "is it the most probable class?", is F(x) = w x xᵀ with w = p̂ (1 − p̂). The
 batch minimises trace(F M⁻¹): F is summed over the pool, M = λ I + Σ F(x) over labelled and chosen points. A pick
-changes M by rank one. So x'M⁻¹x and x'M⁻¹FM⁻¹x of all points are kept up to date by two products with the embeddings.
+changes M by rank one, so x'M⁻¹x and x'M⁻¹FM⁻¹x of all points are updated by two products with the embeddings.
 """
 
 import math
@@ -26,21 +26,21 @@ def bait(
     prior: float = 1.0,
     oversample: float = 2.0,
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, " b"]]:
-    """Choose greedily more points than wanted, then remove those whose loss costs least.
+    """Choose more than B points greedily, then remove those whose removal costs least.
 
-    Embeddings are divided by the root mean square of their numbers, so that `prior` does not depend on their size.
+    Embeddings are divided by the root mean square of their numbers, so `prior` does not depend on their scale.
 
     Args:
-        embeddings: of the pool.
+        embeddings: embeddings of the pool.
         weights: w = p̂ (1 − p̂) of the pool.
         batch_size: B, the number of points to choose.
         candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
         labelled: embeddings and weights of the labelled points. They count in F, as in the paper.
         prior: λ.
-        oversample: how many points are chosen before removal, as a multiple of B.
+        oversample: number of points chosen before removal, as a multiple of B.
 
     Returns:
-        (b,) indices in the order chosen, a tie to the lowest; (b,) how much each lowered trace(F M⁻¹) when it was
+        (b,) indices in the order chosen, ties to the lowest; (b,) how much each lowered trace(F M⁻¹) when it was
         chosen, float64. b < B if no other point lowers it.
     """
     candidates = check_candidates(candidates, len(embeddings), batch_size)
@@ -90,7 +90,7 @@ class _Design:
         self.spreads = ((solved @ fisher) * solved).sum(dim=1)
 
     def keep(self, positions: list[int]) -> None:
-        """Forget all other points."""
+        """Remove all other points."""
         self.rows, self.weights = self.rows[positions], self.weights[positions]
         self.leverages, self.spreads = self.leverages[positions], self.spreads[positions]
 

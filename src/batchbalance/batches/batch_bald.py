@@ -1,14 +1,14 @@
-"""BatchBALD: information of the labels of a whole batch about the draws (appendix, preliminary works).
+"""BatchBALD: the information that the labels of a batch give about the draws (appendix, preliminary works).
 
 Its increment is I(y_x; ω | y_A), the information that the label of x gives about the draw once the
-labels of the chosen points A are known. A table of label configurations of A is its whole state: a row m holds
+labels of the chosen points A are known. Its state is a table of label configurations of A: row m holds
 the probability a_m of the configuration and the posterior π_m over draws given it, and
 
     gain(x | A) = Σ_m a_m [ H(Σ_s π_ms p(y | ω_s, x)) − Σ_s π_ms H(p(y | ω_s, x)) ]
 
 is a matrix product and a logarithm. The rows are normalised at every step, so nothing underflows. While the
 table fits `max_configurations` it holds every configuration and the gain is exact; after that it is resampled
-to `num_samples` rows at each pick, which leaves its mean where it was. Two bounds spare most of the work: a gain
+to `num_samples` rows at each pick, which does not change its mean. Two bounds avoid most of the work: a gain
 never grows as points are added, and merging rows of a table never lowers a gain (entropy is concave).
 """
 
@@ -25,8 +25,8 @@ from batchbalance.predictions import Predictions
 from batchbalance.scores import CACHED_NUMBERS, MEMORY_BUDGET, above_rounding, bald, entropies, points_within
 from batchbalance.scores.ranking import LazyBounds
 
-TIE = 1e-13  # nats; gains are differences of sums of about 1, so that closer ones differ by rounding alone
-FIRST_BLOCK = 32  # candidates looked at before the first check whether a bound already settles the pick
+TIE = 1e-13  # nats; gains are differences of sums of about 1, so closer ones differ only by rounding
+FIRST_BLOCK = 32  # candidates evaluated before the first check whether a bound already decides the pick
 MERGED = 256  # rows of the small table that gives bounds
 
 
@@ -46,12 +46,12 @@ class Configurations:
 
     @classmethod
     def empty(cls, predictions: Predictions) -> "Configurations":
-        """The one configuration of no points: the prior over draws."""
+        """Return the single configuration of no points: the prior over draws."""
         weights = predictions.draw_weights.to(predictions.device)
         return cls(torch.ones(1, dtype=torch.float64, device=weights.device), weights.unsqueeze(0))
 
     def gains(self, log_probs: Float[Tensor, "n S C"], numbers: int = CACHED_NUMBERS) -> Float[Tensor, " n"]:
-        """Information of each point given the chosen ones, in nats; `numbers` bounds what is held at a time."""
+        """Return the information of each point given the chosen ones, in nats; `numbers` limits the size of a block."""
         log_probs = log_probs.double()
         probs = log_probs.exp()
         num_points, num_draws, num_classes = probs.shape
@@ -69,7 +69,7 @@ class Configurations:
     def extended(
         self, probs: Float[Tensor, "S C"], max_configurations: int, num_samples: int, generator: torch.Generator
     ) -> "Configurations":
-        """The configurations with one more point; sampled if they become more than `max_configurations`."""
+        """Return the configurations with one more point, sampled if there are more than `max_configurations`."""
         weights = self.weights.unsqueeze(1) * (self.posteriors @ probs)  # (M, C)
         exact = self.exact
         if int((weights > 0).sum()) > max_configurations:
@@ -82,7 +82,7 @@ class Configurations:
         return Configurations(kept / kept.sum(), posteriors, exact)
 
     def merged(self, num_rows: int = MERGED) -> "Configurations":
-        """A smaller table whose gains are upper bounds: each row joins the most similar of `num_rows` rows."""
+        """Return a smaller table whose gains are upper bounds: each row joins the most similar of `num_rows` rows."""
         spread = torch.linspace(0, len(self.weights) - 1, num_rows, device=self.weights.device).long()
         roots = self.posteriors.sqrt()
         nearest = (roots @ roots[spread].T).argmax(dim=1)
@@ -96,11 +96,11 @@ class Configurations:
 def _systematic_sample(
     weights: Float[Tensor, " M"], num_samples: int, generator: torch.Generator
 ) -> Float[Tensor, " M"]:
-    """How often each entry is drawn among `num_samples`, as a share; its mean is the weight (low variance)."""
+    """Return the share of `num_samples` that each entry is drawn; its mean is the weight, with low variance."""
     ends = weights.cumsum(0)
     offset = torch.rand((), generator=generator, dtype=torch.float64).to(weights.device)
     places = (torch.arange(num_samples, device=weights.device) + offset) / num_samples * ends[-1]
-    # A place never lands in an entry of weight 0, whose interval is empty, except by rounding at the very end.
+    # An entry of weight 0 has an empty interval and is never drawn, except by rounding at the end.
     drawn = torch.searchsorted(ends, places, right=True).clamp_max(int(weights.nonzero()[-1]))
     return torch.bincount(drawn, minlength=len(weights)).double() / num_samples
 
@@ -118,16 +118,16 @@ def batch_bald(
     """Greedily maximise the information of a batch about the draws (Kirsch et al. 2019).
 
     Args:
-        predictions: of the pool.
+        predictions: predictions of the pool.
         batch_size: B, the number of points to choose.
-        generator: draws the configurations; not touched while they are exact.
+        generator: random generator for the configurations; not used while they are exact.
         candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
         max_configurations: largest number of label configurations of positive probability that is kept exactly.
         num_samples: M, the configurations kept after that.
-        memory_budget: bytes to use above the input and the table of configurations.
+        memory_budget: bytes to use besides the input and the table of configurations.
 
     Returns:
-        (B,) indices in the order chosen, a tie to the lowest; (B,) information that each adds, in nats.
+        (B,) indices in the order chosen, ties to the lowest; (B,) information that each adds, in nats.
     """
     candidates = check_candidates(candidates, predictions.num_points, batch_size)
     check_whole("max_configurations", max_configurations)
@@ -147,7 +147,7 @@ def batch_bald(
         if chosen:
             probs = predictions.log_probs(chosen[-1:])[0].double().exp()
             configurations = configurations.extended(probs, max_configurations, num_samples, generator)
-            if not configurations.exact:  # a gain from other samples bounds nothing
+            if not configurations.exact:  # a gain from other samples is not a bound
                 bounds.forget()
             worth_a_look = (bounds.values > TIE).nonzero().flatten()
             if len(configurations.weights) > 2 * MERGED and len(worth_a_look):

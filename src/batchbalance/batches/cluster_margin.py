@@ -1,4 +1,4 @@
-"""Cluster-Margin: points of small margin, in turn from hierarchical clusters (section 4, compared methods)."""
+"""Cluster-Margin: points of small margin from hierarchical clusters, in turn (section 4, compared methods)."""
 
 import torch
 from jaxtyping import Float, Int
@@ -7,7 +7,7 @@ from torch import Tensor
 from batchbalance.batches.candidates import check_candidates
 from batchbalance.batches.distances import check_finite, usual_scale
 
-MAX_CLUSTERED = 20_000  # hierarchical clustering holds a distance for every pair: 1.6 GB
+MAX_CLUSTERED = 20_000  # hierarchical clustering stores all pairwise distances: 1.6 GB
 
 
 def cluster_margin(
@@ -19,21 +19,21 @@ def cluster_margin(
     margin_factor: float = 10.0,
     num_clusters: int | None = None,
 ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
-    """Cluster-Margin: low-margin points, taken in turn from hierarchical clusters (Citovsky et al. 2021).
+    """Choose points of small margin from hierarchical clusters, in turn (Citovsky et al. 2021).
 
-    The margin_factor · B points of smallest margin are clustered by average linkage; clusters give one point each,
-    the smallest cluster first, round after round. Inside a cluster the smallest margin goes first.
+    The margin_factor · B points of smallest margin are clustered by average linkage. In each round, one point is taken
+    from each cluster, the smallest cluster first. Within a cluster the smallest margin goes first.
 
     Args:
         probs: mean probabilities.
-        embeddings: of the pool.
+        embeddings: embeddings of the pool.
         batch_size: B, the number of points to choose.
         candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
-        margin_factor: how many points are clustered, as a multiple of B.
-        num_clusters: where the tree of clusters is cut; B if omitted.
+        margin_factor: number of points to cluster, as a multiple of B.
+        num_clusters: number of clusters; B if omitted.
 
     Returns:
-        (B,) indices in the order chosen, a tie to the lowest; (B,) one minus the margin of each, float64.
+        (B,) indices in the order chosen, ties to the lowest; (B,) one minus the margin of each, float64.
     """
     scale = usual_scale(check_finite("embeddings", embeddings))
     if len(embeddings) != len(probs):
@@ -57,15 +57,15 @@ def cluster_margin(
     sizes = torch.bincount(clusters)
     first = torch.full_like(sizes, num_kept).scatter_reduce(0, clusters, torch.arange(num_kept), reduce="amin")
     ranks = _ranks_within(clusters)
-    # In turn: by round, then by size of the cluster, then by the most promising point of the cluster.
+    # Sorted by round, then by size of the cluster, then by the smallest margin in the cluster.
     order = sorted(range(num_kept), key=lambda i: (int(ranks[i]), int(sizes[clusters[i]]), int(first[clusters[i]])))
     picked = kept[order[:batch_size]]
     return candidates[picked], scores[picked]
 
 
 def _average_linkage(embeddings: Float[Tensor, "n D"], num_clusters: int) -> Int[Tensor, " n"]:
-    """Cluster of each point, from 0."""
-    from sklearn.cluster import AgglomerativeClustering  # takes longer to import than all the rest
+    """Return the cluster of each point, numbered from 0."""
+    from sklearn.cluster import AgglomerativeClustering  # imported here because it is slow
 
     if len(embeddings) == 1:
         return torch.zeros(1, dtype=torch.long)
@@ -74,7 +74,7 @@ def _average_linkage(embeddings: Float[Tensor, "n D"], num_clusters: int) -> Int
 
 
 def _ranks_within(clusters: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """How many earlier points lie in the same cluster."""
+    """Count the earlier points in the same cluster, for each point."""
     order = clusters.sort(stable=True).indices
     counts = torch.bincount(clusters)
     starts = (counts.cumsum(0) - counts)[clusters[order]]

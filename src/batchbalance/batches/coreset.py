@@ -15,17 +15,17 @@ def k_center(
     candidates: Tensor | None = None,
     labelled: Float[Tensor, "L features"] | None = None,
 ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
-    """CoreSet: repeatedly the point farthest from all centres, within twice the best radius (Sener & Savarese 2018).
+    """Choose the point farthest from all centres, B times; the radius is within twice the best (Sener & Savarese 2018).
 
     Args:
-        embeddings: of the pool.
+        embeddings: embeddings of the pool.
         batch_size: B, the number of points to choose.
         candidates: (n,) ascending indices of the points to cover and to choose from; all if omitted.
         labelled: embeddings of the labelled points, the first centres. Without them the point nearest to the mean
             of the candidates comes first.
 
     Returns:
-        (B,) indices in the order chosen, a tie to the lowest; (B,) largest distance of a candidate to its nearest
+        (B,) indices in the order chosen, ties to the lowest; (B,) largest distance of a candidate to its nearest
         centre after each pick, float64.
     """
     largest = check_finite("embeddings", embeddings)

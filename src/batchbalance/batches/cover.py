@@ -2,13 +2,13 @@
 
     F(A) = Σ_{x∈T} w(x) · max_{a ∈ A ∪ labelled} κ(x, a)
 
-F is monotone submodular for every w ≥ 0 and κ in [0, 1]: what a point adds to the cover of x is (κ(x, a) − m(x))₊,
-which falls in m(x), the cover of x so far. Weights 1 and a Gaussian κ give MaxHerding (arXiv 2407.12212), weights of
-uncertainty UHerding (arXiv 2412.20644), a ball in place of the Gaussian ProbCover (arXiv 2205.11320).
+F is monotone submodular for every w ≥ 0 and κ in [0, 1]: a point adds (κ(x, a) − m(x))₊ to the cover of x, which
+decreases in m(x), the cover of x so far. Weights 1 and a Gaussian κ give MaxHerding (arXiv 2407.12212). Uncertainty
+as weights gives UHerding (arXiv 2412.20644), and a ball instead of the Gaussian ProbCover (arXiv 2205.11320).
 
-Matrix products of centred rows give upper bounds on gains that hold in spite of rounding. The few points whose bound
+Matrix products of centred rows give upper bounds on gains that hold despite rounding. The few points whose bound
 reaches the best gain are measured by differences of coordinates in float64. So neither the precision of the products
-nor the way the pool is divided changes a batch. Ties go to the lowest position.
+nor the division of the pool changes a batch. Ties go to the lowest position.
 """
 
 import math
@@ -31,9 +31,9 @@ from batchbalance.system.progress import progress
 EmbeddingRows = Callable[[Int[Tensor, " p"]], Float[Tensor, "p D"]]  # embeddings of points, by their index in the pool
 
 MAX_TARGETS, TARGETS_PER_PICK = 4096, 40  # the largest number of targets, unless the batch is large
-CACHE_LIMIT = 3 * 2**28  # bytes of bounds on similarities that are cached at most
+CACHE_LIMIT = 3 * 2**28  # maximum bytes of cached bounds on similarities
 NUM_RANDOM_BATCHES = 20
-FIRST_BLOCK, LARGEST_BLOCK = 128, 1024  # candidates bounded before the first check, and at most at a time
+FIRST_BLOCK, LARGEST_BLOCK = 128, 1024  # candidates bounded before the first check, and maximum at a time
 EXACT_BLOCK = 1  # candidates measured by differences in the first block
 
 
@@ -66,7 +66,7 @@ class Covering:
 
     Attributes:
         positions: (B,) positions among the candidates, in the order they were chosen.
-        gains: (B,) what each adds to F, float64; 0 for those that were chosen at random.
+        gains: (B,) the gain of each in F, float64; 0 for those that were chosen at random.
         upper_bound: upper bound on what any batch of B candidates adds to F.
         filled_from: the pick (from 0) from which the batch is random because nothing was left to gain, or None.
         num_evaluations: total number of gains and bounds computed.
@@ -254,15 +254,15 @@ class Cover:
     Attributes:
         kernel: "gaussian" or "ball".
         length: σ of the Gaussian, or the radius of the ball.
-        gains: (B,) what each point adds to those before it.
-        coverage: (B,) what is covered after each point, labelled points included.
-        labelled_coverage: what the labelled points cover alone.
-        random_coverage: mean coverage of 20 random batches of this size, labelled points included.
-        certificate: the batch adds at least this share of what the best batch of its size adds, as far as the targets
-            tell; None if nothing can be added.
-        num_targets: points whose cover was measured.
-        num_points: points of the pool that they stand for; the same unless they are a sample.
-        filled_from: the pick (from 0) from which on nothing was left to gain and the batch is random, or None.
+        gains: (B,) the gain of each point given those before it.
+        coverage: (B,) coverage after each point, including the labelled points.
+        labelled_coverage: coverage of the labelled points alone.
+        random_coverage: mean coverage of 20 random batches of this size, including the labelled points.
+        certificate: the batch adds at least this share of what the best batch of its size adds, measured on the
+            targets; None if nothing can be added.
+        num_targets: number of points whose cover was measured.
+        num_points: number of points of the pool that they represent; the same unless they are a sample.
+        filled_from: the pick (from 0) from which the batch is random because nothing was left to gain, or None.
     """
 
     kernel: Kernel
@@ -278,12 +278,12 @@ class Cover:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the targets are a sample of the pool, so that all these numbers are estimates from it."""
+        """Whether the targets are a sample of the pool, so that all these numbers are estimates."""
         return self.num_targets < self.num_points
 
 
 def cover_value(problem: CoverProblem, found: Covering) -> Cover:
-    """What the batch of a run covers, beside random batches, and its certificate."""
+    """Return the coverage of the batch of a run, the coverage of random batches, and the certificate."""
     targets = problem.targets
     share = 1 / targets.total if targets.total > 0 else 0.0
     start = float(targets.covered @ targets.weights) * share
@@ -305,7 +305,7 @@ def cover_value(problem: CoverProblem, found: Covering) -> Cover:
 
 
 def _random_coverage(problem: CoverProblem) -> float:
-    """The mean of F over random batches, in working precision."""
+    """Return the mean of F over random batches, in working precision."""
     targets, num = problem.targets, len(problem.candidates)
     streams = [generator(problem.seed, "random-baseline", repeat) for repeat in range(NUM_RANDOM_BATCHES)]
     picks = torch.cat([torch.randperm(num, generator=stream)[: problem.batch_size] for stream in streams])

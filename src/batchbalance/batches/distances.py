@@ -1,7 +1,7 @@
 """Distances between embeddings.
 
-They come from differences of coordinates, never from the expansion ‖a‖² + ‖b‖² − 2⟨a, b⟩, which tells a duplicate from
-itself.
+They are computed from differences of coordinates, not from the expansion ‖a‖² + ‖b‖² − 2⟨a, b⟩, because its rounding
+gives duplicates a distance above 0.
 """
 
 import math
@@ -13,11 +13,11 @@ from torch import Tensor
 from batchbalance.arguments.checks import compute_dtype
 
 BLOCK_NUMBERS = 2**22
-USUAL_EXPONENT = 30  # embeddings of sizes from 1e-9 to 1e9 are taken as they are
+USUAL_EXPONENT = 30  # embeddings of sizes from 1e-9 to 1e9 are not rescaled
 
 
 def check_finite(name: str, embeddings: Tensor) -> float:
-    """Return the largest size of a number; raise unless all are finite. They are read in blocks."""
+    """Return the largest absolute value, read in blocks; raise ValueError unless all numbers are finite."""
     step = max(1, BLOCK_NUMBERS // max(1, embeddings[:1].numel()))
     largest = 0.0
     kind = compute_dtype(embeddings.dtype)
@@ -34,17 +34,17 @@ def check_finite(name: str, embeddings: Tensor) -> float:
 
 
 def usual_scale(largest: float) -> float:
-    """Return the power of two that brings tiny or huge embeddings to the size of 1; 1 for those of any usual size.
+    """Return the power of two that scales tiny or huge embeddings to about 1; 1 for embeddings of usual size.
 
-    Squares of numbers beyond about 1e±19 leave the range of float32, and distances would be 0 or infinite. To multiply
-    by a power of two changes no digit.
+    Squares of numbers beyond about 1e±19 leave the range of float32, and distances would be 0 or infinite. Multiplying
+    by a power of two is exact.
     """
     exponent = math.frexp(largest)[1]
     return 1.0 if largest == 0 or abs(exponent) <= USUAL_EXPONENT else 2.0 ** max(-1000, min(1000, -exponent))
 
 
 def distances(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Float[Tensor, " n"]:
-    """Distances to one centre by differences, float64; exactly 0 for a duplicate."""
+    """Return distances to one centre by differences, float64; exactly 0 for a duplicate."""
     apart = torch.cdist(points, centre.unsqueeze(0), compute_mode="donot_use_mm_for_euclid_dist")
     return apart[:, 0].double().cpu()
 
@@ -52,7 +52,7 @@ def distances(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Floa
 def directions(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Float[Tensor, "n D"]:
     """Return rows centred and scaled to unit length, the space of a linear head; a row at the centre stays there.
 
-    Rows are first divided by their largest number, whose square may not be a number of this type.
+    Rows are first divided by their largest number, because its square may overflow or underflow.
     """
     centred = points - centre
     largest = centred.abs().amax(dim=1, keepdim=True)
@@ -60,13 +60,13 @@ def directions(points: Float[Tensor, "n D"], centre: Float[Tensor, " D"]) -> Flo
 
 
 def squared_norms(points: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
-    """Squared norms in float64, a block at a time."""
+    """Return squared norms in float64, computed in blocks."""
     blocks = points.split(max(1, BLOCK_NUMBERS // points.shape[1]))
     return torch.cat([block.double().square().sum(dim=1).cpu() for block in blocks])
 
 
 def nearest_distances(points: Float[Tensor, "n D"], centres: Float[Tensor, "L D"]) -> Float[Tensor, " n"]:
-    """Distance to the nearest of many centres: matrix products tell which may be it, differences measure these."""
+    """Return distances to the nearest of many centres: matrix products find candidates, differences measure them."""
     middle = centres.double().mean(dim=0)
     shifted = centres.double() - middle
     norms = shifted.square().sum(dim=1)
@@ -74,8 +74,8 @@ def nearest_distances(points: Float[Tensor, "n D"], centres: Float[Tensor, "L D"
     for block in points.split(max(1, BLOCK_NUMBERS // max(centres.shape))):
         moved = block.double() - middle
         block_norms = moved.square().sum(dim=1)
-        squared = norms - 2 * moved @ shifted.T  # (n, L), less the norm of the point
-        # Far from the middle a small distance is the difference of large numbers: what rounding may hide is measured.
+        squared = norms - 2 * moved @ shifted.T  # (n, L), without the norm of the point
+        # A small distance far from the mean is a difference of large numbers: all centres within rounding are measured.
         slack = (4 + shifted.shape[1]) * 2.0**-52 * (block_norms + norms.max())
         close = squared <= (squared.amin(dim=1) + 2 * slack).unsqueeze(1)
         found.append(_least_distances(block, centres, close).cpu())
@@ -85,7 +85,7 @@ def nearest_distances(points: Float[Tensor, "n D"], centres: Float[Tensor, "L D"
 def _least_distances(
     points: Float[Tensor, "n D"], centres: Float[Tensor, "L D"], close: Bool[Tensor, "n L"]
 ) -> Float[Tensor, " n"]:
-    """The least distance of each point to those of the centres that are `close` to it."""
+    """Return the smallest distance of each point to those of the centres that are `close` to it."""
     least = torch.full((len(points),), torch.inf, dtype=torch.float64, device=points.device)
     for pairs in close.nonzero().split(max(1, BLOCK_NUMBERS // points.shape[1])):
         which, centre = pairs.T

@@ -1,4 +1,4 @@
-"""DropQuery: points on which predictions disagree, spread by k-means (Gupte et al. 2024, arXiv 2401.14555)."""
+"""DropQuery: diverse points on which predictions disagree (Gupte et al. 2024, arXiv 2401.14555)."""
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +11,7 @@ from batchbalance.scores.ranking import quantised
 
 
 def disagreements(predictions: Predictions, draws: Int[Tensor, " M"]) -> Int[Tensor, " N"]:
-    """Return how many of some draws predict another class than the mean of all draws, for each point."""
+    """Count, for each point, the given draws that predict another class than the mean of all draws."""
     found = torch.empty(predictions.num_points, dtype=torch.long)
     for rows, chunk in predictions.chunks():
         usual = mean_over_draws(predictions.draw_weights.to(chunk), chunk.exp()).argmax(dim=1, keepdim=True)
@@ -20,15 +20,15 @@ def disagreements(predictions: Predictions, draws: Int[Tensor, " M"]) -> Int[Ten
 
 
 def central_points(embeddings: Float[Tensor, "n D"], num: int, seed: int) -> Int[Tensor, " k"]:
-    """Cluster the directions of embeddings by k-means, and take the point nearest to the mean of each cluster.
+    """Cluster the directions of embeddings by k-means, and return the point nearest to the mean of each cluster.
 
     Args:
-        embeddings: of the points.
+        embeddings: embeddings of the points.
         num: the number of clusters, at most n.
         seed: for k-means.
 
     Returns:
-        (k,) positions, those of large clusters first, a tie to the lowest; k < num if there are copies.
+        (k,) positions, large clusters first, ties to the lowest; k < num if there are duplicates.
     """
     points = directions(embeddings.double(), torch.zeros_like(embeddings[0], dtype=torch.float64))
     clusters = k_means(points, num, seed)

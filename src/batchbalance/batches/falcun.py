@@ -1,4 +1,4 @@
-"""Falcun: uncertain points, far apart in the space of predictions (Gilhuber et al., ECML-PKDD 2024)."""
+"""Falcun: uncertain points with diverse predictions (Gilhuber et al., ECML-PKDD 2024)."""
 
 import torch
 from jaxtyping import Float, Int
@@ -17,14 +17,14 @@ def falcun(
 ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
     """Draw points one at a time with p ∝ (uncertainty + distance)^γ.
 
-    The distance of a point is the L1 distance of its prediction to that of the nearest chosen point, but never more
-    than its uncertainty. It is scaled to 0 … 1 over the points that are left, for each pick.
+    The distance of a point is the L1 distance of its prediction to that of the nearest chosen point, but at most
+    its uncertainty. For each pick it is scaled to [0, 1] over the remaining points.
 
     Args:
         probs: mean probabilities.
         uncertainty: one minus the margin.
         batch_size: B, at most n.
-        generator: draws the points.
+        generator: random generator for drawing the points.
         gamma: γ; 0 is uniform, larger is greedier.
 
     Returns:

@@ -1,4 +1,4 @@
-"""TypiClust: the most typical points of clusters without labels (Hacohen et al. 2022, arXiv 2202.02794)."""
+"""TypiClust: the most typical points of unlabelled clusters (Hacohen et al. 2022, arXiv 2202.02794)."""
 
 import warnings
 
@@ -12,8 +12,8 @@ from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, usual_sc
 from batchbalance.predictions import spans_of
 from batchbalance.scores.ranking import quantised
 
-MAX_CLUSTERS = 500  # as in the paper: more are hardly better, and cost more
-MANY_POINTS = 20_000  # from here on k-means looks at parts of the points at a time
+MAX_CLUSTERS = 500  # as in the paper: more clusters cost more and hardly help
+MANY_POINTS = 20_000  # above this many points, k-means uses mini-batches
 NEIGHBOURS = 20  # as in the paper
 
 
@@ -26,14 +26,14 @@ def typiclust(
     labelled: Float[Tensor, "L features"] | None = None,
     max_clusters: int = MAX_CLUSTERS,
 ) -> Int[Tensor, " B"]:
-    """Cluster candidates and labelled points into L + B parts; take the most typical point where labels are fewest.
+    """Choose the most typical points of the clusters with the fewest labels.
 
-    A point is the more typical the nearer its 20 nearest neighbours in its cluster are on average. Clusters with the
-    fewest labelled and chosen points come first, the largest of them before others: so the first points are from the
-    largest clusters without any label.
+    Candidates and labelled points form L + B clusters. A point is typical if its 20 nearest neighbours in its cluster
+    are near on average. Clusters with the fewest labelled and chosen points come first, the largest of them before
+    others. So the first points are from the largest clusters without labels.
 
     Args:
-        embeddings: of the pool.
+        embeddings: embeddings of the pool.
         batch_size: B, the number of points to choose.
         seed: for k-means.
         candidates: (n,) ascending indices of the points to choose from; all if omitted.
@@ -41,7 +41,7 @@ def typiclust(
         max_clusters: the largest number of clusters.
 
     Returns:
-        (B,) indices in the order chosen, a tie to the lowest.
+        (B,) indices in the order chosen, ties to the lowest.
     """
     largest = check_finite("embeddings", embeddings)
     candidates = check_candidates(candidates, len(embeddings), batch_size)
@@ -58,15 +58,15 @@ def typiclust(
 
 
 def k_means(points: Float[Tensor, "n D"], num_clusters: int, seed: int) -> Int[Tensor, " n"]:
-    """The cluster of each point, on one thread: a step is short, and threads would wait for each other in it."""
-    from sklearn.cluster import KMeans, MiniBatchKMeans  # takes longer to import than all the rest
+    """Return the cluster of each point; runs on one thread, because steps are short and synchronising is slow."""
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # imported here because it is slow
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
     make = KMeans if len(points) <= MANY_POINTS else MiniBatchKMeans
     means = make(min(num_clusters, len(points)), n_init=1, random_state=derived_seed(seed, "k-means") % 2**32)
     with warnings.catch_warnings(), threadpool_limits(1):
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: some stay empty
+        warnings.simplefilter("ignore", ConvergenceWarning)  # with fewer distinct points than clusters, some stay empty
         return torch.from_numpy(means.fit_predict(points.float().cpu().numpy())).long()
 
 
@@ -77,14 +77,14 @@ def typical(
     batch_size: int,
     neighbours: int = NEIGHBOURS,
 ) -> Int[Tensor, " B"]:
-    """Positions of the most typical points, one at a time from the cluster with the fewest labels.
+    """Return positions of the most typical points, one at a time from the cluster with the fewest labels.
 
     Args:
-        points: that may be chosen.
-        clusters: of each point.
-        counts: labelled points of each cluster.
+        points: the points that may be chosen.
+        clusters: the cluster of each point.
+        counts: the number of labelled points of each cluster.
         batch_size: B, at most n.
-        neighbours: how many nearest neighbours tell how typical a point is.
+        neighbours: number of nearest neighbours that measure how typical a point is.
     """
     members = {int(cluster): (clusters == cluster).nonzero().flatten() for cluster in clusters.unique()}
     sizes = {cluster: len(inside) for cluster, inside in members.items()}
@@ -103,7 +103,7 @@ def typical(
 
 
 def _neighbour_distances(points: Float[Tensor, "n D"], num: int) -> Float[Tensor, " n"]:
-    """Mean distance to the `num` nearest other points, or to all if there are fewer; 0 for a point alone."""
+    """Return the mean distance to the `num` nearest other points, or to all if fewer; 0 for a single point."""
     num = min(num, len(points) - 1)
     found = torch.zeros(len(points), dtype=torch.float64)
     if num == 0:

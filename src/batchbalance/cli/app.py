@@ -89,7 +89,7 @@ def as_options(message: str, options: Mapping[str, str]) -> str:
     for name, option in options.items():
         message = message.replace(f"{option} (`{name}=True`)", option).replace(f"`{name}=True`", option)
         message = re.sub(rf"`{name}='?([\w.-]+)'?`", rf"{option} \1", message).replace(f"`{name}`", option)
-    return re.sub(r"use `from_\w+`, or say", "say", message) if options else message
+    return re.sub(r"use `from_\w+` or ", "use ", message) if options else message
 
 
 def imports_done() -> None:

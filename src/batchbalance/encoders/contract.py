@@ -106,7 +106,7 @@ def as_encoder(given: Any, name: str | None = None) -> Encoder:
         given = given()
     kind = getattr(given, "kind", None)
     if kind is not None and kind not in KINDS:
-        raise ValueError(f"`kind` of an encoder must be one of {', '.join(KINDS)}, got {kind!r}; or leave it out")
+        raise ValueError(f"`kind` of an encoder must be one of {', '.join(KINDS)}, got {kind!r}; or omit it")
     if isinstance(given, Encoder):
         return given
     function = getattr(given, "encode", given)

@@ -68,7 +68,7 @@ def encoder(name: str, *, image_size: int | None = None, device: str | None = No
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in takes:
-            raise ValueError(f"`{key}` is not used by encoder {name!r}; leave it out")
+            raise ValueError(f"`{key}` is not used by encoder {name!r}; omit it")
     if factory is None:
         return as_encoder(imported("encoder", name), name)
     return factory(*[model] if model else [], **given)
@@ -146,7 +146,7 @@ def embed(
     if using.kind is not None and using.kind != items.kind:
         raise ValueError(f"encoder {using.name!r} must get {using.kind}, got {items.kind} in {items.name}")
     if output is None and ids_output is not None:
-        raise ValueError("`ids_output` needs `output`; leave it out, or name a file for the vectors too")
+        raise ValueError("`ids_output` needs `output`; omit it, or name a file for the vectors too")
     size = check_whole("batch_size", BATCH_SIZES[items.kind] if batch_size is None else batch_size)
     work = _Work(items, using, size, skip_bad, progress)
     places = None

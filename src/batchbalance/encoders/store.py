@@ -236,7 +236,7 @@ class EmbeddingFiles:
                 os.posix_fallocate(handle, 0, size)
             os.ftruncate(handle, max(size, os.fstat(handle).st_size))
         except OSError as error:
-            raise OSError(f"cannot write {path} of {as_text(size)}: {error.strerror or error}; make room") from error
+            raise OSError(f"cannot write {path} of {as_text(size)}: {error.strerror or error}; free space") from error
         finally:
             os.close(handle)
         return np.memmap(path, dtype=NUMBER, mode="r+", offset=HEADER_BYTES, shape=(self._room, dim))

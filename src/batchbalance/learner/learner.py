@@ -354,10 +354,10 @@ def as_fit(
             f"{model!r}"
         )
     if network is not None:
-        raise ValueError("`network` is for options of a posterior, got it beside a function; leave one out")
+        raise ValueError("`network` is for options of a posterior, got it beside a function; omit one of them")
     if isinstance(model, PosteriorFit) or _is_fit(model):
         if recipe is not None:
-            raise ValueError("`recipe` is not used by a fit of your own; leave it out")
+            raise ValueError("`recipe` is not used by a fit of your own; omit it")
         return model  # type: ignore[no-any-return]
     return PosteriorFit(MCDropoutOptions(), num_classes, model, recipe=recipe, device=device or "cpu")
 

@@ -144,7 +144,7 @@ class Posterior(ABC):
             if Path(path).suffix != ".npy":
                 raise ValueError(f"`path` must end in .npy, got {str(path)!r}")
             if total is None:
-                raise ValueError("`inputs` must have a length to be streamed into a file; leave `path` out")
+                raise ValueError("`inputs` must have a length to be streamed into a file; omit `path`")
             with replacing(path, first=note_path(Path(path))) as temporary, temporary.open("wb") as file:
                 _write_npy(file, chunks, total)
         array = mapped_array(Path(path))

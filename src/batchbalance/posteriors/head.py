@@ -80,9 +80,9 @@ class BayesianHead(Posterior):
         if method not in METHODS:
             raise UnknownNameError("head", method, METHODS)
         if temperature is not None and method != "laplace":
-            raise ValueError(f"`temperature` is not used by method {method!r}; leave it out")
+            raise ValueError(f"`temperature` is not used by method {method!r}; omit it")
         if bias is not None and method == "dropout":
-            raise ValueError("`bias` is not used by method 'dropout', whose network has its own; leave it out")
+            raise ValueError("`bias` is not used by method 'dropout', whose network has its own; omit it")
         self._options: dict[str, Any] = {
             "method": method,
             "num_draws": check_whole("num_draws", num_draws, 1, MAX_DRAWS),

@@ -42,7 +42,7 @@ class LogProbs(nn.Module):
         if not looks_like_probs(outputs):
             raise ValueError(
                 "the model must give probabilities, non-negative and summing to 1 in each row, as outputs='probs' "
-                f"says, got {outputs.detach()[0].tolist()}; leave `outputs` out if these are logits"
+                f"says, got {outputs.detach()[0].tolist()}; omit `outputs` if these are logits"
             )
         return outputs.log()
 
@@ -104,5 +104,5 @@ def _check_single(outputs: Tensor) -> None:
     if outputs.ndim != 2 or outputs.shape[1] != 1:
         raise ValueError(
             f"the model must give one output (N, 1), as binary=True says, got shape {tuple(outputs.shape)}; "
-            "leave `binary` out if it gives one for each class"
+            "omit `binary` if it gives one for each class"
         )

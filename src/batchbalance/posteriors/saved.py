@@ -73,7 +73,7 @@ def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, 
         weights = Path(directory) / Path(content["weights"]).name
         tensors: dict[str, Tensor] = safetensors.torch.load_file(weights)
         if weights.stem != f"weights-{fingerprint(tensors, kind, json.dumps(options))}":
-            raise FileFormatError(f"{weights} must be as it was written, got other contents; save the posterior again")
+            raise FileFormatError(f"{weights} is damaged: it does not match its checksum; save the posterior again")
     except FileFormatError:
         raise
     except Exception as error:  # the readers raise many types for a damaged file
@@ -103,7 +103,7 @@ def as_network(network: Any, directory: str | os.PathLike[str]) -> nn.Module:
 def refuse_network(network: Any, kind: str) -> None:
     """Raise ValueError if a network is given to load a posterior that needs none."""
     if network is not None:
-        raise ValueError(f"`network` is not used by posteriors of kind {kind!r}; leave it out")
+        raise ValueError(f"`network` is not used by posteriors of kind {kind!r}; omit it")
 
 
 def structure_of(model: nn.Module) -> str:

@@ -1,4 +1,4 @@
-"""What a pool is: class log-probabilities of its points under posterior draws, wherever the numbers come from."""
+"""Predictions of a pool: class log-probabilities of its points under posterior draws, from any source."""
 
 from batchbalance.predictions.arrays import (
     Label,

@@ -1,4 +1,4 @@
-"""What an array must be to become predictions: complete, and rows that are distributions."""
+"""Validation of arrays of predictions: no missing numbers, and every row is a distribution."""
 
 import math
 import warnings
@@ -19,13 +19,13 @@ SUM_TOLERANCE_16_BIT = 1e-2
 
 
 def as_nsc(tensor: Tensor, axes: str) -> Tensor:
-    """The (N, S, C) view of a tensor whose axes come in the order `axes`."""
+    """Return the (N, S, C) view of a tensor whose axes are in the order `axes`."""
     if sorted(axes) not in (["c", "n"], ["c", "n", "s"]):
         raise ValueError(f"`axes` must be a permutation of 'nsc' (or of 'nc' for one model), got {axes!r}")
     if tensor.ndim != len(axes):
         raise ValueError(
             f"predictions must have {len(axes)} axes ({axes}), got shape {tuple(tensor.shape)}; "
-            "say with `axes` which axis is which: n points, s draws, c classes"
+            "set `axes` to the order of its axes: n points, s draws, c classes"
         )
     if "s" not in axes:
         tensor, axes = tensor.unsqueeze(1), axes[0] + "s" + axes[1]
@@ -42,7 +42,7 @@ def as_nsc(tensor: Tensor, axes: str) -> Tensor:
 
 
 def check_draw_ids(draw_ids: Any, num_draws: int) -> tuple[str, ...] | None:
-    """S distinct names, as strings."""
+    """Return S distinct names as strings, or None."""
     if draw_ids is None:
         return None
     given = draw_ids.tolist() if isinstance(draw_ids, np.ndarray | Tensor) else draw_ids
@@ -57,7 +57,7 @@ def check_draw_ids(draw_ids: Any, num_draws: int) -> tuple[str, ...] | None:
 
 
 def check_classes(classes: Any, num_classes: int) -> tuple[Label, ...] | None:
-    """C distinct labels, as plain text and numbers."""
+    """Return C distinct labels as plain strings and numbers, or None."""
     if classes is None:
         return None
     listed = classes.tolist() if isinstance(classes, np.ndarray | Tensor) else classes
@@ -75,7 +75,7 @@ def check_classes(classes: Any, num_classes: int) -> tuple[Label, ...] | None:
 
 
 def check_weights(weights: Any, num_draws: int) -> Tensor | None:
-    """S normalised weights as float64, or None."""
+    """Return S normalised weights as float64, or None."""
     if weights is None:
         return None
     w = as_tensor(weights, "`weights`").to("cpu", torch.float64, copy=True)
@@ -93,10 +93,10 @@ def check_weights(weights: Any, num_draws: int) -> Tensor | None:
 def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> float:
     """Raise unless every row of (N, S, C) is a distribution of the stated kind; warn if logits look like probabilities.
 
-    `spans` covers the points; one span is looked at at a time, so that a memory-mapped array need not fit in memory.
+    `spans` covers the points; spans are read one at a time, so a memory-mapped array need not fit in memory.
 
     Returns:
-        The furthest that the sum of a row is from 1; 0 for logits.
+        The largest deviation of the sum of a row from 1; 0 for logits.
     """
     furthest = 0.0
     looks_like_probs = values == "logits" and stored.shape[2] > 1
@@ -127,21 +127,21 @@ def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> float:
     if looks_like_probs:
         warnings.warn(
             "logits lie in [0, 1] and every row sums to 1: these look like probabilities; "
-            "if they are, use `from_probs`, or say so with `values='probs'`",
+            "if they are, use `from_probs` or `values='probs'`",
             stacklevel=4,
         )
     return furthest
 
 
 def looks_like_probs(outputs: Tensor) -> bool:
-    """Whether every row is non-negative and sums to 1."""
+    """Return whether every row is non-negative and sums to 1."""
     sums = outputs.detach().sum(dim=-1)
     return bool((outputs.detach() >= 0).all()) and bool(((sums - 1).abs() <= SUM_TOLERANCE).all())
 
 
 def _range_complaint(chunk: Tensor, values: Values) -> str:
     def hint(kind: Values) -> str:
-        return f"these look like {kind}: use `from_{kind.replace('-', '_')}`, or say so with `values='{kind}'`"
+        return f"these look like {kind}: use `from_{kind.replace('-', '_')}` or `values='{kind}'`"
 
     if values == "log-probs":
         like_probs = bool(((chunk >= 0) & (chunk <= 1)).all())

@@ -1,4 +1,4 @@
-"""Which draws a set holds. A draw is one hypothesis on every point, so that sets combine only if theirs are equal."""
+"""The draws of a set of predictions. Two sets combine only if their draws are the same."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from batchbalance.errors import DrawMismatchError
 
-SUMMED = 1024  # draws whose sum in float32 may be off by rounding only
+SUMMED = 1024  # up to this many draws, a float32 sum over draws is accurate enough
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +33,9 @@ class Draws:
         return torch.full((self.num,), 1 / self.num, dtype=torch.float64)
 
     def check_same(self, other: "Draws", name: str) -> None:
-        """Raise DrawMismatchError unless `other`, which messages call `name`, are the same draws.
+        """Raise DrawMismatchError unless `other`, called `name` in messages, are the same draws.
 
-        Where only one side has ids, an equal S is all that can be checked.
+        If only one side has ids, only S is compared.
         """
         if other.num != self.num:
             raise DrawMismatchError(
@@ -48,13 +48,13 @@ class Draws:
                 f"`{name}` must hold the same draws as the pool, got draw {other.ids[at]!r} where the pool has "
                 f"{self.ids[at]!r} (position {at}); predict both with one posterior"
             )
-        # Normalising again moves the last digit.
+        # Not exactly equal, because normalising again changes the last digit.
         if not torch.allclose(self.all_weights, other.all_weights, rtol=1e-9, atol=1e-12):
-            raise DrawMismatchError(f"`{name}` must carry the same draw weights as the pool; give both the same")
+            raise DrawMismatchError(f"`{name}` must have the same draw weights as the pool; give both the same")
 
 
 def mean_over_draws(weights: Float[Tensor, " S"], probs: Float[Tensor, "n S C"]) -> Float[Tensor, "n C"]:
-    """The weighted mean over draws; long sums are added up in float64, because those of float32 drift."""
+    """Return the weighted mean over draws; long sums are computed in float64, because rounding adds up in float32."""
     parts = [
         torch.einsum("s,nsc->nc", *pair) for pair in zip(weights.split(SUMMED), probs.split(SUMMED, 1), strict=True)
     ]

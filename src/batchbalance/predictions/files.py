@@ -19,13 +19,13 @@ from batchbalance.system.sealed import tensors_digest
 
 @dataclass(frozen=True, eq=False)
 class FoundArray:
-    """What a file holds.
+    """The contents of a file.
 
     Attributes:
         array: the numbers, as an array or tensor.
-        values: what its name says they are, or None.
+        values: their kind according to the name of the array, or None.
         draw_ids: names of the draws, or None.
-        weights: of the draws, or None.
+        weights: weights of the draws, or None.
         classes: names of the classes, or None.
     """
 
@@ -37,7 +37,7 @@ class FoundArray:
 
 
 def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArray:
-    """The array of a file; `values` tells what an array without a telling name is."""
+    """Return the array of a file; `values` is the kind of an array whose name does not tell it."""
     if not path.is_dir():
         _check_suffix(path)
     check_is_file(path)
@@ -55,7 +55,7 @@ def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArr
             name, kind = _which(path, [n for n in archived_names(path) if n not in beside], values)
             arrays = archived_arrays(path, (name, "weights", *beside))
             ids, classes = arrays.get("draw_ids"), arrays.get("classes")
-            if "sha256" in arrays:  # a file of ours; others' have none
+            if "sha256" in arrays:  # only files written by this package have one
                 metadata = {} if ids is None else {"draw_ids": str(ids.tolist())}
                 if classes is not None:
                     metadata["classes"] = str(classes.tolist())
@@ -75,7 +75,7 @@ def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArr
             name, kind = _which(path, names, values)
             metadata = opened.metadata() or {}
             listed = metadata.get("draw_ids")
-            if "sha256" in metadata:  # a file of ours; others' have none
+            if "sha256" in metadata:  # only files written by this package have one
                 _check_sealed(path, {each: opened.get_tensor(each) for each in names}, metadata)
             return FoundArray(
                 opened.get_tensor(name),
@@ -86,7 +86,7 @@ def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArr
             )
     except FileFormatError:
         raise
-    except Exception as error:  # the readers raise a dozen types for a damaged file
+    except Exception as error:  # a damaged file raises many types of errors
         _raise_unreadable(path, error)
 
 
@@ -99,7 +99,7 @@ def write_predictions(
     weights: Tensor | None,
     classes: tuple[Label, ...] | None = None,
 ) -> None:
-    """Write log-probabilities, which come in consecutive chunks, to a file, whole or not at all."""
+    """Write log-probabilities, given in consecutive chunks, to a file, atomically."""
     _check_suffix(path)
     if path.suffix == ".npy":
         with replacing(path, first=note_path(path)) as temporary:
@@ -123,8 +123,8 @@ def write_predictions(
             listed = {} if draw_ids is None else {"draw_ids": str(named["draw_ids"].tolist())}
             if classes is not None:
                 listed["classes"] = json.dumps(classes)
-                named["classes"] = np.array(listed["classes"])  # as JSON, so that text stays text and numbers numbers
-            np.savez(temporary, sha256=np.array(_seal(arrays, listed)), **named)  # what is cut off is found
+                named["classes"] = np.array(listed["classes"])  # JSON keeps strings and numbers distinct
+            np.savez(temporary, sha256=np.array(_seal(arrays, listed)), **named)  # detects truncation
             return
         from safetensors.torch import save_file
 
@@ -136,17 +136,17 @@ def write_predictions(
 
 
 def _seal(arrays: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """Return a hash of all that a file of ours holds: neither .safetensors nor .npz has one of its own."""
+    """Return a hash of all contents of a file: neither .safetensors nor .npz has a checksum."""
     return tensors_digest(arrays, metadata.get("draw_ids"), metadata.get("classes"))
 
 
 def _check_sealed(path: Path, arrays: dict[str, Tensor], metadata: dict[str, str]) -> None:
     if metadata["sha256"] != _seal(arrays, metadata):
-        raise FileFormatError(f"{path} must be as it was written, got other contents; write it again")
+        raise FileFormatError(f"{path} is damaged: it does not match its checksum; write it again")
 
 
 def _listed(classes: np.ndarray) -> Any:
-    """The names of classes in a ``.npz`` file: JSON in ours, an array in others'."""
+    """Return the class names in a ``.npz`` file: JSON if this package wrote it, else an array."""
     return json.loads(str(classes)) if classes.ndim == 0 else classes.tolist()
 
 
@@ -156,7 +156,7 @@ def _check_suffix(path: Path) -> None:
 
 
 def _which(path: Path, names: list[str], values: Values | None) -> tuple[str, Values | None]:
-    """The name of the array that holds the numbers, and what that name says they are."""
+    """Return the name of the array that holds the numbers, and the kind of values that the name tells."""
     named: dict[str, Values] = {kind.replace("-", "_"): kind for kind in get_args(Values)}
     telling = [name for name in named if name in names]
     if len(telling) > 1:
@@ -170,7 +170,7 @@ def _which(path: Path, names: list[str], values: Values | None) -> tuple[str, Va
         return others[0], None
     raise FileFormatError(
         f"{path} must hold an array named probs, logits or log_probs, got {', '.join(sorted(names)) or 'none'}; "
-        "a file with one array of another name needs `values` to say what it holds"
+        "for a file with one array of another name, set `values` to what it holds"
     )
 
 

@@ -1,4 +1,4 @@
-"""A pool in several pieces: predictions of the same draws on points that lie one after the other, in many files say."""
+"""A pool in several pieces, for example in many files: predictions of the same draws on consecutive points."""
 
 import os
 from collections.abc import Callable, Hashable, Sequence
@@ -17,12 +17,12 @@ def join(
     ids: Sequence[Sequence[Hashable]] | None = None,
     names: Sequence[str] | None = None,
 ) -> Predictions:
-    """One pool from predictions of the same draws on its pieces; nothing is copied.
+    """Return one pool from predictions of the same draws on its pieces; nothing is copied.
 
     Args:
         pieces: the predictions, in the order in which their points are numbered.
         ids: for each piece, the names of its points; no two points may share one.
-        names: what the pieces are called in messages.
+        names: the names of the pieces in messages.
 
     Raises:
         ValueError: if there is no piece, or two points have the same id.
@@ -65,7 +65,7 @@ def load_parts(
     ids: Sequence[Sequence[Hashable]] | None = None,
     check: Callable[[Predictions], float] | None = None,
 ) -> Predictions:
-    """Read a pool that lies in several files, each as ``Predictions.load`` does.
+    """Read a pool that is stored in several files, each as ``Predictions.load`` does.
 
     Args:
         paths: the files, in the order in which their points are numbered.
@@ -87,7 +87,7 @@ def load_parts(
 
 
 def check_distinct_files(paths: Sequence[Path]) -> None:
-    """Raise unless there is a file and all are there, none of them twice under any name."""
+    """Raise unless at least one file is given, all exist, and no file is given twice, even under another name."""
     if not paths:
         raise ValueError("a pool must have at least one file, got none")
     seen: dict[tuple[int, int], Path] = {}
@@ -96,4 +96,4 @@ def check_distinct_files(paths: Sequence[Path]) -> None:
         status = path.stat()
         other = seen.setdefault((status.st_dev, status.st_ino), path)
         if other is not path:
-            raise FileFormatError(f"the files of a pool must be distinct, got {other} and {path}, which are one file")
+            raise FileFormatError(f"the files of a pool must be distinct, got {other} and {path}, the same file")

@@ -1,7 +1,7 @@
-"""What a ``.npy`` file of predictions holds, in a small JSON file beside it: ``pool.npy.json``.
+"""Notes: a small JSON file, ``pool.npy.json``, that describes the predictions in ``pool.npy``.
 
-A ``.npy`` file is an array and nothing else. The note says what the numbers are and whose draws, and which array it is
-about: a file that was written anew by something else is noticed.
+A ``.npy`` file holds only an array. The note records the kind of numbers, the draws, and a hash of the array, so that
+a file which was replaced by another program is detected.
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from batchbalance.predictions.arrays import Label, Values
 from batchbalance.system.sealed import read_checked, write_sealed
 
 FORMAT, VERSION = "batchbalance predictions", 1
-LOOKED_AT = 2**20  # bytes at each end of the file; a pool may be larger than memory
+LOOKED_AT = 2**20  # bytes hashed at each end of the file, because a pool may be larger than memory
 
 
 @dataclass(frozen=True)
 class Note:
-    """What is known about the array in a file."""
+    """The description of the array in a file."""
 
     values: Values
     draw_ids: list[Any] | None
@@ -30,7 +30,7 @@ class Note:
 
 
 def note_path(path: Path) -> Path:
-    """Where the note about a file is."""
+    """Return the path of the note about a file."""
     return path.with_name(path.name + ".json")
 
 
@@ -42,7 +42,7 @@ def write_note(
     weights: Tensor | None,
     classes: tuple[Label, ...] | None = None,
 ) -> None:
-    """Say what a ``.npy`` file, which is in its place, holds: axes "nsc", these values, draws and classes."""
+    """Write the note about an existing ``.npy`` file: axes "nsc", these values, draws and classes."""
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -59,10 +59,10 @@ def write_note(
 
 
 def read_note(path: Path, shape: tuple[int, ...], axes: str) -> Note | None:
-    """The note about a ``.npy`` file whose array has this shape; None if there is none.
+    """Return the note about a ``.npy`` file whose array has this shape; None if there is none.
 
     Raises:
-        FileFormatError: if it is damaged or about another array, or `axes` are not those that it tells.
+        FileFormatError: if it is damaged or about another array, or has other `axes`.
     """
     beside = note_path(path)
     if not beside.is_file():
@@ -70,19 +70,19 @@ def read_note(path: Path, shape: tuple[int, ...], axes: str) -> Note | None:
     try:
         content, is_sealed = read_checked(beside)
     except FileFormatError as error:
-        raise FileFormatError(f"{beside} must say what {path.name} holds, got something else; {REMEDY}") from error
+        raise FileFormatError(f"{beside} must describe {path.name}, got something else; {REMEDY}") from error
     if content.get("format") != FORMAT:
-        raise FileFormatError(f"{beside} must say what {path.name} holds, got something else; {REMEDY}")
+        raise FileFormatError(f"{beside} must describe {path.name}, got something else; {REMEDY}")
     if content.get("version") != VERSION:
         raise FileFormatError(f"{beside} must be of version {VERSION}, got {content.get('version')!r}; {REMEDY}")
     if not is_sealed:
-        raise FileFormatError(f"{beside} must be as it was written, got other contents; {REMEDY}")
+        raise FileFormatError(f"{beside} is damaged: it does not match its checksum; {REMEDY}")
     if content.get("values") not in get_args(Values):
-        raise FileFormatError(f"{beside} must say what {path.name} holds, got {content.get('values')!r}; {REMEDY}")
+        raise FileFormatError(f"{beside} must name the values of {path.name}, got {content.get('values')!r}; {REMEDY}")
     if content.get("shape") != list(shape) or content.get("digest") != _digest(path):
-        raise FileFormatError(f"{beside} must describe {path.name} as it is, got one about another array; {REMEDY}")
+        raise FileFormatError(f"{beside} must describe the current {path.name}, got a note on another array; {REMEDY}")
     if content.get("axes") != axes:
-        raise FileFormatError(f"{path} holds axes {content.get('axes')!r}, but `axes` says {axes!r}; leave `axes` out")
+        raise FileFormatError(f"{path} holds axes {content.get('axes')!r}, but `axes` is {axes!r}; omit `axes`")
     ids, weights, classes = (_checked_list(beside, content, name) for name in ("draw_ids", "weights", "classes"))
     return Note(content["values"], ids, weights, classes)
 
@@ -97,7 +97,7 @@ def _checked_list(path: Path, content: dict[str, Any], name: str) -> Any:
 
 
 def _digest(path: Path) -> str:
-    """A hash of the size and of both ends of a file, header included."""
+    """Return a hash of the size and of both ends of a file, including the header."""
     size = path.stat().st_size
     with path.open("rb") as file:
         found = hashlib.sha256(f"{size} ".encode() + file.read(LOOKED_AT))

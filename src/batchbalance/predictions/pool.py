@@ -1,4 +1,4 @@
-"""Predictions: class log-probabilities of N points under S posterior draws, the currency of the library.
+"""Predictions: class log-probabilities of N points under S posterior draws, used throughout the library.
 
 The letters used everywhere: N points, S draws, C classes, E edges, B batch size, M sampled label
 configurations, D features of an embedding. A draw is one hypothesis on every point, so draw 7 on the pool and
@@ -30,11 +30,11 @@ ROUNDING = 1e-5  # how far from 1 the sum of a float32 distribution may be by ro
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Predictions:
-    """Class log-probabilities of N points under S draws. Make one with ``from_probs`` and its sisters.
+    """Class log-probabilities of N points under S draws. Created by ``from_probs``, ``from_logits``, ``load``.
 
     Attributes:
         source: where the numbers come from. Read them with ``log_probs``.
-        draws: which draws they are of.
+        draws: the draws.
         ids: names of the points, or None.
         classes: the C labels, in the order of the class axis, or None.
     """
@@ -54,7 +54,7 @@ class Predictions:
         weights: Any = None,
         classes: Any = None,
     ) -> "Predictions":
-        """Predictions from class probabilities.
+        """Return predictions from class probabilities.
 
         Args:
             x: a NumPy array, a torch tensor, or anything ``torch.from_dlpack`` takes; it is copied.
@@ -75,7 +75,7 @@ class Predictions:
         weights: Any = None,
         classes: Any = None,
     ) -> "Predictions":
-        """Predictions from unnormalised log-probabilities; arguments as in ``from_probs``."""
+        """Return predictions from unnormalised log-probabilities; arguments as in ``from_probs``."""
         return _checked(x, "logits", axes, draw_ids, weights, classes)._in_memory()
 
     @classmethod
@@ -88,11 +88,11 @@ class Predictions:
         weights: Any = None,
         classes: Any = None,
     ) -> "Predictions":
-        """Predictions from log-probabilities; arguments as in ``from_probs``."""
+        """Return predictions from log-probabilities; arguments as in ``from_probs``."""
         return _checked(x, "log-probs", axes, draw_ids, weights, classes)._in_memory()
 
     def _in_memory(self) -> "Predictions":
-        """The same numbers as log-probabilities of this process's own."""
+        """Return a copy of the log-probabilities in the memory of this process."""
         log_probs = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         for rows, chunk in self.chunks():
             log_probs[rows] = chunk
@@ -120,12 +120,12 @@ class Predictions:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type that ``log_probs`` returns: float64 if that is what is stored, else float32."""
+        """The dtype that ``log_probs`` returns: float64 if the stored numbers are float64, else float32."""
         return self.source.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where ``log_probs`` puts its numbers."""
+        """The device of the tensors that ``log_probs`` returns."""
         return self.source.device
 
     @property
@@ -144,11 +144,11 @@ class Predictions:
         return self.draws.all_weights
 
     def log_probs(self, rows: Rows = slice(None)) -> Float[Tensor, "n S C"]:
-        """Log-probabilities of some points, (n, S, C), in ``dtype``."""
+        """Return the log-probabilities of some points, (n, S, C), in ``dtype``."""
         return self.source.log_probs(rows)
 
     def probs(self, rows: Rows = slice(None)) -> Float[Tensor, "n S C"]:
-        """Probabilities of some points, (n, S, C), in ``dtype``; stored probabilities need no logarithm on the way."""
+        """Return the probabilities of some points, (n, S, C), in ``dtype``; no logarithm if they are stored."""
         return self.source.probs(rows)
 
     def chunks(
@@ -161,44 +161,44 @@ class Predictions:
                 bar.advance(rows.stop - rows.start)
 
     def check(self, rows: slice = slice(None)) -> float:
-        """How far the sums of some points are from 1; raises ValueError unless they are distributions.
+        """Return how far the sums of some points are from 1; raise ValueError unless they are distributions.
 
-        Predictions are checked when they are made; this is for doing it elsewhere.
+        Predictions are checked when they are created. Call this only if that check was skipped.
         """
         return self.source.check(rows)
 
     def mean_probs(self) -> Float[Tensor, "N C"]:
-        """The weighted mean over draws of the class probabilities, (N, C)."""
+        """Return the weighted mean over draws of the class probabilities, (N, C)."""
         weights = self.draw_weights.to(self.device, self.dtype)
         return torch.cat([mean_over_draws(weights, chunk.exp()) for _, chunk in self.chunks()])
 
     def hard_labels(self, rows: Rows = slice(None)) -> Int[Tensor, "n S"]:
-        """The most probable class of each point under each draw; a tie goes to the lowest class."""
+        """Return the most probable class of each point under each draw; ties go to the lowest class."""
         return self.log_probs(rows).argmax(dim=-1)
 
     def most_probable(self, rows: Rows = slice(None)) -> list[Label]:
-        """The label of the most probable class of each point by the mean of draws; its number if it has no name."""
+        """Return the label of the most probable class of each point by the mean of draws; its number if unnamed."""
         best = self.subset(rows).mean_probs().argmax(dim=1).tolist()
         return best if self.classes is None else [self.classes[index] for index in best]
 
     def subset(self, rows: Rows) -> "Predictions":
-        """The same draws on some of the points, in memory."""
+        """Return predictions of the same draws on some of the points, in memory."""
         ids = self.ids
         if ids is not None:
             ids = ids[rows] if isinstance(rows, slice) else tuple(ids[int(row)] for row in rows)
         return replace(self, source=Stored(self.log_probs(rows)), ids=ids)
 
     def to(self, device: str | torch.device) -> "Predictions":
-        """The same predictions, put on a device as they are read."""
+        """Return the same predictions, moved to a device as they are read."""
         place = torch.device(device)
         return self if place == self.device else replace(self, source=Placed(self.source, place))
 
     def with_weights(self, weights: Any) -> "Predictions":
-        """The same predictions with these draw weights."""
+        """Return the same predictions with these draw weights."""
         return replace(self, draws=replace(self.draws, weights=check_weights(weights, self.num_draws)))
 
     def with_classes(self, classes: Any) -> "Predictions":
-        """The same predictions with these names of the classes."""
+        """Return the same predictions with these class labels."""
         return replace(self, classes=check_classes(classes, self.num_classes))
 
     def check_same_draws(self, other: "Predictions", name: str = "reference") -> None:
@@ -225,24 +225,24 @@ class Predictions:
         """Read a ``.npy``, ``.npz`` or ``.safetensors`` file; nothing is ever unpickled.
 
         A ``.npy`` file is memory-mapped: it is validated chunk by chunk and converted at each read, so it may be
-        larger than memory. What it holds is read from the file beside it that ``save`` and ``predict`` write
+        larger than memory. Its description is read from the file beside it that ``save`` and ``predict`` write
         (``pool.npy.json``), if there is one. The other two hold a named array ``probs``, ``logits`` or
         ``log_probs``, and may hold ``draw_ids``, ``weights`` and ``classes``.
 
         Args:
             path: the file.
-            values: what the numbers are; may be omitted if the array's name says it. Probabilities if nothing
-                says otherwise: the numbers are checked, so logits or log-probabilities cannot pass for them.
+            values: the kind of numbers; if omitted, it is taken from the file, and is probabilities by default.
+                The numbers are checked, so logits or log-probabilities are not mistaken for probabilities.
             axes: the order of the axes in the file.
             draw_ids: as in ``from_probs``; overrides the file's own.
             weights: as in ``from_probs``; overrides the file's own.
             classes: as in ``from_probs``; overrides the file's own.
-            check: does the work of ``Predictions.check``, on other machines say; it is done here if omitted.
+            check: called instead of ``Predictions.check``, for example to check on other machines.
         """
         path = Path(path)
         found = read_array(path, values, axes)
         if values is not None and found.values is not None and values != found.values:
-            raise FileFormatError(f"{path} holds {found.values}, but `values` says {values}; leave `values` out")
+            raise FileFormatError(f"{path} holds {found.values}, but `values` is {values!r}; omit `values`")
         try:
             loaded = _checked(
                 found.array,
@@ -263,7 +263,7 @@ class Predictions:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write log-probabilities, axes "nsc", to a ``.npy``, ``.npz`` or ``.safetensors`` file, atomically.
 
-        A ``.npy`` file gets a small JSON file beside it, ``pool.npy.json``: what it holds, ids, weights and classes.
+        Beside a ``.npy`` file a small JSON file, ``pool.npy.json``, records values, draw ids, weights and classes.
         """
         chunks = (chunk for _, chunk in self.chunks())
         write_predictions(Path(path), self.shape, self.dtype, chunks, self.draw_ids, self.weights, self.classes)
@@ -281,12 +281,12 @@ def stored_predictions(
     file: MappedFile | None = None,
     classes: tuple[Label, ...] | None = None,
 ) -> Predictions:
-    """Predictions of numbers that are known to be right; they are neither checked nor copied."""
+    """Return predictions from numbers that are known to be valid; they are neither checked nor copied."""
     return Predictions(Stored(numbers, values, file), Draws(numbers.shape[1], draw_ids, weights), classes=classes)
 
 
 def check_same_classes(own: tuple[Label, ...] | None, other: tuple[Label, ...] | None, name: str) -> None:
-    """Raise DrawMismatchError if both name their classes, and not alike."""
+    """Raise DrawMismatchError if both name their classes and the names differ."""
     if own is not None and other is not None and own != other:
         a, b = next((a, b) for a, b in zip(own, other, strict=True) if a != b)
         raise DrawMismatchError(
@@ -304,14 +304,14 @@ def _checked(
     file: MappedFile | None = None,
     check: Callable[[Predictions], float] | None = None,
 ) -> Predictions:
-    """Validate chunk by chunk but keep the numbers as they are, to be converted at each read."""
+    """Validate chunk by chunk, but keep the numbers unchanged; they are converted at each read."""
     if values not in get_args(Values):
         raise UnknownNameError("kind of values", str(values), get_args(Values))
     numbers = as_nsc(as_tensor(x), axes)
     ids, checked_weights = check_draw_ids(draw_ids, numbers.shape[1]), check_weights(weights, numbers.shape[1])
     wrapped = stored_predictions(numbers, values, ids, checked_weights, file, check_classes(classes, numbers.shape[2]))
     off = wrapped.check() if check is None else check(wrapped)
-    # Log-probabilities that are off by more than rounding need what logits need: to be normalised when read.
+    # Log-probabilities that are off by more than rounding are normalised when read, as logits are.
     if values == "log-probs" and off > ROUNDING:
         return replace(wrapped, source=Stored(numbers, "logits", file))
     return wrapped

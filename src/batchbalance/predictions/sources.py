@@ -1,4 +1,4 @@
-"""Where the numbers of a pool come from: they are stored or memory-mapped, joined from pieces, or made on demand."""
+"""Sources of a pool's numbers: stored or memory-mapped, joined from pieces, or computed on demand."""
 
 import bisect
 import itertools
@@ -20,14 +20,14 @@ CHUNK_NUMBERS = 2**22  # numbers converted at a time: 16 MiB of float32, small e
 
 
 def spans_of(num: int, step: int) -> list[slice]:
-    """Consecutive slices of `step` (at least 1) that cover `num` things."""
+    """Return consecutive slices of `step` (at least 1) elements that cover `num` elements."""
     step = max(1, step)
     return [slice(start, min(start + step, num)) for start in range(0, num, step)]
 
 
 @runtime_checkable
 class Source(Protocol):
-    """What every kind of pool gives: its shape, and the class probabilities of any of its points."""
+    """The numbers of a pool: its shape, and the class probabilities of any of its points."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -35,28 +35,28 @@ class Source(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the numbers that it gives: float64 or float32."""
+        """The dtype of the numbers that are read: float64 or float32."""
 
     @property
     def device(self) -> torch.device:
-        """Where these numbers are."""
+        """The device of the numbers that are read."""
 
     @property
     def is_made_on_demand(self) -> bool:
-        """Whether every read computes the numbers anew."""
+        """Whether every read computes the numbers again."""
 
     @property
     def holds_probs(self) -> bool:
-        """Whether `probs` costs no logarithm on the way."""
+        """Whether `probs` is read without computing logarithms."""
 
     def log_probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Log-probabilities of some points."""
+        """Return the log-probabilities of some points."""
 
     def probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Probabilities of some points."""
+        """Return the probabilities of some points."""
 
     def check(self, rows: slice) -> float:
-        """How far the sums of some points are from 1; raises ValueError unless they are distributions."""
+        """Return how far the sums of some points are from 1; raise ValueError unless they are distributions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Stored:
 
     Attributes:
         numbers: (N, S, C), of any real type.
-        values: what they are.
+        values: the kind of numbers.
         file: the file that they are mapped from, or None.
     """
 
@@ -81,12 +81,12 @@ class Stored:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Float64 if that is what is stored, else float32."""
+        """Float64 if the stored numbers are float64, else float32."""
         return compute_dtype(self.numbers.dtype)
 
     @property
     def device(self) -> torch.device:
-        """Where the numbers are."""
+        """The device of the numbers."""
         return self.numbers.device
 
     @property
@@ -100,7 +100,7 @@ class Stored:
         return self.values == "probs"
 
     def log_probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Log-probabilities of some points."""
+        """Return the log-probabilities of some points."""
         picked = self._picked(rows)
         if self.values == "log-probs" and picked.dtype == self.dtype:
             return picked
@@ -110,14 +110,14 @@ class Stored:
         return torch.log_softmax(picked.clamp_min(0).log() if self.values == "probs" else picked, dim=-1)
 
     def probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Probabilities of some points."""
+        """Return the probabilities of some points."""
         if self.values != "probs":
             return self.log_probs(rows).exp()
         probs = self._picked(rows).to(self.dtype).clamp_min(0)
         return probs / probs.sum(dim=-1, keepdim=True)
 
     def check(self, rows: slice) -> float:
-        """How far the stored sums of some points are from 1; raises ValueError unless they are distributions."""
+        """Return how far the stored sums of some points are from 1; raise ValueError unless they are distributions."""
         return check_rows(self.numbers, self.values, self._readable_spans(rows))
 
     def _picked(self, rows: Rows) -> Tensor:
@@ -135,7 +135,7 @@ class Stored:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Pieces, one after the other: their points are numbered through, and nothing is copied.
+    """Consecutive pieces with continuous numbering of their points; nothing is copied.
 
     Attributes:
         pieces: at least one, of the same draws and classes.
@@ -161,21 +161,21 @@ class Joined:
 
     @property
     def device(self) -> torch.device:
-        """That of the first piece."""
+        """The device of the first piece."""
         return self.pieces[0].device
 
     @property
     def is_made_on_demand(self) -> bool:
-        """Whether any piece is."""
+        """Whether any piece is computed on demand."""
         return any(piece.is_made_on_demand for piece in self.pieces)
 
     @property
     def holds_probs(self) -> bool:
-        """No: pieces may hold different kinds."""
+        """False: pieces may hold different kinds of values."""
         return False
 
     def inside(self, rows: Tensor) -> list[tuple[Source, Tensor, Tensor]]:
-        """The pieces that hold some of the points: (piece, its rows, where they stand in `rows`)."""
+        """Return the pieces that hold some of the points: (piece, its rows, their positions in `rows`)."""
         ends = torch.tensor(self.ends)
         owners = torch.searchsorted(ends, rows, right=True)
         found = []
@@ -186,7 +186,7 @@ class Joined:
         return found
 
     def log_probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Log-probabilities of some points."""
+        """Return the log-probabilities of some points."""
         num_points, num_draws, num_classes = self.shape
         if isinstance(rows, slice):
             start, stop, step = rows.indices(num_points)
@@ -200,17 +200,17 @@ class Joined:
         return picked
 
     def probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Probabilities of some points."""
+        """Return the probabilities of some points."""
         return self.log_probs(rows).exp()
 
     def check(self, rows: slice) -> float:
-        """The furthest of the pieces, each on its own points."""
+        """Return the largest deviation of any piece, each on its own points."""
         start, stop, _ = rows.indices(self.shape[0])
         parts = self._overlapping(start, stop) if stop > start else []
         return max((piece.check(inner) for piece, inner in parts), default=0.0)
 
     def _overlapping(self, start: int, stop: int) -> list[tuple[Source, slice]]:
-        """The pieces that hold some of consecutive points, and which of their own rows these are."""
+        """Return the pieces that hold some of the consecutive points, and the rows of these points in each piece."""
         ends = self.ends
         found = []
         for index in range(bisect.bisect_right(ends, start), bisect.bisect_left(ends, stop) + 1):
@@ -220,14 +220,14 @@ class Joined:
         return found
 
     def _stretch(self, start: int, stop: int) -> Tensor:
-        """Consecutive points, without a copy if they lie in one piece."""
+        """Return consecutive points, without a copy if they are in one piece."""
         parts = [piece.log_probs(rows).to(self.device, self.dtype) for piece, rows in self._overlapping(start, stop)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Another source whose numbers are put on a device as they are read."""
+    """Another source whose numbers are moved to a device as they are read."""
 
     source: Source
     device: torch.device
@@ -239,40 +239,40 @@ class Placed:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the source."""
+        """The dtype of the source."""
         return self.source.dtype
 
     @property
     def is_made_on_demand(self) -> bool:
-        """Whether the source is."""
+        """Whether the source is computed on demand."""
         return self.source.is_made_on_demand
 
     @property
     def holds_probs(self) -> bool:
-        """Whether the source does."""
+        """Whether the source holds probabilities."""
         return self.source.holds_probs
 
     def log_probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Log-probabilities of some points, on the device."""
+        """Return the log-probabilities of some points, on the device."""
         return self.source.log_probs(rows).to(self.device)
 
     def probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Probabilities of some points, on the device."""
+        """Return the probabilities of some points, on the device."""
         return self.source.probs(rows).to(self.device)
 
     def check(self, rows: slice) -> float:
-        """That of the source."""
+        """Check the source."""
         return self.source.check(rows)
 
 
 @dataclass(frozen=True, eq=False)
 class OnDemand:
-    """Numbers that every read makes anew.
+    """Numbers that every read computes again.
 
     Attributes:
         shape: (N, S, C).
-        dtype: of what `make` gives.
-        make: log-probabilities of some points. It checks what it makes.
+        dtype: the dtype that `make` returns.
+        make: returns checked log-probabilities of some points.
     """
 
     shape: tuple[int, int, int]
@@ -281,7 +281,7 @@ class OnDemand:
 
     @property
     def device(self) -> torch.device:
-        """The CPU, where posteriors put what they predict."""
+        """The CPU, where posteriors return their predictions."""
         return torch.device("cpu")
 
     @property
@@ -295,13 +295,13 @@ class OnDemand:
         return False
 
     def log_probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Log-probabilities of some points, made now."""
+        """Compute the log-probabilities of some points."""
         return self.make(rows)
 
     def probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Probabilities of some points, made now."""
+        """Compute the probabilities of some points."""
         return self.make(rows).exp()
 
     def check(self, rows: slice) -> float:  # noqa: ARG002
-        """Nothing is off by more than rounding: these are logarithms of a softmax."""
+        """Return 0: the outputs of a log-softmax sum to 1 up to rounding."""
         return 0.0

@@ -1,4 +1,4 @@
-"""Scores of single points, and how points are ranked."""
+"""Scores of single points, and ranking of points."""
 
 from batchbalance.scores.points import (
     CACHED_NUMBERS,

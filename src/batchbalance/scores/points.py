@@ -1,8 +1,8 @@
 """Scores of single points, f(predictions) -> (N,): the classic baselines (section 4, compared methods).
 
-Every score is float64, not negative, and larger for a point that is more worth a label. ``entropy``, ``margin`` and
-``least_confidence`` read only the mean prediction p̄(y) = Σ_s w_s p(y | ω_s); the others tell draws apart. These three
-are computed in logs, and their ``log_`` forms rank points so sure that the score itself is below the smallest float.
+Every score is float64, non-negative, and larger for points that are more informative. ``entropy``, ``margin`` and
+``least_confidence`` use only the mean prediction p̄(y) = Σ_s w_s p(y | ω_s); the others use every draw. These three
+are computed in logs. Their ``log_`` forms also rank points so confident that the score underflows to 0.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from batchbalance.predictions import CHUNK_NUMBERS, Predictions, mean_over_draws
 from batchbalance.system.progress import Bar
 
 MEMORY_BUDGET = 2**28
-CACHED_NUMBERS = 2**20  # numbers of a block that stay in the cache: larger ones are slower, not faster
-ROUNDING = 1e-13  # a difference below this share of what was subtracted is rounding, and counts as 0
+CACHED_NUMBERS = 2**20  # numbers per block; larger blocks do not fit the CPU cache and are slower
+ROUNDING = 1e-13  # relative; a smaller difference is rounding and counts as 0
 
 
 def entropy(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """Entropy of the mean prediction in nats, from 0 to log C."""
+    """Return the entropy of the mean prediction in nats, from 0 to log C."""
     return log_entropy(predictions, bar=bar).exp()
 
 
 def log_entropy(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """Logarithm of ``entropy``."""
+    """Return the logarithm of ``entropy``."""
 
     def score(ranked: Float[Tensor, "n C"]) -> Float[Tensor, " n"]:
         others = ranked[:, 1:]
@@ -39,33 +39,33 @@ def log_entropy(predictions: Predictions, *, bar: Bar | None = None) -> Float[Te
 
 
 def least_confidence(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """One minus the highest mean probability, from 0 to 1 − 1/C."""
+    """Return one minus the highest mean probability, from 0 to 1 − 1/C."""
     return log_least_confidence(predictions, bar=bar).exp()
 
 
 def log_least_confidence(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """Logarithm of ``least_confidence``."""
+    """Return the logarithm of ``least_confidence``."""
     return _log_of_means(predictions, bar, lambda ranked: ranked[:, 1:].logsumexp(dim=-1))
 
 
 def margin(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """One minus the lead of the most probable class over the second, from 0 to 1; 0 with a single class."""
+    """Return one minus the margin between the two most probable classes, from 0 to 1; 0 with a single class."""
     return log_margin(predictions, bar=bar).exp()
 
 
 def log_margin(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """Logarithm of ``margin``."""
+    """Return the logarithm of ``margin``."""
     return _log_of_means(predictions, bar, lambda ranked: torch.cat([ranked[:, 1:], ranked[:, 1:2]], 1).logsumexp(1))
 
 
 def variation_ratio(predictions: Predictions, *, votes: bool = False, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """The share of the mean prediction that is not on its mode, from 0 to 1 − 1/C.
+    """Return the mean probability of all classes but the most probable one, from 0 to 1 − 1/C.
 
     Args:
-        predictions: of the points to score.
-        votes: count each draw as a vote for its most probable class (Freeman 1965) instead of as probabilities
-            (Gal et al. 2017). With S draws the votes take few values and tie often. Without them this is
-            ``least_confidence``.
+        predictions: predictions of the points to score.
+        votes: count each draw as a vote for its most probable class (Freeman 1965) instead of using its
+            probabilities (Gal et al. 2017). With S draws votes take few values and tie often. Without votes
+            this equals ``least_confidence``.
         bar: counts points.
     """
     if not votes:
@@ -81,9 +81,9 @@ def variation_ratio(predictions: Predictions, *, votes: bool = False, bar: Bar |
 
 
 def mean_std(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """The standard deviation of a class probability over draws, averaged over classes, from 0 to 1/2."""
+    """Return the standard deviation of class probabilities over draws, averaged over classes, from 0 to 1/2."""
     scores = _empty(predictions)
-    for rows, chunk in predictions.chunks(CHUNK_NUMBERS // 8, bar):  # several float64 copies are alive
+    for rows, chunk in predictions.chunks(CHUNK_NUMBERS // 8, bar):  # several float64 copies are in memory
         probs = chunk.double().exp()
         weights = predictions.draw_weights.to(probs.device)
         mean = torch.einsum("s,nsc->nc", weights, probs)
@@ -93,7 +93,7 @@ def mean_std(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tenso
 
 
 def bald(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """Mutual information between the label of a point and the draw, from 0 to log min(C, S) nats, float64."""
+    """Return the mutual information between the label of a point and the draw, from 0 to log min(C, S) nats."""
     weights = predictions.draw_weights.to(predictions.device)
     scores = torch.empty(predictions.num_points, dtype=torch.float64, device=weights.device)
     for rows, chunk in predictions.chunks(CACHED_NUMBERS, bar):
@@ -107,15 +107,15 @@ def bald(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, "
 
 
 def epig(predictions: Predictions, targets: Predictions, *, memory_budget: int = MEMORY_BUDGET) -> Float[Tensor, " N"]:
-    """Expected predictive information gain (Bickford Smith et al. 2023), in nats, float64.
+    """Return the expected predictive information gain (Bickford Smith et al. 2023), in nats, float64.
 
-    The mutual information between the label of a point and the label of a target, averaged over the targets:
-    what is learned about the predictions that matter, not about the draw. Costs N·T·S·C² for T targets.
+    It is the mutual information between the label of a point and the label of a target, averaged over the targets. So
+    it measures information about the predictions on the targets, not about the draw. Costs N·T·S·C² for T targets.
 
     Args:
-        predictions: of the points to score.
-        targets: the same draws on points like those to be predicted later.
-        memory_budget: bytes to use above the input.
+        predictions: predictions of the points to score.
+        targets: predictions of the same draws on points like those to be predicted later.
+        memory_budget: bytes to use besides the input.
     """
     predictions.check_same_draws(targets, "targets")
     num_draws, num_classes = predictions.num_draws, predictions.num_classes
@@ -138,16 +138,16 @@ def epig(predictions: Predictions, targets: Predictions, *, memory_budget: int =
 
 
 def _normalised(log_probs: Float[Tensor, "n S C"]) -> Float[Tensor, "n S C"]:
-    """Probabilities in float64 that sum to 1 in float64.
+    """Return probabilities in float64 that sum to 1 in float64.
 
-    Rows in float32 sum to 1 up to rounding only, and a difference of entropies of different sums is not 0 where it must
-    be. What rounding leaves in `bald` is of second order, because each draw is weighed against a mean of draws.
+    Rows in float32 sum to 1 only up to rounding. If the sums differ, a difference of entropies is not 0 where it
+    must be. The remaining rounding error of `bald` is of second order, because each draw is compared with their mean.
     """
     return torch.softmax(log_probs.double(), dim=-1)
 
 
 def unsureness(predictions: Predictions, rows: Int[Tensor, " n"] | None = None) -> float:
-    """The sum over points of 1 − (largest mean probability): how many errors the mean prediction expects to make."""
+    """Return the sum over points of 1 − (largest mean probability), the expected errors of the mean prediction."""
     total = 0.0
     numbers = predictions.num_draws * predictions.num_classes
     num = predictions.num_points if rows is None else len(rows)
@@ -159,34 +159,34 @@ def unsureness(predictions: Predictions, rows: Int[Tensor, " n"] | None = None) 
 
 
 def points_within(memory_budget: int, point_numbers: int) -> int:
-    """How many points' predictions fit half of the budget: the input's copy and three float64 arrays of its size."""
+    """Return how many points fit in half of the budget: a copy of the input and three float64 arrays of its size."""
     if memory_budget < 1:
         raise ValueError(f"`memory_budget` must be a positive number of bytes, got {memory_budget}")
     return max(1, min(memory_budget // 2 // (32 * point_numbers), CACHED_NUMBERS // point_numbers))
 
 
 def entropies(probs: Float[Tensor, "n S C"], log_probs: Float[Tensor, "n S C"]) -> Float[Tensor, "n S"]:
-    """Entropy of each prediction in nats; `log_probs` may be -inf where `probs` is 0."""
-    # 0 · log 0 is 0: the clamp makes -inf a number, which 0 takes to 0.
+    """Return the entropy of each prediction in nats; `log_probs` may be -inf where `probs` is 0."""
+    # 0 · log 0 is 0: the clamp makes -inf finite, and its product with 0 is 0 instead of NaN.
     return -(log_probs.clamp_min(-1e300).mul_(probs)).sum(dim=-1)
 
 
 def above_rounding(difference: Float[Tensor, "..."], scale: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """A difference of numbers of size `scale` that cannot be negative; exactly 0 where it is only rounding."""
+    """Return a non-negative difference of numbers of size `scale`; exactly 0 where it is only rounding."""
     return torch.where(difference > ROUNDING * scale, difference, 0)
 
 
 def _log_of_means(
     predictions: Predictions, bar: Bar | None, score: Callable[[Float[Tensor, "n C"]], Float[Tensor, " n"]]
 ) -> Float[Tensor, " N"]:
-    """The log of a score, float64, chunk by chunk, from log mean probabilities with the largest first.
+    """Return the log of a score, float64, chunk by chunk, from log mean probabilities with the largest first.
 
     One minus the largest probability is summed from the others: 1 − max rounds to 0 for every confident point.
     """
     scores = _empty(predictions)
     for rows, chunk in predictions.chunks(bar=bar):
-        # Nothing is subtracted from a mean, so that the precision of the predictions is enough for its sum.
-        largest = chunk.amax(dim=1).clamp_min(torch.finfo(chunk.dtype).min)  # (n, C); no draw below it underflows alone
+        # Nothing is subtracted from a mean, so the dtype of the predictions is precise enough for its sum.
+        largest = chunk.amax(dim=1).clamp_min(torch.finfo(chunk.dtype).min)  # (n, C); so that not all draws underflow
         summed = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), (chunk - largest.unsqueeze(1)).exp())
         means = summed.double().log() + largest.double()
         ranked = (means - means.logsumexp(dim=-1, keepdim=True)).sort(dim=-1, descending=True).values
@@ -195,5 +195,5 @@ def _log_of_means(
 
 
 def _empty(predictions: Predictions) -> Float[Tensor, " N"]:
-    """Room for the scores; pieces of them between large temporary arrays would keep freed memory from going back."""
+    """Return an empty array for all scores: small arrays between large temporary ones would fragment memory."""
     return torch.empty(predictions.num_points, dtype=torch.float64, device=predictions.device)

@@ -1,7 +1,7 @@
-"""Ranking points: top-k and power sampling by scores of their own, and lazy greedy picks by upper bounds.
+"""Ranking points: top-k and power sampling by scores, and lazy greedy picks by upper bounds.
 
-Ties go to the lowest position. In a greedy step the old gain of a point is an upper bound on its new one, which saves
-evaluations; this holds for every monotone submodular objective. Greedy BALanCe, coverage and BatchBALD share it.
+Ties go to the lowest position. For a monotone submodular objective, the old gain of a point is an upper bound on its
+gain in a later greedy step, which saves evaluations. Greedy BALanCe, coverage and BatchBALD use this.
 """
 
 from collections.abc import Callable
@@ -19,27 +19,27 @@ TIE_BITS = 40  # float64 values that agree to this many bits are a tie
 
 
 def quantised(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Float64 values rounded to 40 bits, so that values which differ only by rounding compare equal."""
+    """Return float64 values rounded to 40 bits, so that values which differ only by rounding compare equal."""
     mantissa, exponent = torch.frexp(values.double())
     return torch.ldexp((mantissa * 2.0**TIE_BITS).round() / 2.0**TIE_BITS, exponent)
 
 
 def weighed(log_scores: Float[Tensor, " n"], power: float, noise: Float[Tensor, " n"] | float) -> Float[Tensor, " n"]:
-    """Power · log score + noise; -inf for a score of 0, whatever the power."""
+    """Return power · log score + noise; -inf for a score of 0, whatever the power."""
     return torch.where(log_scores == -torch.inf, -torch.inf, power * log_scores + noise)
 
 
 def top_k(scores: Float[Tensor, " n"], num: int) -> Int[Tensor, " k"]:
-    """Positions of the `num` largest scores, best first; ties go to the lowest position."""
+    """Return the positions of the `num` largest scores, best first; ties go to the lowest position."""
     return torch.sort(quantised(scores), descending=True, stable=True).indices[:num]
 
 
 def power_sample(
     scores: Float[Tensor, " n"], num: int, beta: float, *, generator: torch.Generator
 ) -> Int[Tensor, " k"]:
-    """`num` positions drawn without replacement with p ∝ score^β, by the Gumbel top-k trick, in drawing order.
+    """Draw `num` positions without replacement with p ∝ score^β, by the Gumbel top-k trick, in drawing order.
 
-    Positions with score 0 are drawn, uniformly, only once no other is left.
+    Positions with score 0 are drawn uniformly, and only after all others.
     """
     noise = gumbel(len(scores), generator=generator)
     keys = weighed(scores.double().log(), beta, noise)
@@ -58,7 +58,7 @@ class Best:
         key: the float64 number by which candidates are compared; -inf if no candidate gains anything.
         largest: (≤ B,) the largest gains, or upper bounds on gains, in units of the objective.
         num_evaluations: gains computed for this step.
-        similarity: (T,) its κ to every target, for coverage; None if no candidate gains anything.
+        similarity: (T,) its κ to every target, only for coverage; None if no candidate gains anything.
     """
 
     position: int
@@ -72,7 +72,7 @@ class LazyBounds:
     """Upper bounds on the gains of n positions, in any unit in which larger is better.
 
     Attributes:
-        values: (n,) float64; -inf for a position that is closed, infinite where nothing is known yet.
+        values: (n,) float64; -inf for a closed position, +inf where no bound is known yet.
         is_open: (n,) whether a position may still be picked.
         num_evaluations: gains computed so far.
     """
@@ -130,10 +130,10 @@ class LazyBounds:
             largest_block: the largest size of a block.
             keys: the ranking of the positions, an increasing function of their bounds; the bounds if omitted.
             floor: positions with bounds up to this are not computed.
-            max_share: give up once more than this share of the open positions would have to be computed.
+            max_share: stop early if more than this share of the open positions would have to be computed.
 
         Returns:
-            True if every position that matters was computed, False if it gave up.
+            True if every relevant position was computed, False if it stopped early.
         """
         fresh = torch.zeros_like(self.is_open)  # positions whose value is a gain of this step, not a bound
         num_open = int(self.is_open.sum())

@@ -1,15 +1,15 @@
-"""How much memory a selection takes."""
+"""The memory budget of a selection."""
 
 from batchbalance.predictions import CHUNK_NUMBERS, Predictions
 from batchbalance.system.memory import as_text
 
-FREE_SHARE = 0.5  # of what is free, if no budget is given
-POINT_BYTES = 100  # bounds, orders and masks that are kept for every point
-CHUNK_COPIES = 4  # float64 arrays of one chunk that are alive at a time
+FREE_SHARE = 0.5  # share of the free memory, if no budget is given
+POINT_BYTES = 100  # bounds, orders and masks of every point
+CHUNK_COPIES = 4  # float64 arrays of one chunk in memory at a time
 
 
 def streaming_bytes(predictions: Predictions | None, num_points: int = 0) -> int:
-    """What one pass over a pool takes, however many points there are: a chunk of predictions, a few numbers a point."""
+    """Return the bytes of one pass over a pool: a chunk of predictions, and a few numbers for each point."""
     if predictions is None:
         return POINT_BYTES * num_points
     n, s, c = predictions.shape
@@ -17,10 +17,10 @@ def streaming_bytes(predictions: Predictions | None, num_points: int = 0) -> int
 
 
 def check_budget(budget: int, least: int, strategy: str = "", needed: int = 0) -> None:
-    """Raise ValueError unless the `least` bytes of a pass fit in the budget, and beside it those of a strategy."""
+    """Raise ValueError unless the budget holds the `least` bytes of a pass plus those of a strategy."""
     if budget < least:
         raise ValueError(
-            f"`memory_budget` must hold one chunk of predictions and {POINT_BYTES} bytes a point, {as_text(least)} "
+            f"`memory_budget` must hold one chunk of predictions and {POINT_BYTES} bytes per point, {as_text(least)} "
             f"here, got {as_text(budget)}; raise it"
         )
     if budget < least + needed:

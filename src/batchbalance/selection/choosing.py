@@ -54,41 +54,41 @@ def select(
         pool: the inputs that a posterior predicts, and embeds if the strategy reads embeddings and none are given. If
             it is a DataFrame, `labelled` and `exclude` may be labels of its index.
         strategy: a name from ``batchbalance.STRATEGIES``, the path of a class of your own ("mypackage.module:Mine"),
-            or a strategy object with its options, as in ``PowerBalance(beta=2)``. "auto" takes "u-herding" given
-            predictions and embeddings, "max-herding" given embeddings alone, own weights, or no labels yet
-            (`labelled=[]`), and "batch-balance" given predictions alone; the result says which and why.
+            or a strategy object with its options, as in ``PowerBalance(beta=2)``. "auto" chooses "u-herding" for
+            predictions and embeddings, "max-herding" for embeddings alone, given weights, or no labels yet
+            (`labelled=[]`), and "batch-balance" for predictions alone; `selection.note` gives the reason.
         reference: predictions of the same draws on the set where draws are compared; the pool itself if omitted.
         validation_error: ε of the network with dropout off; τ = ratio · ε. Estimated from the pool if omitted.
-        threshold: τ itself, instead of `validation_error`.
+        threshold: τ, instead of `validation_error`.
         ratio: τ / ε; 1/4 if omitted.
-        pairs: which pairs of draws are looked at, as in ``connect``; "disjoint" if omitted.
-        embeddings: (N, D) features of the pool, or (N, S, D) those of every draw; an array or tensor. Strategies of
-            coverage read those of a memory-mapped file in blocks.
+        pairs: which pairs of draws are compared, as in ``connect``; "disjoint" if omitted.
+        embeddings: (N, D) features of the pool, or (N, S, D) for every draw; an array or tensor. Coverage
+            strategies read a memory-mapped file in blocks.
         labelled_embeddings: (L, D) or (L, S, D) features of points outside the pool that have labels.
-        labelled: points of the pool that have labels. They are not chosen, and cover what is near them.
-        exclude: points that must not be chosen, for any other reason. They cover nothing, and are not to be covered.
-        seed: same seed, same batch.
-        device: where to compute, such as "cuda"; where the predictions are if omitted.
+        labelled: points of the pool that have labels. They are not chosen, and cover the points near them.
+        exclude: points that must not be chosen for another reason. They neither cover other points nor are covered.
+        seed: random seed; the same seed gives the same batch.
+        device: where to compute, such as "cuda"; the device of the predictions if omitted.
         max_reference: a larger reference set is subsampled to this size, 10,000 if omitted; "all" keeps it whole.
-        memory_budget: bytes, or a text such as "2GiB", to use besides the predictions; half of what is free if
+        memory_budget: bytes, or a string such as "2GiB", to use besides the predictions; half of the free memory if
             omitted. Predictions from a ``.npy`` file are read in chunks and may be larger. Never changes the batch.
-        progress: show how far it is.
-        executor: spreads the points of greedy strategies over other processes or machines, as ``RayExecutor`` of
-            ``batchbalance.cluster`` does. Changes the batch only if it says so (`one_round`).
-        weights: (N,) for strategies of coverage: what each point that is covered is worth, not negative, instead of
-            the strategy's own weights. Any uncertainty can be used, and predictions are not needed. One for each of
-            `targets` if those are given.
-        targets: (M, D) for strategies of coverage: the points to cover instead of the pool, in the space of
+        progress: show progress.
+        executor: distributes the points of greedy strategies over processes or machines, such as ``RayExecutor`` of
+            ``batchbalance.cluster``. Does not change the batch, except with `one_round`.
+        weights: (N,) for coverage strategies: non-negative weights of the covered points, instead of the strategy's
+            own. Any measure of uncertainty can be used, and predictions are not needed. One for each of `targets` if
+            those are given.
+        targets: (M, D) for coverage strategies: the points to cover instead of the pool, in the space of
             `embeddings`.
-        metric: how distances between embeddings are measured. "unit": of rows that are centred with the pool and
-            scaled to unit length, as linear heads see them. "raw": of rows as they are, for columns of a table. "auto",
-            which is the default: "unit" from 32 features on, "raw" below.
+        metric: how distances between embeddings are measured. "unit" centres rows with the pool and scales them to
+            unit length, as suits linear heads. "raw" uses rows unchanged, for columns of a table. "auto", the default,
+            is "unit" for 32 or more features, else "raw".
 
-    Arguments that the strategy never reads are named in `selection.warnings`.
+    Arguments that the strategy does not use are named in `selection.warnings`.
     """
     for other, value in (("validation_error", validation_error), ("ratio", ratio)):
         if threshold is not None and value is not None:
-            raise ValueError(f"`threshold` must not be given together with `{other}`; leave one out")
+            raise ValueError(f"`threshold` must not be given together with `{other}`; omit one of them")
     if executor is not None and device is not None:
         raise ValueError(f"`device` is not used with `executor`, whose workers compute on CPUs, got {device!r}")
     found = _predicted(predictions, pool)
@@ -108,7 +108,7 @@ def select(
     if chosen is None:
         chosen, why = auto_strategy(points, has_labels=has_labels)
         if has_labels is False and points.has("embeddings"):
-            points = points.without("predictions")  # they tell nothing yet
+            points = points.without("predictions")  # not informative without labels
         note = f"auto chose {chosen.name!r}: {why}"
     selection = replace(choose_from(points, chosen, memory_budget=memory_budget), note=note)
     if index is not None and hasattr(index, "get_indexer"):
@@ -117,13 +117,13 @@ def select(
 
 
 def _predicted(given: Any, pool: Any) -> Predictions | None:
-    """Return predictions from what `select` takes for them."""
+    """Return predictions from the forms that `select` accepts."""
     is_posterior = hasattr(given, "predict") and hasattr(given, "embed")
     if pool is not None:
         if not is_posterior:
             raise TypeError(
                 f"`pool` must be given together with a posterior, got {type(given).__name__}; wrap a fitted model, as "
-                "in Committee.from_sklearn(model), or give predictions and leave `pool` out"
+                "in Committee.from_sklearn(model), or give predictions and omit `pool`"
             )
         return given.predict(pool)  # type: ignore[no-any-return]
     if given is None or isinstance(given, Predictions):
@@ -162,7 +162,7 @@ def prepared(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> Pool:
-    """Return a pool with the points that may be chosen, and how many of them, as in ``select``."""
+    """Return a pool with the candidates and the batch size, as in ``select``."""
     with_labels = check_indices("labelled", [] if labelled is None else labelled, pool.num_points)
     excluded = check_indices("exclude", [] if exclude is None else exclude, pool.num_points)
     candidates = open_candidates(pool.num_points, excluded, with_labels)
@@ -177,7 +177,7 @@ def prepared(
 
 
 def as_strategy(strategy: Any) -> Strategy | None:
-    """Return a strategy by its name, or as it is; None for "auto"."""
+    """Return a strategy object, or the strategy of a name; None for "auto"."""
     if isinstance(strategy, Strategy):
         return strategy
     if not isinstance(strategy, str):
@@ -186,14 +186,14 @@ def as_strategy(strategy: Any) -> Strategy | None:
 
 
 def has_any(*points: Any) -> bool:
-    """Return whether any of some sets of points, which may be None, holds one."""
+    """Return whether any of some sets of points, which may be None, is not empty."""
     return any(isinstance(each, Sized) and len(each) > 0 for each in points)
 
 
 def choose_from(pool: Pool, strategy: Strategy, *, memory_budget: int | str | None = None) -> Selection:
-    """Choose `pool.batch_size` of the candidates of a pool; a part that the strategy lacks raises MissingPartError."""
+    """Choose `pool.batch_size` of the candidates of a pool; raise MissingPartError if the strategy lacks a part."""
     if pool.executor is not None and not strategy.runs_on_executors:
-        raise ValueError(f"`executor` is not used by strategy {strategy.name!r}; leave it out")
+        raise ValueError(f"`executor` is not used by strategy {strategy.name!r}; omit it")
     try:
         return _chosen(pool, strategy, memory_budget)
     except MissingPartError as error:
@@ -226,7 +226,7 @@ def _chosen(pool: Pool, strategy: Strategy, memory_budget: int | str | None) -> 
                 upper_bound=choice.upper_bound,
             )
     warnings = (*choice.notes, *_error_notes(pool), *_cover_notes(choice.cover), *_reference_notes(edges))
-    unread = tuple(f"`{name}` was not used: strategy {strategy.name!r} has no use for it" for name in pool.unread())
+    unread = tuple(f"`{name}` was ignored: strategy {strategy.name!r} does not use it" for name in pool.unread())
     source = None if edges is None else pool.threshold_source
     predictions = pool.at_hand("predictions")
     predicted = None
@@ -236,7 +236,7 @@ def _chosen(pool: Pool, strategy: Strategy, memory_budget: int | str | None) -> 
 
 
 def _error_notes(pool: Pool) -> tuple[str, ...]:
-    """Say that an error looks like an accuracy: it is worse than guessing, or far above what the pool expects."""
+    """Warn if an error looks like an accuracy: it is worse than guessing, or far above the estimate from the pool."""
     if "validation_error" not in pool.given or "validation_error" not in pool.read:
         return ()
     error, predictions = float(pool.given["validation_error"]), pool.predictions
@@ -250,7 +250,7 @@ def _error_notes(pool: Pool) -> tuple[str, ...]:
 
 
 def _choose(strategy: Strategy, pool: Pool, edges: Edges | None) -> Choice:
-    """Return the strategy's choice; a random one where there is nothing to distinguish."""
+    """Return the strategy's choice, or a random one if no draws can be distinguished."""
     if edges is None or edges.total_weight > 0:
         return strategy.choose(pool)
     if edges.num_edges:
@@ -268,7 +268,7 @@ def _choose(strategy: Strategy, pool: Pool, edges: Edges | None) -> Choice:
 def _cover_notes(cover: Cover | None) -> tuple[str, ...]:
     if cover is None or cover.filled_from is None:
         return ()
-    return (f"from pick {cover.filled_from + 1} on nothing was left to cover: the rest of the batch is random",)
+    return (f"from pick {cover.filled_from + 1} on, nothing was left to cover: the rest of the batch is random",)
 
 
 def _reference_notes(edges: Edges | None) -> tuple[str, ...]:

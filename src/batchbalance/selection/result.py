@@ -1,4 +1,4 @@
-"""What `select` gives back: a batch, its value and its edges."""
+"""The result of `select`: a batch, its value and its edges."""
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Selection:
-    """A chosen batch, and what is known about it.
+    """A chosen batch and its properties.
 
     Attributes:
         strategy: the strategy with its options.
         seed: the seed it ran with.
-        choice: what the strategy chose.
-        value: what the batch is worth; None for strategies that do not join draws by edges.
+        choice: the choice of the strategy.
+        value: the value of the batch; None for strategies that do not join draws by edges.
         edges: the pairs of draws that differ enough, for ``evaluate_batch`` on other batches; None like `value`.
-        threshold_source: how τ came about; None like `value`.
-        warnings: sentences worth reading before the batch is sent out.
+        threshold_source: how τ was determined; None like `value`.
+        warnings: warnings to read before the batch is labelled.
         note: why `auto` chose this strategy; None if it was named.
         predicted: the most probable label of each chosen point, by the mean of draws; None if classes have no names.
         names: the chosen points in the index of the DataFrame that was given as `pool`; None without one.
@@ -48,40 +48,40 @@ class Selection:
 
     @property
     def indices(self) -> Int[Tensor, " B"]:
-        """(B,) points of the pool, in the order they were chosen."""
+        """The chosen points of the pool, (B,), in the order they were chosen."""
         return self.choice.indices
 
     @property
     def scores(self) -> Float[Tensor, " B"] | None:
-        """(B,) what the strategy ranked or sampled the points by, if it has such a number."""
+        """The numbers by which the strategy ranked or sampled the points, (B,), if any."""
         return self.choice.scores
 
     @property
     def gains(self) -> Float[Tensor, " B"] | None:
-        """(B,) what each point adds to Δ given those before it, float64."""
+        """The gain in Δ of each point given those before it, (B,) float64."""
         return None if self.value is None else self.value.gains
 
     @property
     def gain_errors(self) -> Float[Tensor, " B"] | None:
-        """(B,) Monte-Carlo standard error of each gain over draws; None with fewer than four draws."""
+        """The Monte-Carlo standard error of each gain over draws, (B,); None with fewer than four draws."""
         return None if self.value is None else self.value.gain_errors
 
     @property
     def coverage(self) -> Float[Tensor, " B"] | None:
-        """(B,) Δ / Δ_max after each pick: the expected share of edge weight discounted.
+        """The coverage Δ / Δ_max after each pick, (B,): the expected share of edge weight discounted.
 
-        Read it beside the next two only: label noise and random batches discount as well.
+        Compare it with `random_coverage` and `null_coverage`: label noise and random batches discount as well.
         """
         return None if self.value is None else self.value.coverage
 
     @property
     def random_coverage(self) -> float | None:
-        """Mean coverage of 20 random batches of this size."""
+        """The mean coverage of 20 random batches of this size."""
         return None if self.value is None else self.value.random_coverage
 
     @property
     def null_coverage(self) -> Float[Tensor, " B"] | None:
-        """(B,) coverage after each pick if every draw were the mean prediction."""
+        """The coverage after each pick if every draw were the mean prediction, (B,)."""
         return None if self.value is None else self.value.null_coverage
 
     @property
@@ -91,30 +91,30 @@ class Selection:
 
     @property
     def cover(self) -> Cover | None:
-        """What the batch covers in the space of embeddings, for strategies of coverage.
+        """The coverage of the batch in the space of embeddings, for coverage strategies.
 
-        Its gains, coverage and certificate are shares of the weighted pool; those beside it are of edge weight.
+        Its gains, coverage and certificate are shares of the weighted pool, those of `Selection` of edge weight.
         """
         return self.choice.cover
 
     @property
     def num_edges(self) -> int | None:
-        """Pairs that differ by more than the threshold."""
+        """The number of pairs that differ by more than the threshold."""
         return None if self.edges is None else self.edges.num_edges
 
     @property
     def num_pairs(self) -> int | None:
-        """Pairs that were looked at."""
+        """The number of compared pairs."""
         return None if self.edges is None else self.edges.num_pairs
 
     @property
     def num_reference(self) -> int | None:
-        """Points of the reference set that were compared."""
+        """The number of points of the reference set on which draws were compared."""
         return None if self.edges is None else self.edges.num_reference
 
     @property
     def threshold(self) -> float | None:
-        """τ, the share of the reference set on which two draws must differ to count as different."""
+        """The threshold τ: the share of the reference set on which two draws must differ to be joined by an edge."""
         return None if self.edges is None else self.edges.threshold
 
     @property
@@ -124,16 +124,16 @@ class Selection:
 
     @property
     def continuation(self) -> Continuation | None:
-        """What was done from there on."""
+        """How the batch was filled from there on, or None."""
         return self.choice.continuation
 
     @property
     def clustering_rounds(self) -> int | None:
-        """How many rounds the clustering took (the paper's T), or None."""
+        """The number of rounds of clustering (the paper's T), or None."""
         return self.choice.clustering_rounds
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers, lists and strings, ready for JSON."""
+        """Return plain numbers, lists and strings, ready for JSON."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in PLAIN}
         return {
             "strategy": {"name": self.strategy.name, **self.strategy.model_dump()},
@@ -145,9 +145,9 @@ class Selection:
         }
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return the batch as a table of pandas: a row for each point, a column for each number that is known of it.
+        """Return the batch as a pandas DataFrame: a row for each point, a column for each known property.
 
-        Its index is that of the DataFrame that was given as `pool`, so that `df.loc[frame.index]` are the chosen rows.
+        Its index is that of the DataFrame given as `pool`, so that `df.loc[frame.index]` are the chosen rows.
         """
         try:
             import pandas
@@ -169,7 +169,7 @@ class Selection:
         return f"Selection({len(self.indices)} points by {self.strategy.name!r}: {first}{certified}{warned})"
 
 
-# What there is of each point, and the column of ``to_frame`` that holds it.
+# Properties of each point, and their columns in ``to_frame``.
 COLUMNS = {
     "indices": "index", "scores": "score", "gains": "gain", "gain_errors": "gain_error", "coverage": "coverage",
     "null_coverage": "null_coverage",

@@ -1,4 +1,4 @@
-"""The named strategies. A strategy is registered by being listed here."""
+"""The named strategies. To register a strategy, list it here."""
 
 from typing import Any
 
@@ -94,9 +94,9 @@ STRATEGIES: Registry[type[Strategy]] = Registry(
 
 
 def strategy_named(name: str, options: dict[str, Any] | None = None) -> Strategy:
-    """The strategy of that name, or at a path "package.module:Name", with these options.
+    """Return the strategy with this name, or at a path "package.module:Name", with these options.
 
-    An unknown name suggests the nearest one.
+    The error for an unknown name suggests the nearest one.
     """
     return STRATEGIES.named(name).with_options(options or {})
 

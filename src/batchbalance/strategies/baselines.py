@@ -1,4 +1,4 @@
-"""The strategies to compare with: those of the paper's experiments and their modern rivals."""
+"""Baseline strategies: those of the paper's experiments and more recent ones."""
 
 from abc import abstractmethod
 from dataclasses import replace
@@ -42,7 +42,7 @@ LOG_SCORES = {
     "least-confidence": scores.log_least_confidence,
     "margin": scores.log_margin,
     "variation-ratio": scores.log_least_confidence,
-}  # those whose logarithm is known where the score itself is 0 in float64
+}  # scores whose logarithm is finite where the score underflows to 0
 ScoreName = Literal["bald", "entropy", "least-confidence", "margin", "mean-std", "variation-ratio"]
 
 
@@ -63,14 +63,14 @@ class Random(Strategy):
 
 
 def best_scores(pool: Pool, scores: Float[Tensor, " N"]) -> Choice:
-    """The candidates of highest score."""
+    """Return the candidates of highest score."""
     own = candidate_scores(pool, scores)
     best = top_k(own, min(pool.batch_size, int((own > 0).sum())))
     return filled(pool, pool.candidates[best], own[best])
 
 
 class PredictionStrategy(Strategy):
-    """A strategy whose work is done on the predictions."""
+    """A strategy whose cost is dominated by the predictions."""
 
     def flops(self, pool: Pool) -> float:
         """Return the operations of a pass over the predictions for each pick."""
@@ -78,14 +78,14 @@ class PredictionStrategy(Strategy):
 
 
 class ScoreStrategy(PredictionStrategy):
-    """Take the points of highest score, each scored on its own."""
+    """A strategy that chooses the points of highest score, each scored on its own."""
 
     @abstractmethod
     def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """What each point of the pool is worth; not negative. `bar` counts points."""
+        """Return the non-negative score of each point of the pool. `bar` counts points."""
 
     def choose(self, pool: Pool) -> Choice:
-        """Take the highest scores."""
+        """Choose the points of highest score."""
         with progress("scoring points", pool.predictions.num_points, pool.progress) as bar:
             scores = self.score(pool, bar)
         return best_scores(pool, scores)
@@ -98,7 +98,7 @@ class Bald(ScoreStrategy):
     summary: ClassVar[str] = "top points by the information of their label about the draw"
 
     def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """Mutual information."""
+        """Return the mutual information."""
         return bald(pool.predictions, bar=bar)
 
 
@@ -106,9 +106,9 @@ class BatchBald(PredictionStrategy):
     """BatchBALD: information of the labels of a whole batch about the draw (Kirsch et al. 2019).
 
     Attributes:
-        max_configurations: label configurations of the batch that are kept exactly.
-        num_samples: configurations that are sampled once there are more.
-        memory_budget: bytes to use above the predictions.
+        max_configurations: the largest number of label configurations that are kept exactly.
+        num_samples: the number of configurations to sample once there are more.
+        memory_budget: bytes to use besides the predictions.
     """
 
     name: ClassVar[str] = "batch-bald"
@@ -119,7 +119,7 @@ class BatchBald(PredictionStrategy):
     memory_budget: PositiveInt = MEMORY_BUDGET
 
     def memory_needed(self, pool: Pool) -> int:
-        """Its own budget, and the table of configurations before and after a pick."""
+        """Return its own budget and the bytes of the table of configurations before and after a pick."""
         num_rows = max(self.max_configurations, self.num_samples)
         return self.memory_budget + 3 * 8 * num_rows * pool.predictions.num_draws
 
@@ -142,7 +142,7 @@ class PowerSampling(PredictionStrategy):
     """Sampling without replacement with p(x) ∝ score(x)^β (Kirsch et al. 2021).
 
     Attributes:
-        score: what to sample by.
+        score: the score to sample by.
         beta: coldness β; 0 is uniform sampling.
     """
 
@@ -161,7 +161,7 @@ class PowerSampling(PredictionStrategy):
 
 
 class PowerBald(PredictionStrategy):
-    """PowerBALD, another name of "power-sampling" by BALD: p(x) ∝ BALD(x)^β (Kirsch et al. 2021).
+    """PowerBALD, an alias of "power-sampling" by BALD: p(x) ∝ BALD(x)^β (Kirsch et al. 2021).
 
     Attributes:
         beta: coldness β; 0 is uniform sampling.
@@ -178,19 +178,19 @@ class PowerBald(PredictionStrategy):
 
 
 class VariationRatio(ScoreStrategy):
-    """Variation ratio: what the mean prediction does not put on its mode (Freeman 1965, Gal et al. 2017).
+    """Variation ratio: the mean probability outside the most probable class (Freeman 1965, Gal et al. 2017).
 
     Attributes:
         votes: count each draw as one vote for its most probable class.
     """
 
     name: ClassVar[str] = "variation-ratio"
-    summary: ClassVar[str] = "top points by the share of the prediction that is not on its mode"
+    summary: ClassVar[str] = "top points by the mean probability outside the most probable class"
 
     votes: bool = False
 
     def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """One minus the share of the mode."""
+        """Return the variation ratio."""
         return scores.variation_ratio(pool.predictions, votes=self.votes, bar=bar)
 
 
@@ -201,7 +201,7 @@ class MeanStd(ScoreStrategy):
     summary: ClassVar[str] = "top points by the spread of class probabilities over draws"
 
     def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """Mean over classes of the standard deviation."""
+        """Return the mean over classes of the standard deviation."""
         return scores.mean_std(pool.predictions, bar=bar)
 
 
@@ -212,29 +212,29 @@ class Entropy(ScoreStrategy):
     summary: ClassVar[str] = "top points by the entropy of the mean prediction"
 
     def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """The entropy of the mean prediction."""
+        """Return the entropy of the mean prediction."""
         return scores.entropy(pool.predictions, bar=bar)
 
 
 class Margin(ScoreStrategy):
-    """The smallest lead of the most probable class over the second."""
+    """Margin sampling: the smallest difference between the two most probable classes."""
 
     name: ClassVar[str] = "margin"
     summary: ClassVar[str] = "top points by how close the two most probable classes are"
 
     def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """One minus the margin."""
+        """Return one minus the margin."""
         return scores.margin(pool.predictions, bar=bar)
 
 
 class LeastConfidence(ScoreStrategy):
-    """The smallest probability of the most probable class."""
+    """Least confidence: the smallest probability of the most probable class."""
 
     name: ClassVar[str] = "least-confidence"
     summary: ClassVar[str] = "top points by one minus the highest mean probability"
 
     def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """One minus the highest probability."""
+        """Return one minus the highest probability."""
         return scores.least_confidence(pool.predictions, bar=bar)
 
 
@@ -251,11 +251,11 @@ class Epig(PredictionStrategy):
     max_targets: PositiveInt = 500
 
     def memory_needed(self, pool: Pool) -> int:
-        """A block of joint probabilities, and the targets."""
+        """Return the bytes of a block of joint probabilities, and of the targets."""
         return MEMORY_BUDGET + 8 * self.max_targets * pool.predictions.num_draws * pool.predictions.num_classes
 
     def choose(self, pool: Pool) -> Choice:
-        """Take the highest expected predictive information gain."""
+        """Choose the points of highest expected predictive information gain."""
         given = pool.reference
         if pool.has("reference"):
             given = subsample(given, pool.max_reference, pool.seed)
@@ -264,20 +264,20 @@ class Epig(PredictionStrategy):
         if targets.num_points == given.num_points:
             return choice
         seen = f"{targets.num_points:,} of {given.num_points:,} reference points"
-        return replace(choice, notes=(f"information was measured towards {seen}; raise max_targets to use more",))
+        return replace(choice, notes=(f"information was measured on {seen}; raise max_targets to use more",))
 
 
 def embedding_bytes(pool: Pool) -> int:
-    """Memory for the embeddings and one copy of them."""
+    """Return the bytes of the embeddings and one copy of them."""
     given = pool.embeddings
     return 2 * given.numel() * given.element_size()
 
 
 class EmbeddingStrategy(Strategy):
-    """A strategy whose work is done on the embeddings."""
+    """A strategy whose cost is dominated by the embeddings."""
 
     def flops(self, pool: Pool) -> float:
-        """Return the operations of a pass over what is read for each pick."""
+        """Return the operations of a pass over the embeddings for each pick."""
         return embedding_flops(pool, pool.embeddings) + prediction_flops(pool, pool.at_hand("predictions"))
 
 
@@ -288,7 +288,7 @@ class CoreSet(EmbeddingStrategy):
     summary: ClassVar[str] = "repeatedly the point farthest from all labelled and chosen ones (k-center greedy)"
 
     def memory_needed(self, pool: Pool) -> int:
-        """The embeddings of all points."""
+        """Return the bytes of the embeddings of all points."""
         return embedding_bytes(pool)
 
     def choose(self, pool: Pool) -> Choice:
@@ -322,7 +322,7 @@ class Badge(Strategy):
         return pool.draw_embeddings if self.mean_gradients else pool.features
 
     def memory_needed(self, pool: Pool) -> int:
-        """The embeddings and the mean predictions of all points, or those of every draw."""
+        """Return the bytes of the embeddings and mean predictions of all points, or those of every draw."""
         predictions = pool.predictions
         num_draws = predictions.num_draws if self.mean_gradients else 1
         features = self._features(pool)
@@ -330,7 +330,7 @@ class Badge(Strategy):
         return held + 2 * 8 * predictions.num_points * num_draws * predictions.num_classes
 
     def choose(self, pool: Pool) -> Choice:
-        """Sample far-apart gradients."""
+        """Sample points with diverse gradients."""
         features, predictions = self._features(pool), pool.predictions
         indices, distances = badge(
             predictions.log_probs().exp() if self.mean_gradients else predictions.mean_probs(),
@@ -344,11 +344,11 @@ class Badge(Strategy):
 
 
 class ClusterMargin(EmbeddingStrategy):
-    """Cluster-Margin: small margins, taken in turn from hierarchical clusters (Citovsky et al. 2021).
+    """Cluster-Margin: points of small margin from hierarchical clusters, in turn (Citovsky et al. 2021).
 
     Attributes:
-        margin_factor: how many points of small margin are clustered, as a multiple of the batch size.
-        num_clusters: how many clusters; the batch size if omitted.
+        margin_factor: number of points of small margin to cluster, as a multiple of the batch size.
+        num_clusters: number of clusters; the batch size if omitted.
     """
 
     name: ClassVar[str] = "cluster-margin"
@@ -358,14 +358,14 @@ class ClusterMargin(EmbeddingStrategy):
     num_clusters: PositiveInt | None = None
 
     def memory_needed(self, pool: Pool) -> int:
-        """The embeddings and mean predictions of all points, and the distances of those that are clustered."""
+        """Return the bytes of embeddings and mean predictions, and of the distances between clustered points."""
         num_clustered = min(self.margin_factor * pool.batch_size, len(pool.candidates))
         predictions = pool.predictions
         means = 2 * 8 * predictions.num_points * predictions.num_classes
         return embedding_bytes(pool) + means + round(8 * num_clustered**2)
 
     def choose(self, pool: Pool) -> Choice:
-        """Cluster the points of smallest margin, and take from the clusters in turn, the smallest first."""
+        """Cluster the points of smallest margin, and choose from the clusters in turn, the smallest first."""
         embeddings = pool.mean_embeddings
         indices, scores = cluster_margin(
             pool.predictions.mean_probs(),
@@ -385,7 +385,7 @@ class Ec2(ConnectedStrategy):
     summary: ClassVar[str] = "top points by the expected weight of edges cut, on hard predictions"
 
     def choose(self, pool: Pool) -> Choice:
-        """Take the highest scores."""
+        """Choose the points of highest score."""
         return best_scores(pool, ec2(pool.predictions, self.edges(pool)))
 
 
@@ -396,5 +396,5 @@ class Eced(ConnectedStrategy):
     summary: ClassVar[str] = "top points by the expected edge weight discounted beyond what noise discounts"
 
     def choose(self, pool: Pool) -> Choice:
-        """Take the highest scores."""
+        """Choose the points of highest score."""
         return best_scores(pool, eced(pool.predictions, self.edges(pool)))

@@ -1,4 +1,4 @@
-"""The BALanCe family: one acquisition function Δ, several ways to turn it into a batch (section 3)."""
+"""The BALanCe family: one acquisition function Δ, and several ways to choose a batch by it (section 3)."""
 
 from typing import Annotated, ClassVar
 
@@ -22,28 +22,28 @@ from batchbalance.strategies.contract import Choice, Coldness, ConnectedStrategy
 from batchbalance.strategies.pool import Pool
 from batchbalance.system.progress import progress
 
-MAX_ALL_PAIRS_DRAWS = 64  # joint strategies on all pairs cost S³C a point
+MAX_ALL_PAIRS_DRAWS = 64  # joint strategies on all pairs cost S³C per point
 MAX_FEATURE_BYTES = 8 * 2**30
-LARGE_BATCH = 50  # the paper clusters from here on
+LARGE_BATCH = 50  # the paper uses clustering from this batch size
 
 Subset = Annotated[float, Field(ge=1, allow_inf_nan=False)]  # a multiple of the batch size
 
 
 class BalanceStrategy(ConnectedStrategy):
-    """What the family shares.
+    """Base class of the family.
 
     Attributes:
-        offset: measure likelihood ratios against the largest of any draw, so that label noise alone discounts nothing.
+        offset: divide likelihood ratios by the largest of any draw, so that label noise alone discounts nothing.
     """
 
     offset: bool = False
 
     def in_pieces(self, pool: Pool) -> bool:
-        """Yes, unless reading the predictions is the longest part."""
+        """Return True unless reading the predictions is the longest part."""
         return pool.predictions.device.type == "cpu" and not pool.predictions.source.is_made_on_demand
 
     def model(self, pool: Pool) -> BalanceModel:
-        """The closed form for this pool."""
+        """Return the closed form for this pool."""
         return BalanceModel(
             pool.predictions,
             self.edges(pool),
@@ -52,7 +52,7 @@ class BalanceStrategy(ConnectedStrategy):
         )
 
     def joint_model(self, pool: Pool) -> BalanceModel:
-        """The closed form, if the edges are few enough for a joint strategy."""
+        """Return the closed form; raise ValueError if there are too many edges for a joint strategy."""
         model = self.model(pool)
         num_draws = pool.predictions.num_draws
         if model.edges.design in ("all", "partition") and num_draws > MAX_ALL_PAIRS_DRAWS:
@@ -64,7 +64,7 @@ class BalanceStrategy(ConnectedStrategy):
 
 
 def single_scores(model: BalanceModel, pool: Pool) -> Float[Tensor, " n"]:
-    """Δ of the candidates, in working precision, as float64."""
+    """Return Δ of the candidates, computed in working precision, as float64."""
     rows = pool.candidates
     scores = torch.empty(len(rows), dtype=torch.float64)
     with progress("scoring points", len(rows), pool.progress) as bar:
@@ -77,7 +77,7 @@ def single_scores(model: BalanceModel, pool: Pool) -> Float[Tensor, " n"]:
 
 
 def best_single(model: BalanceModel, pool: Pool) -> Choice:
-    """The candidates of largest Δ; what float32 cannot tell apart is compared in float64."""
+    """Return the candidates of largest Δ; those that float32 cannot distinguish are compared in float64."""
     scores = single_scores(model, pool)
     last = scores.topk(pool.batch_size).values[-1]
     contenders = (scores >= last * (1 - NEAR_TIE)).nonzero().flatten()
@@ -117,8 +117,8 @@ class GreedyBalance(BalanceStrategy):
     """Exact greedy on the joint Δ, at any batch size.
 
     Attributes:
-        continuation: what to do once what survives is below float64 meaning: "tail" goes on with what is left, "power"
-            samples by the points' own Δ, which learns better (docs/results.md), "random" takes any.
+        continuation: how to continue once the surviving weight is negligible in float64: "tail" continues with it,
+            "power" samples by Δ of single points, which learns better (docs/results.md), "random" samples uniformly.
         lazy: skip evaluations that cannot matter; never changes the batch.
     """
 
@@ -143,7 +143,7 @@ class GreedyBalance(BalanceStrategy):
 
 
 class StochasticBalance(BalanceStrategy):
-    """Greedy's interaction with power sampling's robustness: each pick is drawn with p ∝ gain^β.
+    """Stochastic greedy, more robust than greedy: each pick is drawn with p ∝ gain^β.
 
     Attributes:
         beta: 0 is uniform sampling, larger is greedier.
@@ -218,11 +218,11 @@ class ClusterBalance(BalanceStrategy):
     subset: Subset = 2.0
 
     def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
-        """No: clustering is few large products."""
+        """Return False: clustering is a few large products."""
         return False
 
     def memory_needed(self, pool: Pool) -> int:
-        """Features of the subset, and of the centroids and sums of the clusters."""
+        """Return the bytes of the features of the subset, of the centroids and of the cluster sums."""
         num_points = min(self.subset * pool.batch_size, len(pool.candidates)) + 2 * pool.batch_size
         edges = self.edges(pool)
         return round(num_points * edges.num_draws * edges.num_edges * pool.predictions.dtype.itemsize)
@@ -240,7 +240,7 @@ class ClusterBalance(BalanceStrategy):
         if needed > MAX_FEATURE_BYTES:
             raise ValueError(
                 f"clustering {size} points over {width} pairs of draw and edge must fit in "
-                f"{MAX_FEATURE_BYTES / 2**30:.0f} GiB, got {needed / 2**30:.1f} GiB; use fewer pairs or less subset"
+                f"{MAX_FEATURE_BYTES / 2**30:.0f} GiB, got {needed / 2**30:.1f} GiB; use fewer pairs or lower `subset`"
             )
         features = torch.empty(size, width, dtype=pool.predictions.dtype, device=model.device)
         for span in model.spans(size):
@@ -253,13 +253,13 @@ class ClusterBalance(BalanceStrategy):
 
 
 class BatchBalance(BalanceStrategy):
-    """Algorithm 1 as users meet it: exact greedy for small batches, clustering for large ones.
+    """Algorithm 1 of the paper: exact greedy for small batches, clustering for large ones.
 
     Attributes:
-        large_batch: the batch size from which on clustering is used (the paper: 50).
-        continuation: of the greedy part.
-        beta: of the clustering part.
-        subset: of the clustering part.
+        large_batch: the smallest batch size for clustering (the paper: 50).
+        continuation: option of greedy-balance.
+        beta: option of cluster-balance.
+        subset: option of cluster-balance.
     """
 
     name: ClassVar[str] = "batch-balance"
@@ -273,17 +273,17 @@ class BatchBalance(BalanceStrategy):
     subset: Subset = 2.0
 
     def in_pieces(self, pool: Pool) -> bool:
-        """As greedy, for small batches."""
+        """Return whether the batch is small and greedy runs in pieces."""
         return pool.batch_size < self.large_batch and super().in_pieces(pool)
 
     def memory_needed(self, pool: Pool) -> int:
-        """Nothing for greedy; what clustering needs for large batches."""
+        """Return 0 for greedy, and the bytes of clustering for large batches."""
         if pool.batch_size < self.large_batch:
             return 0
         return ClusterBalance(beta=self.beta, subset=self.subset).memory_needed(pool)
 
     def choose(self, pool: Pool) -> Choice:
-        """Hand over to greedy-balance or cluster-balance."""
+        """Choose by greedy-balance or cluster-balance."""
         is_small = pool.batch_size < self.large_batch
         for option in ("beta", "subset") if is_small else ("continuation",):
             if getattr(self, option) != type(self).model_fields[option].default:
@@ -308,11 +308,11 @@ class EnumeratedBalance(BalanceStrategy):
     summary: ClassVar[str] = "greedy by enumerating all C^b label configurations (small batches only)"
 
     def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
-        """No: its products are large."""
+        """Return False: its products are large."""
         return False
 
     def memory_needed(self, pool: Pool) -> int:
-        """The table of configurations and a block of scores."""
+        """Return the bytes of the table of configurations and of a block of scores."""
         return estimator_bytes(pool.predictions, min(MAX_CONFIGURATIONS, pool.predictions.num_classes**pool.batch_size))
 
     def choose(self, pool: Pool) -> Choice:
@@ -321,7 +321,7 @@ class EnumeratedBalance(BalanceStrategy):
 
 
 class SampledBalance(BalanceStrategy):
-    """Greedy as the paper's text computes it: enumeration for b < 4, importance sampling from there on (eq. 6).
+    """Greedy with the estimator of the paper's text: enumeration for b < 4, then importance sampling (eq. 6).
 
     Attributes:
         num_samples: M, the number of sampled label configurations.
@@ -335,11 +335,11 @@ class SampledBalance(BalanceStrategy):
     num_samples: PositiveInt = 10_000
 
     def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
-        """No: its products are large."""
+        """Return False: its products are large."""
         return False
 
     def memory_needed(self, pool: Pool) -> int:
-        """The table of configurations and a block of scores."""
+        """Return the bytes of the table of configurations and of a block of scores."""
         return estimator_bytes(pool.predictions, self.num_samples)
 
     def choose(self, pool: Pool) -> Choice:
@@ -366,8 +366,8 @@ def _estimated_greedy(model: BalanceModel, pool: Pool, num_samples: int | None) 
         if len(tied) > 1 and (largest <= 0 or largest >= saturated):
             best = int(tied[torch.randint(len(tied), (), generator=stream)])
             notes = notes or (
-                f"from pick {pick + 1} on, several points tie at the same estimate of Δ and one of them is taken at "
-                "random; 'greedy-balance' still tells them apart",
+                f"from pick {pick + 1} on, several points have the same estimate of Δ and one of them is chosen at "
+                "random; 'greedy-balance' still distinguishes them",
             )
         else:
             best = int(top_k(scores, 1))

@@ -1,4 +1,4 @@
-"""What a strategy is: a small frozen object with its options, which chooses a batch from a pool."""
+"""The interface of strategies: small frozen objects with options that choose a batch from a pool."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -22,18 +22,18 @@ Coldness = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # β: 0 is unifor
 
 @dataclass(frozen=True)
 class Choice:
-    """What a strategy chose.
+    """The choice of a strategy.
 
     Attributes:
         indices: (B,) points of the pool, in the order they were chosen.
-        scores: (B,) what the strategy ranked or sampled them by, if it has such a number.
-        upper_bound: on Δ of the best batch, if the strategy found one on its way.
-        continued_from: the pick (from 0) from which on nothing meaningful was left to gain.
-        continuation: what was done from there on.
-        clustering_rounds: how many rounds a clustering took, for strategies that cluster by Δ.
+        scores: (B,) the numbers by which the strategy ranked or sampled them, if any.
+        upper_bound: an upper bound on Δ of the best batch, if the strategy found one.
+        continued_from: the pick (from 0) from which nothing meaningful was left to gain.
+        continuation: how the batch was filled from there on.
+        clustering_rounds: the number of rounds of clustering, for strategies that cluster by Δ.
         notes: sentences for the user.
         reasons: the strategy that chose each point, for strategies that share a batch with others; else empty.
-        cover: what the batch covers in the space of embeddings, if the strategy looked at that.
+        cover: the coverage of the batch in the space of embeddings, for strategies of coverage.
     """
 
     indices: Int[Tensor, " B"]
@@ -54,27 +54,27 @@ class Strategy(BaseModel, ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    runs_on_executors: ClassVar[bool] = False  # whether `select` may be given an executor
+    runs_on_executors: ClassVar[bool] = False  # whether `select` accepts an executor
 
     @abstractmethod
     def choose(self, pool: Pool) -> Choice:
         """Choose `pool.batch_size` of the candidates."""
 
     def connected(self, pool: Pool) -> Edges | None:  # noqa: ARG002
-        """Return the pairs of draws that this strategy tells apart; None if it does not compare draws."""
+        """Return the pairs of draws that this strategy distinguishes; None if it does not compare draws."""
         return None
 
     def flops(self, pool: Pool) -> float:
-        """Return about how many operations ``choose`` takes: a pass over what is at hand for each pick."""
+        """Return the approximate number of operations of ``choose``: a pass over the available parts for each pick."""
         embeddings, predictions = pool.at_hand("embeddings"), pool.at_hand("predictions")
         return embedding_flops(pool, embeddings) + prediction_flops(pool, predictions)
 
     def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
-        """Return whether the long parts of ``choose`` go through ``threads.each``."""
+        """Return whether the long parts of ``choose`` use ``threads.each``."""
         return False
 
     def memory_needed(self, pool: Pool) -> int:  # noqa: ARG002
-        """Return the bytes that ``choose`` takes beside a streaming pass; 0 for strategies that stream."""
+        """Return the bytes that ``choose`` needs besides a streaming pass; 0 for strategies that stream."""
         return 0
 
     @classmethod
@@ -96,10 +96,10 @@ class Strategy(BaseModel, ABC):
 
 
 class ConnectedStrategy(Strategy):
-    """A strategy that tells pairs of draws apart, joined by edges on the reference set."""
+    """A strategy that distinguishes pairs of draws, joined by edges on the reference set."""
 
     def connect(self, pool: Pool) -> Edges:
-        """Return the pairs of draws that this strategy tells apart."""
+        """Return the pairs of draws that this strategy distinguishes."""
         return connect(pool.reference, pool.threshold, pool.pairs, pool.seed, max_reference=pool.max_reference)
 
     def connected(self, pool: Pool) -> Edges | None:
@@ -107,11 +107,11 @@ class ConnectedStrategy(Strategy):
         return self.edges(pool)
 
     def edges(self, pool: Pool) -> Edges:
-        """Return the edges of the pool, made once."""
+        """Return the edges of the pool, computed once."""
         return pool.edges(self.connect)
 
     def model(self, pool: Pool) -> BalanceModel:
-        """Return the closed form of Δ that batches of this strategy are valued by."""
+        """Return the closed form of Δ for evaluating batches of this strategy."""
         return BalanceModel(pool.predictions, self.edges(pool), cache_bytes=pool.cache_bytes)
 
     def flops(self, pool: Pool) -> float:
@@ -132,7 +132,7 @@ def embedding_flops(pool: Pool, embeddings: Tensor | None) -> float:
 
 
 def filled(pool: Pool, indices: Int[Tensor, " b"], scores: Float[Tensor, " b"]) -> Choice:
-    """A choice of these points, completed at random: points worth 0 are all alike, and the first ones no better."""
+    """Return a choice of these points, completed at random, because the remaining points all have a gain of 0."""
     left = pool.candidates[~torch.isin(pool.candidates, indices)]
     order = torch.randperm(len(left), generator=pool.generator("zeros"))
     rest = left[order[: pool.batch_size - len(indices)]]
@@ -140,5 +140,5 @@ def filled(pool: Pool, indices: Int[Tensor, " b"], scores: Float[Tensor, " b"]) 
 
 
 def candidate_scores(pool: Pool, scores: Float[Tensor, " N"]) -> Float[Tensor, " n"]:
-    """The scores of the candidates, as float64 on the CPU."""
+    """Return the scores of the candidates, as float64 on the CPU."""
     return scores.to("cpu", torch.float64)[pool.candidates]

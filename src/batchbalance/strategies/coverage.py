@@ -1,4 +1,4 @@
-"""Strategies that cover the pool in the space of embeddings. What they share is ``batches.cover``."""
+"""Strategies that cover the pool in the space of embeddings, based on ``batches.cover``."""
 
 import sys
 from abc import abstractmethod
@@ -29,13 +29,13 @@ from batchbalance.strategies.pool import Metric, Pool
 
 
 class CoverStrategy(Strategy):
-    """Greedy on the weighted share of the pool that labelled and chosen points cover.
+    """Greedy maximisation of the weighted share of the pool that labelled and chosen points cover.
 
     Attributes:
         max_targets: points whose cover is measured; a larger pool is sampled. If omitted, 4,096 or 40 times the batch
             size, whichever is more.
-        metric: how distances are measured, instead of as the pool has it: "raw" as embeddings are, "unit" centred with
-            the pool and scaled to unit length.
+        metric: how distances are measured, instead of the metric of the pool: "raw" uses embeddings unchanged, "unit"
+            centres them with the pool and scales them to unit length.
     """
 
     runs_on_executors: ClassVar[bool] = True
@@ -46,14 +46,14 @@ class CoverStrategy(Strategy):
 
     @abstractmethod
     def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """Return what each of some points of the pool is worth; not negative."""
+        """Return the non-negative weight of each of some points of the pool."""
 
     def squared_length(self, targets: Cloud, pool: Pool, scale: float) -> float:  # noqa: ARG002
         """Return ℓ² of the kernel for embeddings times `scale`, by the rule of ``batches.targets.squared_length``."""
         return squared_length(targets, pool.batch_size)
 
     def flops(self, pool: Pool) -> float:
-        """Return the operations of the first pass over candidates and targets, and about as much for the others."""
+        """Return the operations of the first pass over candidates and targets, and about as many for later passes."""
         return 4.0 * len(pool.candidates) * self._num_targets(pool) * pool.num_features
 
     def in_pieces(self, pool: Pool) -> bool:
@@ -105,9 +105,9 @@ class CoverStrategy(Strategy):
         return Choice(pool.candidates[found.positions], scores=value.gains, cover=value)
 
     def _targets(self, pool: Pool, keep_bytes: int) -> tuple[Cloud, Float[Tensor, " T"]]:
-        """Return the points whose cover is measured, and what each is worth.
+        """Return the points whose cover is measured, and their weights.
 
-        They are all that may be chosen, or the given targets; or a sample of these.
+        They are all candidates, or the given targets, or a sample of these.
         """
         own = pool.targets if pool.has("targets") else None
         everything = pool.candidates if own is None else torch.arange(len(own))
@@ -126,15 +126,15 @@ class CoverStrategy(Strategy):
         return Cloud(pool.embedding_rows(rows), rows, keep_bytes=keep_bytes), weights
 
     def target_weights(self, pool: Pool, count: int) -> Float[Tensor, " T"]:  # noqa: ARG002
-        """Return what each of the given targets is worth."""
+        """Return the weight of each of the given targets."""
         raise ValueError(
             f"`weights` must be given together with `targets` for strategy {self.name!r}, one for each target: its own "
-            "come from predictions of the pool; or use 'max-herding', which weighs all targets alike"
+            "come from predictions of the pool; or use 'max-herding', which weights all targets equally"
         )
 
 
 class AlikeStrategy(CoverStrategy):
-    """Coverage in which all points count the same."""
+    """Coverage in which all points have the same weight."""
 
     def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
         """Return 1 for every point."""
@@ -146,19 +146,19 @@ class AlikeStrategy(CoverStrategy):
 
 
 class MaxHerding(AlikeStrategy):
-    """MaxHerding: greedy on the mean similarity to the nearest labelled or chosen point (arXiv 2407.12212)."""
+    """MaxHerding: greedy choice by the mean similarity to the nearest labelled or chosen point (arXiv 2407.12212)."""
 
     name: ClassVar[str] = "max-herding"
     summary: ClassVar[str] = "covers the pool in the space of embeddings; needs no predictions"
 
 
 class ProbCover(AlikeStrategy):
-    """ProbCover: greedy on the points within a radius of a labelled or chosen one (arXiv 2205.11320).
+    """ProbCover: greedy maximisation of the points within a radius of a labelled or chosen one (arXiv 2205.11320).
 
     Attributes:
         radius: of the balls. If omitted, the median distance of a target to its k-th nearest one, k = targets / batch
             size, so that a batch of typical balls holds as many points as there are. (The paper takes the largest
-            radius at which 95 % of the balls hold one k-means cluster only, which asks for the number of classes.)
+            radius at which 95 % of the balls contain a single k-means cluster, which needs the number of classes.)
     """
 
     name: ClassVar[str] = "prob-cover"
@@ -178,7 +178,7 @@ class UHerding(CoverStrategy):
     """UHerding: MaxHerding weighted by how uncertain each point is (arXiv 2412.20644).
 
     Attributes:
-        score: what tells how uncertain a point is.
+        score: the measure of uncertainty.
     """
 
     name: ClassVar[str] = "u-herding"
@@ -187,7 +187,7 @@ class UHerding(CoverStrategy):
     score: ScoreName = "margin"
 
     def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """The score of each, as a share of the largest: scores of sure predictions are below the smallest float."""
+        """Return scores as shares of the largest; scores of confident predictions alone would underflow."""
         predictions = pool.predictions.subset(rows)
         if self.score not in LOG_SCORES:
             return SCORES[self.score](predictions)
@@ -196,17 +196,17 @@ class UHerding(CoverStrategy):
 
 
 class CoverBalance(CoverStrategy, BalanceStrategy):
-    """Coverage weighted by Δ: what a label at a takes away from x is κ(x, a) · Δ(x)."""
+    """Coverage weighted by Δ: a label at a discounts κ(x, a) · Δ(x) at x."""
 
     name: ClassVar[str] = "cover-balance"
     summary: ClassVar[str] = "covers the uncertain part of the pool in the space of embeddings; weights Δ"
 
     def connected(self, pool: Pool) -> Edges | None:
-        """Return the edges of the pool, unless own weights take the place of Δ."""
+        """Return the edges of the pool, unless given weights replace Δ."""
         return None if pool.has("weights") else self.edges(pool)
 
     def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """Δ of each on its own, in float64: that of sure predictions is below the smallest float32."""
+        """Return Δ of each single point, in float64, because Δ of confident predictions underflows in float32."""
         model = self.model(pool)
         found = [model.scores(rows[span], torch.float64).cpu() for span in model.spans(len(rows))]
         return torch.cat(found)
@@ -216,7 +216,7 @@ class TypiClust(EmbeddingStrategy):
     """TypiClust: the most typical points of the largest clusters without labels (arXiv 2202.02794).
 
     Attributes:
-        max_clusters: the most that k-means makes; else one for each labelled point and each point of the batch.
+        max_clusters: the largest number of clusters; otherwise one for each labelled point and each point of the batch.
     """
 
     name: ClassVar[str] = "typiclust"
@@ -225,11 +225,11 @@ class TypiClust(EmbeddingStrategy):
     max_clusters: PositiveInt = MAX_CLUSTERS
 
     def memory_needed(self, pool: Pool) -> int:
-        """Several copies of the embeddings."""
+        """Return the bytes of several copies of the embeddings."""
         return 3 * embedding_bytes(pool)
 
     def choose(self, pool: Pool) -> Choice:
-        """Cluster, and take typical points."""
+        """Cluster the points, and choose typical ones."""
         indices = typiclust(
             pool.mean_embeddings,
             pool.batch_size,

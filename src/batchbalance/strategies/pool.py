@@ -1,4 +1,4 @@
-"""`Pool`: what is known about the points that a batch is chosen from. Strategies read what they need, and only that."""
+"""`Pool`: the data about the points that a batch is chosen from. A strategy reads only the parts that it needs."""
 
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -20,9 +20,9 @@ from batchbalance.predictions import Predictions
 from batchbalance.scores import unsureness
 
 Metric = Literal["auto", "raw", "unit"]
-UNIT_FEATURES = 32  # from this many features on, "auto" takes rows for embeddings, not for columns of a table
+UNIT_FEATURES = 32  # with at least this many features, "auto" treats rows as embeddings, not as a table
 
-HOW_TO_GET = {  # what to do about a part that a strategy reads and nobody gave
+HOW_TO_GET = {  # remedies for a part that a strategy reads and that was not given
     "predictions": "predict the pool with a model (Predictions.from_probs), or choose a strategy that needs none",
     "embeddings": "give the features of a network or an encoder (batchbalance embed)",
     "weights": "give one weight for each point that is covered",
@@ -30,27 +30,27 @@ HOW_TO_GET = {  # what to do about a part that a strategy reads and nobody gave
 
 
 class Pool:
-    """What is known about N points, and how many of which are to be chosen.
+    """The data about N points, and how many of which are to be chosen.
 
-    A part is checked, or made, when a strategy first reads it, and at most once. One that is not there raises
+    A part is checked, or computed, when a strategy first reads it, and at most once. A missing part raises
     `MissingPartError`, which names the argument and how to get it.
 
     Args:
-        given: parts as the arguments of ``select`` hold them; those that are None count as not given.
-        made: functions that make parts when they are read, for a pool that belongs to a model. They may return None
-            for a number that is not known, as an error that cannot be estimated.
+        given: parts as passed to ``select``; those that are None count as not given.
+        made: functions that compute parts when they are read, for the pool of a model. They may return None
+            for an unknown number, such as an error that cannot be estimated.
         num_points: N; if omitted, that of the given predictions or embeddings.
-        device: where to compute; where the predictions are if omitted.
+        device: where to compute; the device of the predictions if omitted.
 
     Attributes:
         num_points: N.
         candidates: (n,) the points that may be chosen, in ascending order.
-        labelled: (l,) points of the pool that have labels; no candidates.
+        labelled: (l,) points of the pool that have labels; they are not candidates.
         batch_size: B, at most n.
-        seed: for the random parts.
+        seed: seed of the random parts.
         read: the names of the parts that were read so far.
-        progress: show how far it is.
-        executor: where the shards of a greedy run live; None for this process.
+        progress: show progress.
+        executor: runs the shards of a greedy run; None for this process.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Pool:
     def to_choose(self, **changes: Any) -> "Pool":
         """Return a view of this pool with other candidates, batch size, seed, labelled points and so on.
 
-        The parts, and what has been read of them, are shared.
+        The parts, and the record of which were read, are shared.
         """
         other = copy(self)
         for name, value in changes.items():
@@ -112,15 +112,15 @@ class Pool:
         return other
 
     def has(self, name: str) -> bool:
-        """Return whether a part is there, or can be made."""
+        """Return whether a part was given or can be computed."""
         return name in self.given or name in self._made
 
     def at_hand(self, name: str) -> Any:
-        """Return a part that was given or has been made, and None for others; does not count as reading it."""
+        """Return a part that was given or already computed, else None; does not count as reading it."""
         return self._value(name) if name in self.given or name in self._values else None
 
     def unread(self) -> list[str]:
-        """Return the names of given parts that no one read; a part that told N alone counts as read."""
+        """Return the names of given parts that were never read; a part that determines N counts as read."""
         read = self.read | ({"predictions", "embeddings"} if not {"predictions", "embeddings"} & self.read else set())
         return [name for name in self.given if name not in read]
 
@@ -142,7 +142,7 @@ class Pool:
 
     @property
     def threshold(self) -> float:
-        """τ: as given, or ratio · ε; ε is estimated from the pool if unknown. See `threshold_source`."""
+        """The threshold τ: as given, or ratio · ε; ε is estimated from the pool if unknown. See `threshold_source`."""
         if self.has("threshold"):
             self.threshold_source = "given"
             return float(self._read("threshold"))
@@ -159,7 +159,7 @@ class Pool:
 
     @property
     def validation_error(self) -> SupportsFloat | None:
-        """ε of the model; None if unknown."""
+        """The validation error ε of the model; None if unknown."""
         return self._read("validation_error") if self.has("validation_error") else None
 
     @property
@@ -173,7 +173,7 @@ class Pool:
         return self._read("max_reference") if self.has("max_reference") else None
 
     def edges(self, connect: Callable[["Pool"], Edges]) -> Edges:
-        """Return the edges between draws that a strategy's `connect` makes of this pool; made once."""
+        """Return the edges between draws that a strategy's `connect` returns for this pool; computed once."""
         if "edges" not in self._values:
             self._values["edges"] = connect(self)
         return self._values["edges"]  # type: ignore[no-any-return]
@@ -183,7 +183,7 @@ class Pool:
         if executor is not None and predictions.source.is_made_on_demand:
             raise ValueError(
                 "`threshold` or `validation_error` must be given for a pool that workers predict, got neither: "
-                "estimating them would predict all of it twice"
+                "estimating them would predict the pool twice"
             )
         total = unsureness(predictions) if executor is None else executor.unsureness(predictions)
         return min(1.0, max(0.0, total / predictions.num_points))
@@ -192,7 +192,7 @@ class Pool:
 
     @property
     def embeddings(self) -> Tensor:
-        """(N, D) features of the pool, or (N, S, D) those of every draw, as they were given."""
+        """The embeddings of the pool as given, (N, D), or (N, S, D) for every draw."""
         return self._scaled(self._read("embeddings"))
 
     @property
@@ -213,12 +213,12 @@ class Pool:
 
     @property
     def num_features(self) -> int:
-        """D, the features of an embedding."""
+        """The number of features of an embedding, D."""
         return int(self._read("embeddings").shape[-1])
 
     @property
     def draw_embeddings(self) -> Float[Tensor, "N S D"]:
-        """Features under every draw."""
+        """The embeddings under every draw."""
         found = self._read("draw_embeddings" if "draw_embeddings" in self._made else "embeddings")
         if found.ndim == 2:
             raise ValueError(
@@ -228,22 +228,22 @@ class Pool:
 
     @property
     def features(self) -> Float[Tensor, "N D"]:
-        """Embeddings of the pool as they were given, averaged over draws by their weights."""
+        """The embeddings of the pool as given, averaged over draws by their weights."""
         return self._mean(self.embeddings)
 
     @property
     def mean_embeddings(self) -> Float[Tensor, "N D"]:
-        """Embeddings of the pool in the space where distances are measured, averaged over draws by their weights."""
+        """The embeddings in the space where distances are measured, averaged over draws by their weights."""
         return self._placed_rows(self._read("embeddings"))
 
     def embedding_rows(self, rows: Int[Tensor, " p"]) -> Float[Tensor, "p D"]:
-        """Return `mean_embeddings` of some points; those of a mapped file are never in memory as a whole."""
+        """Return `mean_embeddings` of some points; a mapped file is never read into memory as a whole."""
         found = self._read("embeddings")
         return self._placed_rows(found[rows.to(found.device)])
 
     @property
     def labelled_embeddings(self) -> Float[Tensor, "L D"] | None:
-        """Mean embeddings of all labelled points, those of the pool first; None if there are none."""
+        """The mean embeddings of all labelled points, those of the pool first; None if there are none."""
         found = []
         if len(self.labelled):
             found.append(self.embedding_rows(self.labelled))
@@ -259,7 +259,7 @@ class Pool:
 
     @property
     def targets(self) -> Float[Tensor, "M D"]:
-        """Points outside the pool that are to be covered instead of it."""
+        """The points to cover instead of the pool."""
         found: Tensor = self._read("targets")
         if found.ndim != 2 or found.shape[-1] != self.num_features or not len(found):
             raise ValueError(
@@ -270,7 +270,7 @@ class Pool:
 
     @property
     def weights(self) -> Float[Tensor, " N"]:
-        """What each point that is covered is worth: each of the pool, or each of `targets` if there are any."""
+        """The weight of each covered point: those of the pool, or `targets` if given."""
         found: Tensor = self._read("weights")
         count, what = (len(self.targets), "targets") if self.has("targets") else (self.num_points, "points")
         if found.shape != (count,):
@@ -278,7 +278,7 @@ class Pool:
         if not bool(((found >= 0) & (found < torch.inf)).all()):
             wrong = int((~((found >= 0) & (found < torch.inf))).nonzero()[0])
             raise ValueError(
-                f"`weights` must be finite and not negative, got {float(found[wrong]):g} at position {wrong}"
+                f"`weights` must be finite and non-negative, got {float(found[wrong]):g} at position {wrong}"
             )
         return found
 
@@ -304,7 +304,7 @@ class Pool:
 
     @property
     def cache_bytes(self) -> int:
-        """What may be kept in memory to be faster; asks the system for what is free when first read."""
+        """The bytes of memory that caches may use; queries the free memory of the system when first read."""
         if callable(self._cache_bytes):
             self._cache_bytes = self._cache_bytes()
         return self._cache_bytes
@@ -355,10 +355,10 @@ class Pool:
 
 
 def is_unit(metric: Metric, num_features: int) -> bool:
-    """Return whether a metric is that of rows of unit length.
+    """Return whether a metric uses rows of unit length.
 
-    Lengths of embeddings tell little about classes, and linear heads ignore them. Columns of a table are measured as
-    they are. "auto" distinguishes the two by the number of features.
+    The norm of an embedding says little about its class, and linear heads ignore it. Columns of a table are used
+    unchanged. "auto" distinguishes the two by the number of features.
     """
     return num_features >= UNIT_FEATURES if metric == "auto" else metric == "unit"
 

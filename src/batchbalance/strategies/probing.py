@@ -1,4 +1,4 @@
-"""What a strategy reads, found out by watching it choose from a tiny pool."""
+"""The parts that a strategy reads, found by running it on a tiny pool."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from batchbalance.strategies.contract import Strategy
 from batchbalance.strategies.pool import Pool
 
 NUM_POINTS, NUM_DRAWS = 12, 4
-OWN_GOALS = ("weights", "targets")  # with these, strategies of coverage need no other weights
+OWN_GOALS = ("weights", "targets")  # with these, coverage strategies need no other weights
 
 
 @cache
@@ -28,7 +28,7 @@ def parts_read(strategy: Strategy) -> frozenset[str]:
 
 @cache
 def parts_needed(strategy: Strategy) -> frozenset[str]:
-    """Return those of them without which it cannot choose, unless its weights are given."""
+    """Return the arguments of ``select`` that a strategy requires, unless its weights are given."""
     made_of = {"predictions": ("predictions",), "embeddings": ("embeddings", "draw_embeddings")}
     return frozenset(
         name for name, parts in made_of.items() if not _watch(strategy, _tiny_pool().without(*OWN_GOALS, *parts))
@@ -36,13 +36,13 @@ def parts_needed(strategy: Strategy) -> frozenset[str]:
 
 
 def _watch(strategy: Strategy, pool: Pool) -> bool:
-    """Let a strategy choose; return whether it had what it needs."""
+    """Run a strategy; return whether it had all parts that it needs."""
     try:
         strategy.connected(pool)
         strategy.choose(pool)
     except MissingPartError:
         return False
-    except (ValueError, RuntimeError):  # a strategy of somebody's own may want another size
+    except (ValueError, RuntimeError):  # a user's strategy may require a pool of another size
         pass
     return True
 

@@ -1,4 +1,4 @@
-"""`refine`: first keeps the points that any of several strategies would take, then lets one strategy choose from them.
+"""`refine`: first keep the points that any of several strategies would choose, then choose from them with one strategy.
 
 Huseljic et al. 2025, "Cleaning the Pool" (arXiv 2511.22344), with one level of filtering.
 """
@@ -19,17 +19,17 @@ Names = Annotated[tuple[str, ...], BeforeValidator(lambda given: given.split(","
 
 
 class Refine(Strategy):
-    """REFINE: a strategy that sees only points which some strategy took from a random part of the pool.
+    """REFINE: a strategy on the points that other strategies chose from random parts of the pool.
 
     Attributes:
-        strategy: what chooses from the points that are kept, which are also those that it covers.
+        strategy: chooses from the points that are kept, which are also the points to cover.
         ensemble: the strategies that filter, in turn; each with its default options.
-        num_batches: how many batches are taken. Their union is kept.
-        share: of the candidates that each of these batches is taken from.
+        num_batches: the number of batches whose union is kept.
+        share: the share of the candidates from which each of these batches is chosen.
     """
 
     name: ClassVar[str] = "refine"
-    summary: ClassVar[str] = "u-herding on the union of batches that many strategies take from random parts of the pool"
+    summary: ClassVar[str] = "u-herding on the union of batches chosen by many strategies from random parts of the pool"
 
     strategy: str = "u-herding"
     ensemble: Names = ("random", "margin", "badge", "bait", "typiclust", "drop-query", "max-herding", "u-herding")
@@ -51,13 +51,13 @@ class Refine(Strategy):
         return self.num_batches * self.share * filtering + _named(self.strategy).flops(pool)
 
     def memory_needed(self, pool: Pool) -> int:
-        """Return the bytes of the strategy that takes most."""
+        """Return the bytes of the strategy that needs most."""
         return max(_named(name).memory_needed(pool) for name in (self.strategy, *self.ensemble))
 
     def choose(self, pool: Pool) -> Choice:
         """Filter the candidates, and choose from those that are kept.
 
-        The choice comes without a certificate: that of the strategy is about the points that were kept.
+        The choice has no certificate, because that of the strategy holds only for the points that were kept.
         """
         self._check_edges()
         kept = torch.zeros(pool.num_points, dtype=torch.bool)
@@ -84,12 +84,12 @@ class Refine(Strategy):
         found = [_named(name) for name in (self.strategy, *self.ensemble)]
         if len({type(each).connect for each in found if isinstance(each, ConnectedStrategy)}) > 1:
             raise ValueError(
-                f"`strategy` and `ensemble` of {self.name!r} must join draws in one way, got "
-                f"{', '.join(each.name for each in found)}; leave out 'partition-balance'"
+                f"`strategy` and `ensemble` of {self.name!r} must join draws in the same way, got "
+                f"{', '.join(each.name for each in found)}; omit 'partition-balance'"
             )
 
 
 def _named(name: str) -> Strategy:
-    from batchbalance.strategies import strategy_named  # which imports this module
+    from batchbalance.strategies import strategy_named  # imported here to avoid an import cycle
 
     return strategy_named(name)

@@ -1,4 +1,4 @@
-"""Strategies of recent papers, to compare with. `docs/strategies.md` says how each differs from its paper."""
+"""Strategies of recent papers, for comparison. `docs/strategies.md` lists how each differs from its paper."""
 
 import sys
 from typing import Annotated, ClassVar, Literal
@@ -22,21 +22,21 @@ from batchbalance.strategies.coverage import UHerding
 from batchbalance.strategies.pool import Pool
 from batchbalance.strategies.seeking import without
 
-ENOUGH = 25  # times the batch size: as many points to cluster are enough for DropQuery
+ENOUGH = 25  # times the batch size: points to cluster that are enough for DropQuery
 
 
 class Bait(EmbeddingStrategy):
-    """BAIT with the binary Fisher information: leaves the least variance on the pool (arXiv 2106.09675, 2404.08981).
+    """BAIT with the binary Fisher information: minimises the variance on the pool (arXiv 2106.09675, 2404.08981).
 
-    A labelled point that is not in the pool has no prediction. It counts with the mean weight of the candidates.
+    A labelled point that is not in the pool has no prediction. It gets the mean weight of the candidates.
 
     Attributes:
         prior: λ, the precision of the prior, for embeddings whose numbers have a mean square of 1.
-        oversample: how many points are chosen before the least useful are removed, as a multiple of the batch size.
+        oversample: number of points chosen before the least useful are removed, as a multiple of the batch size.
     """
 
     name: ClassVar[str] = "bait"
-    summary: ClassVar[str] = "greedy on the variance that a linear model keeps on the pool (binary Fisher information)"
+    summary: ClassVar[str] = "greedy on the variance of a linear model on the pool (binary Fisher information)"
 
     prior: PositiveFloat = 1.0
     oversample: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
@@ -74,7 +74,7 @@ class Bait(EmbeddingStrategy):
 
 
 class Falcun(PredictionStrategy):
-    """Falcun: samples uncertain points whose predictions are far apart (Gilhuber et al. 2024).
+    """Falcun: samples uncertain points with diverse predictions (Gilhuber et al. 2024).
 
     Attributes:
         gamma: γ; 0 is uniform sampling, larger is greedier.
@@ -100,12 +100,12 @@ class Falcun(PredictionStrategy):
 class DropQuery(EmbeddingStrategy):
     """DropQuery: clusters the points on which draws disagree with their mean (arXiv 2401.14555).
 
-    A point counts if more than half of the passes predict another class than the mean of all draws. While these are
-    fewer than 25 times the batch size, fewer passes are enough, but at least one. If there are still too few, points of
-    small margin complete the batch.
+    A point qualifies if more than half of the passes predict another class than the mean of all draws. While fewer than
+    25 times the batch size qualify, the required number of passes is lowered, down to one. If there are still too few,
+    points of small margin complete the batch.
 
     Attributes:
-        num_passes: M, draws that take the place of predictions with dropout on the embedding.
+        num_passes: M, the number of draws used in place of predictions with dropout on the embedding.
     """
 
     name: ClassVar[str] = "drop-query"
@@ -118,7 +118,7 @@ class DropQuery(EmbeddingStrategy):
         return 4 * embedding_bytes(pool)
 
     def choose(self, pool: Pool) -> Choice:
-        """Find points to disagree on, cluster them, and take the centres."""
+        """Find points on which draws disagree, cluster them, and choose the centres."""
         check_finite("embeddings", pool.embeddings)
         predictions = pool.predictions
         weights = predictions.draw_weights.cpu()
@@ -134,23 +134,23 @@ class DropQuery(EmbeddingStrategy):
         if len(chosen) > pool.batch_size:
             chosen = chosen[central_points(pool.embedding_rows(chosen), pool.batch_size, pool.seed)]
         elif len(chosen) < pool.batch_size:
-            notes = (f"draws disagree on {len(chosen)} points only; others of small margin complete the batch",)
+            notes = (f"draws disagree on only {len(chosen)} points; others of small margin complete the batch",)
         if len(chosen) == pool.batch_size:
             return Choice(chosen)
         left = pool.to_choose(candidates=without(pool.candidates, chosen), batch_size=pool.batch_size - len(chosen))
-        worth = scores.margin(predictions).cpu() + is_unsure  # of copies that share a cluster, unsure ones come first
+        worth = scores.margin(predictions).cpu() + is_unsure  # among duplicates in a cluster, uncertain ones first
         return Choice(torch.cat([chosen, best_scores(left, worth).indices]), notes=notes)
 
 
 class PublishedUHerding(UHerding):
-    """UHerding by the rules of its paper: radius from the labelled points, and a temperature (arXiv 2412.20644).
+    """UHerding as in its paper: radius from the labelled points, and a temperature (arXiv 2412.20644).
 
     The radius is the smallest distance between two distinct labelled points. With fewer than two, it is that of
     `u-herding`.
 
     Attributes:
-        temperature: T; the mean prediction is raised to the power 1/T. The paper takes the one with the smallest
-            calibration error on labels that were held out. A pool holds no labels, so the caller gives it.
+        temperature: T; the mean prediction is raised to the power 1/T. The paper uses the T of smallest calibration
+            error on held-out labels. A pool has no labels, so the caller sets it.
     """
 
     name: ClassVar[str] = "u-herding-published"
@@ -168,7 +168,7 @@ class PublishedUHerding(UHerding):
         return max(smallest**2, sys.float_info.min)
 
     def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """Return the score of each at this temperature, as a share of the largest."""
+        """Return scores at this temperature, as shares of the largest."""
         if self.temperature == 1:
             return super().weights(pool, rows)
         predictions = pool.predictions.subset(rows)
@@ -179,7 +179,7 @@ class PublishedUHerding(UHerding):
 
 
 def _smallest_distance(points: Float[Tensor, "L D"]) -> float:
-    """Return the smallest distance between two distinct points; infinity if there are no two."""
+    """Return the smallest distance between two distinct points; infinity if there are fewer than two."""
     distinct = points.double().unique(dim=0)
     smallest = torch.inf
     for span in spans_of(len(distinct), BLOCK_NUMBERS // len(distinct)):

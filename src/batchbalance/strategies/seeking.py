@@ -1,4 +1,4 @@
-"""Strategies for rare classes: `explore` until there is a first example, `seek` from there on."""
+"""Strategies for rare classes: `explore` until a first example is found, then `seek`."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -20,28 +20,28 @@ from batchbalance.strategies.contract import Choice, Strategy
 from batchbalance.strategies.coverage import CoverStrategy, MaxHerding, UHerding
 from batchbalance.strategies.pool import Pool
 
-SHORTLIST = 3  # times as many of the most likely points as are sought: the batch is spread over these
+SHORTLIST = 3  # the likely part of a batch covers this many times as many of the most likely points
 Sought = Annotated[
     tuple[int | str, ...], BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given)
 ]
 
 
 class Explore(EmbeddingStrategy):
-    """Looks for a second class while all labels are of one: half of the batch is unlike all labels, half is random.
+    """Search for a second class while all labels are of one: half of the batch is far from all labels, half random.
 
-    Coverage asks for typical points first, which are of the frequent class. Points of other classes lie farther from
-    the labelled ones, by the angle seen from the centre of the pool. The random half holds whatever the embeddings say.
+    Coverage chooses typical points first, which are of the frequent class. Points of other classes are farther from the
+    labelled ones, by the angle from the centre of the pool. The random half does not depend on the embeddings.
     """
 
     name: ClassVar[str] = "explore"
-    summary: ClassVar[str] = "half the points least like all labelled ones, half random; needs no predictions"
+    summary: ClassVar[str] = "half the points farthest from all labelled ones, half random; needs no predictions"
 
     def memory_needed(self, pool: Pool) -> int:
-        """The embeddings of all points, twice."""
+        """Return the bytes of two copies of all embeddings."""
         return 2 * embedding_bytes(pool)
 
     def choose(self, pool: Pool) -> Choice:
-        """Draw half of the batch, then go farthest first from all labelled and drawn points."""
+        """Draw half of the batch, then choose farthest-first from all labelled and drawn points."""
         points, labelled = pool.mean_embeddings, pool.labelled_embeddings
         check_finite("embeddings", points)
         centre = points.mean(dim=0)
@@ -59,19 +59,19 @@ class Explore(EmbeddingStrategy):
 
 
 class Seek(Strategy):
-    """Part of the batch is most likely of the named classes, the rest is chosen by `u-herding`.
+    """Points that are likely of the named classes for part of the batch; the rest is chosen by `u-herding`.
 
-    The likely part covers the three times as many points of highest probability, weighted by that: it is spread, and
-    not the same point many times. Without predictions all of the batch is chosen by `max-herding`.
+    The likely part covers three times as many points of highest probability, weighted by it, so that it is diverse.
+    Without predictions the whole batch is chosen by `max-herding`.
 
     Attributes:
         classes: the classes to look for, by name, or by number if the predictions name none. If omitted, the class
             of the smallest mean probability.
-        share: of the batch that is likely of these classes.
+        share: the share of the batch that is likely of these classes.
     """
 
     name: ClassVar[str] = "seek"
-    summary: ClassVar[str] = "part of the batch is most likely of the named classes, the rest as u-herding"
+    summary: ClassVar[str] = "part of the batch is likely of the named classes, the rest as u-herding"
 
     classes: Sought = ()
     share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.5
@@ -82,18 +82,18 @@ class Seek(Strategy):
         return UHerding().flops(pool) + passed
 
     def in_pieces(self, pool: Pool) -> bool:
-        """As coverage."""
+        """Return whether coverage runs in pieces."""
         return UHerding().in_pieces(pool)
 
     def memory_needed(self, pool: Pool) -> int:
-        """As coverage."""
+        """Return the bytes that coverage needs."""
         return UHerding().memory_needed(pool)
 
     def choose(self, pool: Pool) -> Choice:
-        """Take the likely part first; the rest sees it as labelled."""
+        """Choose the likely part first; the rest treats it as labelled."""
         if not pool.has("predictions"):
             found = MaxHerding().choose(pool)
-            return replace(found, notes=(*found.notes, "there are no predictions yet: nothing is sought"))
+            return replace(found, notes=(*found.notes, "no class is sought because there are no predictions yet"))
         columns = self.numbers(pool.predictions)
         likely = _probability(pool.predictions, columns).to("cpu", torch.float64)[pool.candidates]
         count = max(1, round(self.share * pool.batch_size))
@@ -116,7 +116,7 @@ class Seek(Strategy):
         return Choice(torch.cat([sought, rest.indices]), reasons=reasons, notes=(*notes, *rest.notes))
 
     def numbers(self, predictions: Predictions) -> tuple[int, ...]:
-        """The numbers of the classes to look for."""
+        """Return the numbers of the classes to look for."""
         if not self.classes:
             return (int(predictions.mean_probs().mean(dim=0).cpu().argmin()),)
         names = predictions.classes
@@ -132,12 +132,12 @@ class _Likely(CoverStrategy):
     columns: tuple[int, ...]
 
     def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """The probability of the classes."""
+        """Return the probability of the classes."""
         return _probability(pool.predictions.subset(rows), self.columns)
 
 
 def class_position(name: int | str, known: Sequence[Any]) -> int:
-    """The place of a class among all; names and whole numbers match as text does."""
+    """Return the position of a class among all; names and whole numbers are compared as text."""
     texts = [str(each) for each in known]
     if str(name) not in texts:
         raise UnknownNameError("class to seek", str(name), texts)
@@ -147,16 +147,16 @@ def class_position(name: int | str, known: Sequence[Any]) -> int:
 def with_examples(
     strategy: Seek, known: Sequence[Any], seen: Collection[int], names: Sequence[str] | None = None
 ) -> tuple[Seek | None, str]:
-    """Seek only classes that have a label: what a model says about others is not about them.
+    """Seek only classes that have a label, because a model has not learned the others.
 
     Args:
-        strategy: as it was given.
-        known: all classes, as the strategy calls them.
+        strategy: the given strategy.
+        known: all classes, as named in the strategy.
         seen: numbers of the classes that have labels.
-        names: what people call the classes; `known` if omitted.
+        names: the names of the classes in messages; `known` if omitted.
 
     Returns:
-        The strategy, None if no class is left; and a sentence about those that are not sought yet, "" for none.
+        The strategy, or None if no class is left; and a sentence about the classes that are not sought yet, or "".
     """
     numbers = [class_position(each, known) for each in strategy.classes]
     missing = ", ".join(repr(str((names or known)[number])) for number in numbers if number not in seen)
@@ -164,18 +164,18 @@ def with_examples(
     if not missing:
         return strategy, ""
     if kept:
-        note = f"{missing} has no label yet to learn from, and is not sought"
+        note = f"{missing} has no label yet and is not sought"
         return strategy.model_copy(update={"classes": kept}), note
-    return None, f"{missing} has no label yet to learn from: all of the batch is chosen by the default"
+    return None, f"{missing} has no label yet: the whole batch is chosen by the default strategy"
 
 
 def without(candidates: Int[Tensor, " n"], taken: Int[Tensor, " m"]) -> Int[Tensor, " k"]:
-    """The candidates that were not taken."""
+    """Return the candidates that were not taken."""
     return candidates[~torch.isin(candidates, taken)]
 
 
 def _probability(predictions: Predictions, columns: tuple[int, ...]) -> Float[Tensor, " N"]:
-    """The mean probability over draws that each point is of one of some classes."""
+    """Return the mean probability over draws that each point is of one of some classes."""
     mean = predictions.mean_probs()
     return torch.stack([mean[:, each] for each in columns]).sum(dim=0)
 

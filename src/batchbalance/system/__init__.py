@@ -1,1 +1,1 @@
-"""Services close to the operating system: durable files, memory, threads, progress."""
+"""Operating system services: durable files, memory, threads, progress."""

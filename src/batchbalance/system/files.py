@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all, and reading one that may be cut short meanwhile."""
+"""Atomic file writes, and safe reads of files that may be truncated while they are read."""
 
 import math
 import mmap
@@ -19,11 +19,11 @@ from batchbalance.system.memory import as_text, free_memory
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, first: Path | None = None) -> Iterator[Path]:
-    """Give a temporary path beside `path`; move it to `path` if the block raises no error.
+    """Yield a temporary path beside `path`; move it to `path` if the block raises no error.
 
-    A file `first`, which says something about the old one, is removed just before that.
+    The file `first`, which describes the old file, is removed just before the move.
 
-    An error, or a killed process, leaves whatever stood at `path` before untouched.
+    If the block raises an error or the process is killed, the old file at `path` is unchanged.
 
     Raises:
         OSError: if the folder does not exist or cannot be written to.
@@ -41,7 +41,7 @@ def replacing(path: str | os.PathLike[str], *, first: Path | None = None) -> Ite
         yield temporary
         with temporary.open("rb+") as written:
             os.fsync(written.fileno())
-        # mkstemp makes files private; a result should be as readable as any other new file.
+        # mkstemp creates private files; a result should have the usual permissions of a new file.
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
@@ -54,13 +54,13 @@ def replacing(path: str | os.PathLike[str], *, first: Path | None = None) -> Ite
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A memory-mapped file. Reading past the end of one that shrank would kill the process: call `check` before it.
+    """A memory-mapped file. Reading past the end of a file that shrank kills the process; call `check` before reading.
 
     Attributes:
-        path: its name, for messages.
-        size: the bytes that it must have.
+        path: its path, for messages.
+        size: its expected size in bytes.
         axes: the order of the axes in the file.
-        mapping: the map; it has the size of the file it was made from, even if the path names another one by now.
+        mapping: the memory map; it keeps the size of its file even if `path` has been replaced by another file.
     """
 
     path: Path
@@ -77,11 +77,11 @@ class MappedFile:
         return None if base is None else cls(path, array.offset + array.nbytes, base, axes)
 
     def check(self) -> None:
-        """Raise FileFormatError if the file is shorter than it was."""
+        """Raise FileFormatError if the file has shrunk."""
         size = self.mapping.size()
         if size < self.size:
             raise FileFormatError(
-                f"{self.path} must not change while it is read, got {size:,} bytes where there were {self.size:,}; "
+                f"{self.path} must not change while it is read, got {size:,} bytes instead of {self.size:,}; "
                 "write it again and start over"
             )
 
@@ -101,10 +101,10 @@ def archived_names(path: Path) -> list[str]:
 
 
 def archived_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return those of the named arrays that a ``.npz`` file holds; others are not read, and none is unpickled.
+    """Return those of the named arrays that a ``.npz`` file holds. Other arrays are not read. Nothing is unpickled.
 
     Raises:
-        FileFormatError: if the header of one promises more numbers than memory can hold.
+        FileFormatError: if an array is larger than memory according to its header.
     """
     with zipfile.ZipFile(path) as archive:
         held = set(archive.namelist())
@@ -131,7 +131,7 @@ def mapped_array(path: Path) -> np.memmap:
     """Return the array of a ``.npy`` file, memory-mapped.
 
     Raises:
-        FileFormatError: if the file is cut short or of another kind.
+        FileFormatError: if the file is truncated or not a ``.npy`` file.
     """
     check_is_file(path)
     try:
@@ -142,7 +142,7 @@ def mapped_array(path: Path) -> np.memmap:
         return np.lib.format.open_memmap(path, mode="c")
     except (FileNotFoundError, PermissionError):
         raise
-    except Exception as error:  # a damaged header is parsed as Python, which may raise anything
+    except Exception as error:  # NumPy parses the header as a Python literal, so damage may raise anything
         if is_out_of_files(error):
             raise
         if "Python objects" in str(error):

@@ -1,10 +1,10 @@
-"""Ids of points in a text file, one a line; ``e.ids.txt`` holds those of ``e.npy``.
+"""Ids of points in a text file, one per line; ``e.ids.txt`` holds those of ``e.npy``.
 
 An id is written unchanged if it can be read back. One with a line break or another unprintable character, with blanks
 at its ends, or with a quotation mark at its start is written as a JSON string.
 
-Half a character (a lone surrogate) comes from JSON or from a file name in another encoding. UTF-8, and so a file,
-a database or a page, cannot hold it. Such text is refused on input.
+A lone surrogate (half a character) comes from JSON or from a file name in another encoding. UTF-8 cannot encode it,
+so it cannot be written to a file, database or page. Such text is refused on input.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ HALVES = re.compile("[\ud800-\udfff]")
 
 
 def check_unicode(name: str, text: str) -> str:
-    """Return a text that UTF-8 can hold as it is; raise FileFormatError if it has half a character."""
+    """Return a text unchanged; raise FileFormatError if it has a lone surrogate, which UTF-8 cannot encode."""
     found = None if text.isascii() else HALVES.search(text)
     if found is not None:
         near = ascii(text[max(found.start() - 30, 0) : found.end() + 30])
@@ -32,7 +32,7 @@ def check_unicode(name: str, text: str) -> str:
 
 
 def mended(text: str) -> str:
-    """Return the text with U+FFFD in place of each half of a character."""
+    """Return the text with each lone surrogate replaced by U+FFFD."""
     return HALVES.sub("\ufffd", text)
 
 
@@ -68,13 +68,13 @@ def read_ids(path: str | os.PathLike[str]) -> list[str]:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()
     except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} must be a UTF-8 text file with one id a line") from error
+        raise FileFormatError(f"{path} must be a UTF-8 text file with one id per line") from error
     return [check_unicode(f"an id in {path}", id_of(line.strip())) for line in lines]
 
 
 def repeated_id(names: Iterable[str]) -> str | None:
-    """Return an id that occurs more than once, or None; memory is eight bytes an id. Iterates twice over `names`."""
-    import numpy as np  # only here, so that commands start without it
+    """Return an id that occurs more than once, or None; needs eight bytes per id. Iterates twice over `names`."""
+    import numpy as np  # imported here to keep the start of commands fast
 
     hashes = np.frombuffer(array("Q", _hashes(names)), dtype=np.uint64)
     values, counts = np.unique(hashes, return_counts=True)

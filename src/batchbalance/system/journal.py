@@ -1,4 +1,4 @@
-"""A journal: JSON records in a file, one a line, appended durably by one process at a time.
+"""A journal: JSON records in a file, one per line, appended durably by one process at a time.
 
 Each line is a JSON array of its number, a checksum and the record:
 
@@ -42,8 +42,8 @@ class Journal:
     Opening drops an incomplete last line; a record is durable once `append` has returned.
 
     Args:
-        path: the file; made if it is not there. Its folder must exist.
-        wait: wait until it is free, instead of refusing at once.
+        path: the file; created if missing. Its folder must exist.
+        wait: wait until the journal is free instead of raising an error at once.
 
     Raises:
         OSError: if the folder cannot be written to.
@@ -82,10 +82,10 @@ class Journal:
         return len(self._lines.entries)
 
     def append(self, entry: Entry) -> None:
-        """Add a record; once this returns it survives a crash.
+        """Add a record durably: once this returns, the record survives a crash.
 
         Raises:
-            OSError: if it could not be written, for example on a full disk; the earlier records are unchanged.
+            OSError: if writing fails, for example on a full disk; the earlier records are unchanged.
         """
         record = json.dumps(entry, allow_nan=False).encode()
         line = self._lines.sealed(record)
@@ -98,7 +98,7 @@ class Journal:
             os.ftruncate(self._handle, self._lines.size)
             raise OSError(
                 f"cannot write to {self.path}: {error.strerror or error}; all earlier records are intact: "
-                "make room and start the same command again"
+                "free space and run the same command again"
             ) from error
         self._lines.take(line, json.loads(record))
 
@@ -123,7 +123,7 @@ def read_journal(path: Path) -> list[Entry]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new name in a folder survive a crash, where folders can be opened: Windows refuses."""
+    """Make a new name in a folder survive a crash; does nothing on Windows, where folders cannot be opened."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except PermissionError:
@@ -135,11 +135,11 @@ def sync_folder(folder: Path) -> None:
 
 
 class _CheckedLines:
-    """The whole lines of a journal, checked.
+    """The complete lines of a journal, checked.
 
     Attributes:
         entries: their records.
-        size: the bytes they take; less than the content has if its last line was cut short.
+        size: their size in bytes; less than the size of the content if its last line is incomplete.
     """
 
     def __init__(self, path: Path, content: bytes) -> None:
@@ -153,7 +153,7 @@ class _CheckedLines:
             is_sealed = is_sealed or not line.startswith(b"{")
             self.take(line + b"\n", self._entry(self._checked(line) if is_sealed else line))
         match = SEALED.fullmatch(rest[:-1])
-        if match is not None and self.sealed(match[3]) == rest[:-1] + b"\n":  # whole, so it was not cut short
+        if match is not None and self.sealed(match[3]) == rest[:-1] + b"\n":  # the newline was changed, not cut off
             raise self._error("must end with a newline", f"{rest[-1:]!r}")
 
     def take(self, line: bytes, entry: Entry) -> None:
@@ -173,7 +173,7 @@ class _CheckedLines:
         return len(self.entries) + 1
 
     def _checked(self, line: bytes) -> bytes:
-        """Return the record of the next line, if its number and its checksum are right."""
+        """Return the record of the next line if its number and checksum are right."""
         match = SEALED.fullmatch(line)
         if match is None:
             raise self._error("must be its number, a checksum and a record in brackets", f"{line[:40]!r}")

@@ -1,7 +1,7 @@
-"""Pages of one file: styles inside, no script, nothing from elsewhere; light and dark, narrow enough for a phone.
+"""Self-contained HTML pages: inline styles, no scripts, no external resources; light and dark; readable on a phone.
 
-A table that is wider than its place scrolls. A shadow at its right edge shows that there is more; at the end of the
-table a strip of the background, which scrolls with it, covers the shadow.
+A table that is wider than the page scrolls. A shadow at its right edge shows that there is more. At the end of the
+table a strip in the background colour, which scrolls with it, covers the shadow.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ def look() -> str:
 
 
 def page(title: str, parts: Iterable[str], style: str = "") -> str:
-    """Return a whole page from parts that are HTML already; empty ones are omitted."""
+    """Return a page made of parts that are already HTML; empty parts are omitted."""
     return mended(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -51,7 +51,7 @@ def page(title: str, parts: Iterable[str], style: str = "") -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, is_text: bool = False) -> str:
-    """Return a table of escaped cells that scrolls by itself, by keys too; cells of texts wrap."""
+    """Return a table of escaped cells that scrolls on its own, also by keyboard; with `is_text`, cells wrap."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     cell = '<td class="wide">' if is_text else "<td>"
     body = "".join("<tr>" + "".join(f"{cell}{escape(each)}</td>" for each in row) + "</tr>" for row in rows)

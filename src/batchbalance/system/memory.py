@@ -15,7 +15,7 @@ def as_text(num_bytes: int) -> str:
 
 
 def free_memory() -> int:
-    """Return the bytes that this process may still take, of the machine or of its control group."""
+    """Return the bytes that this process may still allocate, by the machine or by its control group."""
     free: int = psutil.virtual_memory().available
     group = Path("/sys/fs/cgroup")
     try:
@@ -33,7 +33,7 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory() -> int:
-    """Return the peak memory since `reset_peak_memory`, in bytes; the current memory where it is unknown."""
+    """Return the peak memory since `reset_peak_memory`, in bytes; the current memory if the peak is unknown."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-LINE_SECONDS = 10.0  # the least time between two plain lines
+LINE_SECONDS = 10.0  # minimum time between two plain lines
 
-Listener = Callable[[str, int, int | None], None]  # what is being done, steps done, steps in all
+Listener = Callable[[str, int, int | None], None]  # label, steps done, total steps
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
 def told_to(listener: Listener) -> Iterator[None]:
-    """Send the `progress` of this thread to a listener while the block runs, and show it nowhere else."""
+    """Send the `progress` of this thread to a listener while the block runs, instead of showing it."""
     token = _listener.set(listener)
     try:
         yield
@@ -30,7 +30,7 @@ def told_to(listener: Listener) -> Iterator[None]:
 
 
 class Bar:
-    """Counts finished steps. This one shows nothing; the others show the same calls in their own way."""
+    """Counter of finished steps. This one shows nothing; subclasses display the same calls."""
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """Count `steps` more as done; `note` describes the last one."""
@@ -48,7 +48,7 @@ class _LineBar(Bar):
             self.show()
 
     def show(self) -> None:
-        """Write one line, unless nothing was done since the last one."""
+        """Write one line, unless no step was finished since the last one."""
         if self._done == self._shown:
             return
         self._shown, self._last = self._done, time.monotonic()
@@ -75,7 +75,7 @@ def progress(label: str, total: int | None, show: bool, stream: Any = None) -> I
     """Show the progress of some work.
 
     Args:
-        label: what is being done.
+        label: describes the work.
         total: the number of steps; None if it is not known.
         show: False shows nothing.
         stream: the text file to write to; standard error if omitted.
@@ -110,7 +110,7 @@ def _terminal_bar(label: str, total: int | None, stream: Any) -> Iterator[Bar]:
 
 
 class Jobs:
-    """Several jobs at once, each done by a share from 0 to 1: plain lines, now and then and whenever one ends."""
+    """Progress of several jobs, each a fraction from 0 to 1: plain lines at intervals and whenever a job ends."""
 
     def __init__(self, labels: Sequence[str], stream: Any) -> None:
         self._labels, self._stream = labels, stream
@@ -119,13 +119,13 @@ class Jobs:
         self._started = self._last = time.monotonic()
 
     def advance(self, job: int, share: float, note: str) -> None:
-        """Set the share of job number `job` that is done; `note` says what it does."""
+        """Set the fraction of job number `job` that is done; `note` describes its current step."""
         self._shares[job] = share
         if time.monotonic() - self._last >= LINE_SECONDS:
             self._write(f"{self._labels[job]}, {note}")
 
     def end(self, job: int, note: str) -> None:
-        """Mark job number `job` as ended; `note` says how."""
+        """Mark job number `job` as ended; `note` describes the outcome."""
         self._shares[job] = 1.0
         self._ended += 1
         self._write(f"{self._labels[job]}: {note}")
@@ -139,7 +139,7 @@ class Jobs:
 
 
 class _JobBars(Jobs):
-    """One bar over all jobs, and one for each that runs."""
+    """One bar for all jobs, and one for each running job."""
 
     def __init__(self, labels: Sequence[str], shown: "Progress") -> None:
         super().__init__(labels, None)
@@ -175,7 +175,7 @@ def jobs(labels: Sequence[str], stream: Any = None) -> Iterator[Jobs]:
 
 
 class DownloadBar:
-    """Bytes of a download, on a terminal, with the names that pooch calls a bar by."""
+    """Bytes of a download, on a terminal, with the method names that pooch expects of a progress bar."""
 
     def __init__(self, name: str) -> None:
         self._shown = _bars("Download", sys.stderr)
@@ -192,7 +192,7 @@ class DownloadBar:
         self._shown.update(self._task, total=num_bytes or None)
 
     def update(self, num_bytes: int) -> None:
-        """Add bytes that have come."""
+        """Add received bytes."""
         self._shown.advance(self._task, num_bytes)
 
     def reset(self) -> None:
@@ -205,7 +205,7 @@ class DownloadBar:
 
 
 def _bars(count: str, stream: Any, *, transient: bool = False) -> "Progress":
-    """Return progress bars of rich; `count` names the column that counts."""
+    """Return rich progress bars; `count` names the column that counts."""
     from rich import progress as rich_progress
     from rich.console import Console
 

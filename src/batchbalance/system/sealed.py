@@ -1,6 +1,6 @@
-"""Files with a checksum: JSON objects that hold their own, and the checksums of arrays and tensors in other files.
+"""Files with a checksum: JSON objects that contain their own, and checksums of arrays and tensors in other files.
 
-Damage is found where a file is read. The error names the file and what to do.
+Damage is detected when a file is read. The error names the file and the remedy.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ def write_sealed(path: Path, content: Mapping[str, Any], *, indent: int | None =
 
 
 def read_sealed(path: Path, remedy: str) -> dict[str, Any]:
-    """Return what `write_sealed` wrote.
+    """Return the object that `write_sealed` wrote.
 
     Raises:
-        FileFormatError: if the file holds anything else; the message ends in `remedy`.
+        FileFormatError: if the file holds anything else; the message ends with `remedy`.
     """
     try:
         content, is_sealed = read_checked(path)
@@ -41,7 +41,7 @@ def read_sealed(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_checked(path: Path) -> tuple[dict[str, Any], bool]:
-    """Return the JSON object of a file without its checksum, and whether that is right.
+    """Return the JSON object of a file without its checksum, and whether the checksum is right.
 
     Raises:
         FileFormatError: if the file does not hold a JSON object.
@@ -57,18 +57,18 @@ def read_checked(path: Path) -> tuple[dict[str, Any], bool]:
 
 
 def damaged(path: Path, remedy: str, record: str = "") -> FileFormatError:
-    """Return the error of a file that does not match its checksum, which is in `record` if it is not in the file."""
+    """Return the error for a file that does not match its checksum, which is stored in `record` if not in the file."""
     where = f" in {record}" if record else ""
     return FileFormatError(f"{path} is damaged: it does not match its checksum{where}; {remedy}")
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Return the checksum of a JSON object, whatever the order of its keys."""
+    """Return the checksum of a JSON object, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def array_digest(array: np.ndarray) -> str:
-    """Return a hash of the numbers of an array, which takes about a second for a GB."""
+    """Return a hash of the numbers of an array, in about a second per GB."""
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:32]
 
 

@@ -1,9 +1,9 @@
-"""CSV files that a spreadsheet may open: the only place that writes them.
+"""CSV files that are safe to open in a spreadsheet. Every CSV file is written here.
 
-A spreadsheet runs a cell that begins with ``=``, ``+``, ``-`` or ``@``. In countries where ``;`` separates it cuts our
-cells at every ``;``, and quotes in the middle of what it takes for a cell do not protect them: a part after ``;``, a
-tab or the end of a line is a cell of its own. So each such part, in rows and in the header, is written with an
-apostrophe before it, and read without it again.
+A spreadsheet evaluates a cell that begins with ``=``, ``+``, ``-`` or ``@``. In locales where ``;`` is the separator,
+it splits a cell at every ``;``, and quotes do not prevent that. So the text after a ``;``, a tab or a line end may
+become a cell. Each such part, in rows and in the header, is written with an apostrophe before it, which is removed
+on reading.
 """
 
 import csv
@@ -12,27 +12,27 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# With full-width forms, which spreadsheets of East Asia take for the same; blanks and quotes before them are skipped.
+# Includes full-width forms, which East Asian spreadsheets treat alike; leading blanks and quotes are skipped.
 FORMULA = re.compile(r"""'*[\s"\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]""")
 SEPARATORS = re.compile(r"([;\t\r\n])")
 
 
 def escaped(cell: str) -> str:
-    """Return a cell that no spreadsheet runs, whatever it takes for the separator; numbers stay as they are."""
+    """Return a cell that no spreadsheet evaluates, whatever its separator; numbers stay unchanged."""
     return "".join(f"'{part}" if _is_formula(part) else part for part in SEPARATORS.split(cell))
 
 
 def meanings(cell: str) -> list[str]:
-    """Return what a cell may stand for: first without the apostrophes that `escaped` put there, then as it is."""
+    """Return the possible meanings of a cell: first without the apostrophes that `escaped` adds, then unchanged."""
     parts = SEPARATORS.split(cell)
     plain = "".join(part[1:] if part[:1] == "'" and _is_formula(part[1:]) else part for part in parts)
     return [cell] if plain == cell else [plain, cell]
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a CSV file; None is an empty cell."""
+    """Return the text of a CSV file; None becomes an empty cell."""
     buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer)  # lines end with \r\n; with another end, cells that hold \r would not be quoted
+    writer = csv.writer(buffer)  # line end \r\n by default; with another one, cells that contain \r would not be quoted
     for row in (columns, *rows):
         writer.writerow([escaped(cell) if isinstance(cell, str) else cell for cell in row])
     return buffer.getvalue()

@@ -1,7 +1,7 @@
 """The number of threads for a piece of work, chosen by its size and never by the load of the machine.
 
-An operation of torch on several threads ends when its slowest thread does. Where another process uses a core, each of
-many small operations waits for a thread that is not running, and all of them take ten times as long as on one thread.
+A torch operation on several threads ends when its slowest thread does. If another process uses a core, each of many
+small operations waits for a thread that is not running, and together they take ten times as long as on one thread.
 So small work runs on one thread, and larger work in pieces: each piece runs on one thread, and whichever thread is free
 takes the next. The threads synchronise once, at the end, and no result depends on their number.
 """
@@ -18,16 +18,16 @@ from batchbalance.system.progress import Bar
 SMALL_FLOPS = 2e10  # some tenths of a second on one thread
 SMALL_PASS = 2e8  # operations; some milliseconds on one thread
 
-_workers: ContextVar[int | None] = ContextVar("workers", default=None)  # threads for pieces; None if torch's own
+_workers: ContextVar[int | None] = ContextVar("workers", default=None)  # threads for pieces; None for torch's own
 
 
 @contextmanager
 def for_work(flops: float, *, in_pieces: bool = False) -> Iterator[None]:
-    """Run a block on as many threads as its size is worth; torch's setting is restored afterwards.
+    """Run a block on one thread or on several, depending on its size; torch's setting is restored afterwards.
 
     Args:
-        flops: about how many operations it takes.
-        in_pieces: its long parts go through ``each``, so that all else is small.
+        flops: approximate number of operations.
+        in_pieces: whether its long parts use ``each``, so that the rest is small.
     """
     is_small = flops < SMALL_FLOPS
     if not is_small and not in_pieces:
@@ -46,7 +46,7 @@ def for_passes(flops: float) -> Iterator[None]:
     """Run a block of passes through a network, one after the other, on one thread if each of them is small.
 
     Args:
-        flops: about how many operations a pass takes. The threads synchronise in every pass.
+        flops: approximate number of operations per pass. The threads synchronise in every pass.
     """
     if flops >= SMALL_PASS:
         yield
@@ -70,12 +70,12 @@ def one_thread() -> Iterator[None]:
 
 
 def num_workers() -> int:
-    """Return how many threads ``each`` may use here."""
+    """Return the number of threads that ``each`` may use."""
     return _workers.get() or torch.get_num_threads()
 
 
 def each(work: Callable[[slice], None], spans: Sequence[slice], bar: Bar | None = None) -> None:
-    """Do `work` on every span, each on one thread of torch, several at a time; `bar` counts what the spans hold."""
+    """Run `work` on every span, each on one torch thread, several at a time; `bar` counts the elements of the spans."""
     shown = bar or Bar()
     num = min(num_workers(), len(spans))
     if num <= 1:
@@ -89,4 +89,4 @@ def each(work: Callable[[slice], None], spans: Sequence[slice], bar: Bar | None 
             for span, _ in zip(spans, pool.map(work, spans), strict=True):
                 shown.advance(span.stop - span.start)
         finally:
-            pool.shutdown(cancel_futures=True)  # after an error or an interrupt, what has not begun is left
+            pool.shutdown(cancel_futures=True)  # after an error or an interrupt, pending spans are dropped

@@ -261,7 +261,7 @@ class EventLog:
             return BlockingIOError(f"{self.path} is in use by another process; try again once that is done")
         if "full" in said or "disk I/O" in said:
             return OSError(
-                f"cannot write to {self.path}: {said}; all earlier events are intact: make room and try again"
+                f"cannot write to {self.path}: {said}; all earlier events are intact: free some space and try again"
             )
         if "unable to open" in said:
             try:

@@ -89,7 +89,7 @@ def arguments(model: nn.Module, batch: Batch) -> tuple[tuple[Any, ...], dict[str
     except TypeError as error:
         if keywords.keys() & signature.parameters.keys():
             raise ValueError(
-                f"`inputs` must hold what the model takes, got the keys {', '.join(keywords)}: {error}; leave out what "
+                f"`inputs` must hold what the model takes, got the keys {', '.join(keywords)}: {error}; omit what "
                 "it does not take"
             ) from error
         return (batch,), {}
@@ -154,7 +154,7 @@ def _stacked(name: str, values: Sequence[Any], padding: int, is_padded: bool) ->
         tensors = [torch.as_tensor(value) for value in values]
     except (TypeError, ValueError, RuntimeError) as error:
         got = type(values[0]).__name__
-        raise ValueError(f"`inputs` must hold numbers, got {got} under {name!r}; leave it out") from error
+        raise ValueError(f"`inputs` must hold numbers, got {got} under {name!r}; omit it") from error
     if len({tensor.shape for tensor in tensors}) == 1:
         return torch.stack(tensors)
     if not is_padded or len({tensor.shape[1:] for tensor in tensors}) > 1:

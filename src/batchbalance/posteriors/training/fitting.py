@@ -93,7 +93,7 @@ class Recipe:
         for name in given:
             check_whole(name, getattr(self, name), least[name])
         if len(given) > 1 and "steps" in given:
-            raise ValueError(f"`steps` must not be given together with `{given[1]}`; leave one out")
+            raise ValueError(f"`steps` must not be given together with `{given[1]}`; omit one of them")
         missing = {"max_epochs": MAX_EPOCHS, "patience": PATIENCE} if given else {"steps": STEPS}
         for name, value in missing.items() if given != ["steps"] else ():
             if name not in given:
