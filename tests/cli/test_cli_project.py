@@ -133,7 +133,7 @@ def test_what_happens_beside_labels(texts):
     assert f"'{name}' is '{other}'" in run("correct", "mails", name, other, "--as", "Ann B/ob").stdout
     assert Project.open(texts).labels[name] == other
     assert "as it was" in run("correct", "mails", name, other, "--as", "Ann B/ob").stdout
-    assert f"'{name}' must have an answer to correct, got one of Ann B/ob; say whose with --as" in told(
+    assert f"'{name}' must have an answer to correct, got one of Ann B/ob; name one with --as" in told(
         "correct", "mails", name, "good"
     )
     run("undo", "mails", "--as", "Ann B/ob")
@@ -244,8 +244,8 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["tell", "done", "empty.csv"], "empty.csv must have labels filled in, got none"),
         (["skip", "done", "zz"], "got 'zz'"),
         (["undo", "done"], "there is nothing to undo"),
-        (["undo", "done", "--as", "Ann"], "there is nothing to undo of Ann"),
-        (["correct", "done", "t0", "good"], "'t0' must have an answer to correct, got none; tell one"),
+        (["undo", "done", "--as", "Ann"], "there is nothing to undo by Ann"),
+        (["correct", "done", "t0", "good"], "'t0' must have an answer to correct, got none; add one first"),
         (["correct", "done", "t0", "goood"], "unknown label 'goood'; did you mean 'good'"),
         (["correct", "done", "zz", "good"], "got 'zz'"),
         (["export", "done", "--output", "no/where.csv"], "cannot write"),
@@ -255,7 +255,7 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["predict", "done", "t.csv", "--output", "done/../done/project.toml"], "--output must not be a file"),
         (["export", "done", "--output", "x.csv", "--predictions"], "there is no model yet"),
         (["predict", "done", "t.csv"], "there is no model yet"),
-        (["add-items", "done", "t.csv"], "got 't0', which is there already"),
+        (["add-items", "done", "t.csv"], "got 't0', which exists already"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_sentence(mistakes, arguments, message):
@@ -299,7 +299,7 @@ def test_a_damaged_project_is_one_sentence(tmp_path):
     path.write_bytes(b"")
     assert "must be a log of labels of version 1, got another" in told("status", tmp_path / "p")
     path.unlink()
-    assert "it is empty, the project is not" in told("status", tmp_path / "p")
+    assert "it is empty but the project is not" in told("status", tmp_path / "p")
     path.write_bytes(b"no database")
     assert "is damaged" in told("ask", tmp_path / "p")
     (tmp_path / "p" / "project.toml").write_text("classes = [")
@@ -335,7 +335,7 @@ def test_an_index_that_leads_astray_is_found_by_check(tmp_path):
     content[(root - 1) * size : root * size] = page
     path.write_bytes(content)
     assert "is damaged" in told("status", tmp_path / "p", "--check")
-    assert "is damaged: its index has another place for '42'" in told("skip", tmp_path / "p", "42")
+    assert "is damaged: its index has another row for '42'" in told("skip", tmp_path / "p", "42")
 
 
 def test_a_filled_sheet_is_never_overwritten(tmp_path):
@@ -411,7 +411,7 @@ def test_a_project_on_a_read_only_file_system_can_be_read(tmp_path, read_only, m
     assert "30 items written" in run("export", tmp_path / "p", "--output", "labels.csv").output
     shown = run("predict", tmp_path / "p", "new.npy", "--output", "said.csv").output
     assert "5 predictions written" in shown
-    assert "the model cannot be kept, and every command trains it again: read-only file system" in shown
+    assert "the model cannot be stored, so every command trains it again: read-only file system" in shown
     assert "cannot write to" in told("tell", tmp_path / "p", "labels.csv")
     assert "copy it to such a place" in told("undo", tmp_path / "p")
     assert {path: path.read_bytes() for path in Path("p").rglob("*") if path.is_file()} == before

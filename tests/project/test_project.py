@@ -121,7 +121,7 @@ def test_skipped_items_come_back_only_on_request(tmp_path):
         project.ask(1)
     again = Project.open(tmp_path / "p").ask(3, again=True)
     assert again.ids == first[:2]
-    assert again.notes == ("3 were asked for and 2 are left",)
+    assert again.notes == ("3 items were requested and 2 are left",)
     project.skip(again.ids)
     with pytest.raises(ValueError, match="nothing is left"):
         project.ask(1)
@@ -193,7 +193,7 @@ def test_whole_numbers_and_text_both_match(tmp_path):
         (lambda p: p.tell({"0": "ant"}, seconds=-1), ValueError, "`seconds` must be"),
         (lambda p: p.tell([("0", "ant")]), TypeError, "`answers` must be a dict"),
         (lambda p: p.skip("999"), ValueError, "got '999'"),
-        (lambda p: p.comment("0", " "), ValueError, "`text` must say something"),
+        (lambda p: p.comment("0", " "), ValueError, "`text` must not be empty"),
         (lambda p: p.add_class("ant"), ValueError, "the class 'ant' exists already"),
         (lambda p: p.rename_class("ant", "bee"), ValueError, "the class 'bee' exists already"),
         (lambda p: p.rename_class("cat", "dog"), UnknownNameError, "unknown class 'cat'"),
@@ -278,7 +278,7 @@ def test_items_are_added_later(tmp_path):
     everything = again.ask(50).ids
     assert len(everything) == 50
     assert {f"n{i}" for i in range(20)} <= set(everything)
-    with pytest.raises(ValueError, match="got 'n0', which is there already"):
+    with pytest.raises(ValueError, match="got 'n0', which exists already"):
         again.add_items(tmp_path / "more.npy")
     np.save(tmp_path / "wide.npy", np.zeros((3, 9), dtype=np.float32))
     (tmp_path / "wide.ids.txt").write_text("x\ny\nz")
@@ -364,7 +364,7 @@ def test_audit_items_that_people_dispute_are_counted_beside_skipped_ones(tmp_pat
     project.tell(dict.fromkeys(aside[:4], "bee"), "Bob")
     counts = project.status().facts.counts
     assert (counts.audit_disputed, counts.audit_skipped) == (4, 0)
-    assert "0 skipped, 4 disputed; if these are the hard ones, the accuracy looks better" in str(project.status())
+    assert "0 skipped, 4 disputed; if these are the hard ones, the accuracy is overestimated" in str(project.status())
 
 
 def test_two_people_ask_at_once_and_never_get_the_same(tmp_path):
@@ -480,7 +480,7 @@ def test_a_model_that_cannot_be_saved_is_told_once(tmp_path, monkeypatch):
     monkeypatch.setattr(Committee, "save", full)
     project = make(tmp_path)
     answered(project, 20)
-    with pytest.warns(UserWarning, match="the model cannot be kept, and every command trains it again: no space left"):
+    with pytest.warns(UserWarning, match="the model cannot be stored, so every command trains it again: no space left"):
         project.guess(["1"])
     answered(project, 5)
     project.guess(["1"])  # no second warning: warnings are errors here
@@ -544,7 +544,7 @@ def test_gain_per_cost_is_what_a_plain_loop_finds(tmp_path):
         ({"embeddings": "nowhere.npy"}, "no such data: nowhere.npy"),
         ({"embeddings": "e.npy", "classes": ["one"]}, r"`classes` must have at least 2 entries, got \['one'\]"),
         ({"embeddings": "e.npy", "classes": ["a", "a"]}, "`classes` must be distinct"),
-        ({"embeddings": "e.npy", "classes": ["a", " "]}, "a class must be a text that prints"),
+        ({"embeddings": "e.npy", "classes": ["a", " "]}, "a class must be printable text"),
         ({"embeddings": "e.npy", "audit": 1.5}, "`audit` must be less than or equal to 1"),
         ({"embeddings": "e.npy", "adit": 0.1}, "'adit'; did you mean 'audit'"),
         ({"embeddings": "bad.npy"}, "must be finite float32 numbers, got others in row 1"),
@@ -581,13 +581,13 @@ def test_a_folder_holds_one_project(tmp_path):
     make(tmp_path)
     with pytest.raises(FileExistsError, match=r"already holds a project"):
         make(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"no project in .*; make one with: batchbalance init"):
+    with pytest.raises(FileNotFoundError, match=r"no project in .*; create one with: batchbalance init"):
         Project.open(tmp_path)
 
 
 def test_embeddings_of_somebody_else_are_never_overwritten(tmp_path):
     np.save(tmp_path / "embeddings.npy", points()[0])
-    with pytest.raises(FileExistsError, match="a project keeps a file of that name"):
+    with pytest.raises(FileExistsError, match="a project needs a file of that name"):
         Project.create(tmp_path, embeddings=tmp_path / "embeddings.npy", classes=CLASSES)
     assert [each.name for each in tmp_path.iterdir()] == ["embeddings.npy"]
 

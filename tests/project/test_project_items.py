@@ -68,7 +68,7 @@ def test_items_that_two_processes_add_keep_their_embeddings(folder):
     first.ask(3)  # it has not heard of the second one yet
     with (
         FileLock(folder / LOCK),
-        pytest.raises(BlockingIOError, match=r"another process embeds items of .*; try again when it has ended"),
+        pytest.raises(BlockingIOError, match=r"another process is embedding items of .*; try again when"),
     ):
         first.add_items(folder.parent / "e.npy")
 

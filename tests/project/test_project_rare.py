@@ -139,7 +139,7 @@ def test_found_items_are_asked_first_marked_and_trained_on(tmp_path):
     assert exported[names[0]].asked_for == "found"
     asked = [event for event in project.events() if event.kind == "asked" and event.value == "found"]
     assert len(asked) == 5
-    with pytest.raises(ValueError, match="must not be set aside to measure by"):
+    with pytest.raises(ValueError, match="must not be in the audit or test set"):
         project.queue(sorted(aside)[:1])
     project.export(tmp_path / "out.csv")
     with (tmp_path / "out.csv").open(encoding="utf-8-sig", newline="") as file:
@@ -160,7 +160,7 @@ def test_texts_are_found_by_a_text(tmp_path):
     found = project.find(text="nice and fine", n=5)
     assert all("good" in project.contents([each.id])[0] for each in found)
     for wrong, message in (
-        ("  ", "must say what to look for"),
+        ("  ", "must describe what to look for"),
         ("qqqq zzzz", "must have words that the encoder knows"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -173,5 +173,5 @@ def test_texts_are_found_by_a_text(tmp_path):
         project.find("t0", n=0)
     near = project.find("t0", text="nice and fine", n=30)
     assert len(near) == 29
-    with pytest.raises(ValueError, match=r"`text` must be for a project of texts.*got one of embeddings"):
+    with pytest.raises(ValueError, match=r"`text` must be used with a project of texts, got a project of embeddings"):
         make(tmp_path / "bare").find(text="nice")

@@ -36,7 +36,7 @@ def test_after_items_were_added_the_accuracy_is_about_the_first_ones_and_no_rule
     assert status.accuracy.total == easy.accuracy.total == 40
     assert "of the first 200 items only, not of the 200 added since" in str(status)
     assert "of the first 200 items only" in status.as_dict()["accuracy"]["about"]
-    assert any("is not known since 200 were added: `ask` brings their audit items first" in x for x in status.unknown)
+    assert any("is not known since 200 were added: `ask` asks their audit items first" in x for x in status.unknown)
     verdicts = {each.rule: each.verdict for each in status.advice}
     assert {verdicts[rule] for rule in ("agreement", "label change", "target", "forecast")} == {"cannot tell"}
     goes_on(project, 20)
@@ -137,7 +137,7 @@ def test_chosen_labels_only_train_and_the_accuracy_is_about_the_others(tmp_path)
     status = project.status()
     assert status.accuracy.total == 20
     assert not set(map(str, project.model.audit_labels(project.store.snapshot())[0])) & set(names)
-    assert "of all items but the 150 whose labels were brought as chosen" in str(status)
+    assert "of all items but the 150 whose labels were added as chosen" in str(status)
     project.undo(n=1)
     assert project.status().facts.counts.chosen == 150
 

@@ -64,7 +64,7 @@ def test_label_change_is_against_half_the_labels():
     found = label_change(rounds)
     assert found.verdict == "stop"
     assert "From 30 to 60 labels 12 of 400 predicted labels changed: of all items at most 4.8 %" in found.sentence
-    assert found.sentence.endswith("A class rarer than that may still have changed altogether.")
+    assert found.sentence.endswith("A class rarer than that may still have changed completely.")
     assert label_change(rounds_of([30, 60], [first, np.where(np.arange(400) < 16, 1, 0)])).verdict == "cannot tell"
     assert label_change(rounds_of([30, 60], [first, np.where(np.arange(400) < 21, 1, 0)])).verdict == "go on"
     assert label_change(rounds_of([31, 60], [first, later])).verdict == "cannot tell"

@@ -148,7 +148,7 @@ def second_round(project, linked, server, say):
     assert tuple(someone.served) == tuple(name for name in pushed.ids if name != gone)
     pulled = pull(project, linked, server)
     assert (pulled.told.labelled, pulled.left) == (BATCH - 1, 0)
-    assert pulled.notes == ("1 task was deleted there; its item counts as skipped, and labels stay",)
+    assert pulled.notes == ("1 task was deleted there; its item counts as skipped, and labels are kept",)
     assert gone not in project.labels
     who, seconds = {(event.who, event.seconds) for event in project.events() if event.kind == "labelled"}.pop()
     say(f"round 2: {len(project.labels)} labels in all, by {who}, {seconds} s each; {pulled.notes[0]}")

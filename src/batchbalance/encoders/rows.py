@@ -89,7 +89,7 @@ def _cells(path: Path) -> Iterator[list[str]]:
                     width = len(row)
                     yield row
     except csv.Error as error:
-        raise FileFormatError(f"{path} must be a CSV file, got damage: {error}") from error
+        raise FileFormatError(f"{path} must be a CSV file, got damaged content: {error}") from error
     finally:
         csv.field_size_limit(limit)
 
@@ -103,7 +103,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise FileFormatError(f"{path} line {number} must be JSON, got damage: {error}") from error
+                raise FileFormatError(f"{path} line {number} must be JSON, got damaged content: {error}") from error
             if not isinstance(row, dict):
                 raise FileFormatError(
                     f"{path} line {number} must be a JSON object, got {type(row).__name__}; "
@@ -141,7 +141,7 @@ def _parquet(path: Path) -> Iterator[Any]:
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise FileFormatError(f"{path} must be a Parquet file, got damage or another kind: {error}") from error
+        raise FileFormatError(f"{path} must be a Parquet file, got other content: {error}") from error
 
 
 def _ending(path: Path) -> str:

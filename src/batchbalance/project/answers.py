@@ -1,4 +1,4 @@
-"""Answers as people give them, and the events that they become."""
+"""People's answers, and the events recorded for them."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ from batchbalance.system.spreadsheets import csv_text, meanings
 
 DELIMITERS = (",", ";", "\t")
 ID, LABEL, ANNOTATOR, SECONDS = "id", "label", "annotator", "seconds"
-OURS = (ID, LABEL, ANNOTATOR, SECONDS)  # what `tell` reads; matched in any case
+OURS = (ID, LABEL, ANNOTATOR, SECONDS)  # columns that `tell` reads; case is ignored
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Answer:
 
     Attributes:
         where: the row, for messages.
-        id: the cell of the id, as it stands there.
-        label: the cell of the label, as it stands there.
-        annotator: who gave it, if a column says so.
-        seconds: how long it took, if a column says so.
+        id: the id as written in the file.
+        label: the label as written in the file.
+        annotator: who gave it; None without such a column.
+        seconds: how long it took; None without such a column.
     """
 
     where: str
@@ -47,7 +47,7 @@ class Answer:
 
 
 def beside_ours(names: Iterable[str]) -> dict[str, str]:
-    """Return what each column of a user's table is called in a sheet of ours: an underscore sets it apart from OURS."""
+    """Map each column of a user's table to its name in a batch file; an underscore avoids a clash with OURS."""
     found = dict.fromkeys(names, "")
     for name in found:
         new = name
@@ -62,9 +62,9 @@ def write_sheet(
 ) -> None:
     """Write a CSV file atomically.
 
-    With `mark`, one that is not plain ASCII begins with a byte order mark, by which spreadsheets know UTF-8.
+    With `mark`, a file that is not plain ASCII begins with a byte order mark, so that spreadsheets detect UTF-8.
     """
-    text = mended(csv_text(columns, rows))  # of a folder's name, which may be in any encoding
+    text = mended(csv_text(columns, rows))  # a folder's name may be in any encoding
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8-sig" if mark and not text.isascii() else "utf-8"))
 
@@ -107,14 +107,14 @@ def read_answers(
 
 
 def _places(path: Path, header: Sequence[str], wanted: dict[str, str]) -> dict[str, int]:
-    """Return where the columns are; names match in any case."""
+    """Return the positions of the columns; names match regardless of case."""
     lower = [name.lower() for name in header]
     found = {}
     for role, name in wanted.items():
         if name.lower() not in lower:
             raise FileFormatError(f"{path} must have a column {name!r}, got columns {', '.join(header) or 'none'}")
         found[role] = header.index(name) if name in header else lower.index(name.lower())
-    # A column that was named for ids or labels is not who answered as well.
+    # A column used for ids or labels cannot also hold the annotator.
     more = {role: lower.index(role) for role in (ANNOTATOR, SECONDS) if role in lower}
     found |= {role: place for role, place in more.items() if place not in found.values()}
     for place in found.values():
@@ -126,7 +126,7 @@ def _places(path: Path, header: Sequence[str], wanted: dict[str, str]) -> dict[s
 def _rows(path: Path, id_column: str) -> Iterable[tuple[int, list[str]]]:
     """Return the rows that are not blank, each with the number of its line.
 
-    The separator is the one that gives a column of ids, and the most columns.
+    The separator is the one that yields an id column and the most columns.
     """
     check_is_file(path)
     content = path.read_bytes()
@@ -134,7 +134,7 @@ def _rows(path: Path, id_column: str) -> Iterable[tuple[int, list[str]]]:
         text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileFormatError(f"{path} must be a text file in UTF-8, got other bytes; save it as CSV UTF-8") from error
-    limit = csv.field_size_limit(2**31 - 1)  # texts may be longer than its default
+    limit = csv.field_size_limit(2**31 - 1)  # texts may exceed the default limit
     try:
         headers = {each: next(csv.reader(io.StringIO(text, newline=""), delimiter=each), []) for each in DELIMITERS}
         names = {each: [meanings(cell.strip())[0].lower() for cell in row] for each, row in headers.items()}
@@ -142,7 +142,7 @@ def _rows(path: Path, id_column: str) -> Iterable[tuple[int, list[str]]]:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
-        raise FileFormatError(f"{path} must be a CSV file, got damage: {error}") from error
+        raise FileFormatError(f"{path} must be a CSV file, got damaged content: {error}") from error
     finally:
         csv.field_size_limit(limit)
 
@@ -159,21 +159,21 @@ def _seconds(cell: str, where: str) -> float | None:
     return seconds
 
 
-SAMPLES = ("random", "chosen")  # how labels that people bring may have been chosen
+SAMPLES = ("random", "chosen")  # how the items of imported labels may have been chosen
 
-MOST_LETTERS = 100  # of a person's name
+MOST_LETTERS = 100  # in a person's name
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a call of `tell` changed.
+    """The changes made by a call of `tell`.
 
     Attributes:
-        labelled: answers that are new.
-        corrected: answers that took the place of others by the same person.
-        unchanged: answers that were there already.
-        skipped: items that a person passed over, and had not before.
-        set_aside: audit items among them that nobody was asked: not trained on, and measured by only in their turn.
+        labelled: new answers.
+        corrected: answers that replaced earlier ones by the same person.
+        unchanged: answers that were already recorded.
+        skipped: items newly skipped by a person.
+        set_aside: audit items that nobody was asked; they are not trained on, and measure the model only in their turn.
         measured: audit items of a random sample, which measure the model from now on.
     """
 
@@ -202,7 +202,7 @@ class Undone:
 
     Attributes:
         id: the item.
-        kind: what it was, as "labelled".
+        kind: the kind of event, such as "labelled".
         value: the label, or the note.
     """
 
@@ -212,21 +212,21 @@ class Undone:
 
 
 def check_name(annotator: Any) -> Who:
-    """Return the name of a person, or None."""
+    """Return a person's name after checking it, or None."""
     if annotator is None:
         return None
     name = unicodedata.normalize("NFC", annotator).strip() if isinstance(annotator, str) else ""
     if not name or not name.isprintable() or len(name) > MOST_LETTERS:
         got = repr(annotator if not isinstance(annotator, str) else annotator[: MOST_LETTERS + 1])
-        raise ValueError(f"`annotator` must be a name of at most {MOST_LETTERS} letters that print, got {got}")
+        raise ValueError(f"`annotator` must be a name of at most {MOST_LETTERS} printable letters, got {got}")
     return name
 
 
 def named_class(label: Any) -> str:
-    """Return the name of a class, of text or of a whole number."""
+    """Return a class name, given as text or as a whole number."""
     name = unicodedata.normalize("NFC", str(plain(label))).strip()
     if not name or not name.isprintable():
-        raise ValueError(f"a class must be a text that prints or a whole number, got {label!r}")
+        raise ValueError(f"a class must be printable text or a whole number, got {label!r}")
     return name
 
 
@@ -259,7 +259,7 @@ def as_answers(
 
 
 def as_ids(ids: Any) -> list[Any]:
-    """Return a list of one id, or of several."""
+    """Return one id or several as a list."""
     return [ids] if isinstance(ids, str | int) else list(ids)
 
 
@@ -270,13 +270,13 @@ def record_answers(
     note: Any = None,
     sample: str | None = None,
 ) -> Told:
-    """Write answers, skips and a note in one transaction. All of it or, if something is not valid, nothing is written.
+    """Write answers, skips and a note in one transaction. If anything is invalid, nothing is written.
 
     Args:
         store: items and events.
-        answers: each with its id, label and annotator.
-        skips: ids, and who skipped each; one that this person already skipped or answered changes nothing.
-        note: an event of the kind "recorded" remembers it.
+        answers: the answers to write.
+        skips: ids with the person who skipped each. Items that this person already skipped or answered are ignored.
+        note: stored as an event of the kind "recorded".
         sample: as in ``Project.tell``.
     """
     rows = [store.row_of(each.id, each.where) for each in answers]
@@ -298,9 +298,9 @@ def correct_answer(store: ProjectStore, name: Any, label: Any, who: Who) -> Told
         class_number(state.classes, str(label))
         answers = state.view(store.row_of(name)).answers
     if who not in answers:
-        by = ", ".join(other or "somebody without a name" for other in answers)
+        by = ", ".join(other or "an unnamed annotator" for other in answers)
         whose = f"{str(name)!r} must have an answer{f' of {who}' if who else ''} to correct"
-        raise ValueError(f"{whose}, got {f'one of {by}; say whose with `annotator`' if by else 'none; tell one'}")
+        raise ValueError(f"{whose}, got {f'one of {by}; name one with `annotator`' if by else 'none; add one first'}")
     return record_answers(store, as_answers({name: label}, who))
 
 
@@ -343,13 +343,13 @@ def record_test(store: ProjectStore, answers: Sequence[Answer]) -> int:
 
 
 def undo_last(store: ProjectStore, who: Who, count: int, *, anyone: bool) -> list[Undone]:
-    """Undo the last `count` things that a person did, the latest first. Arguments as in ``Project.undo``."""
+    """Undo the last `count` actions of a person, the latest first. Arguments as in ``Project.undo``."""
     with store.writing() as state:
         last = list(islice(state.undoable(who, anyone=anyone), count))
         if not last:
-            raise ValueError(f"there is nothing to undo{f' of {who}' if who else ''}")
+            raise ValueError(f"there is nothing to undo{f' by {who}' if who else ''}")
         if len(last) < count:
-            raise ValueError(f"`n` must be at most {len(last)}, what can be undone, got {count}")
+            raise ValueError(f"`n` must be at most {len(last)}, the number of actions that can be undone, got {count}")
         store.append([NewEvent("undone", each.item, each.number, who) for each in last])
         names = store.ids([each.item for each in last if each.item is not None])
         return [
@@ -361,11 +361,11 @@ def undo_last(store: ProjectStore, who: Who, count: int, *, anyone: bool) -> lis
 def answer_events(
     state: State, rows: Sequence[int], given: Sequence[Answer], is_audit: NDArray[np.bool_], sample: str | None = None
 ) -> tuple[list[NewEvent], Told]:
-    """Return the events that answers become, given all that came before.
+    """Return the events to record for answers, given the current state.
 
     Args:
-        state: all that came before.
-        rows: of the items.
+        state: the project's current state.
+        rows: the rows of the items.
         given: their answers.
         is_audit: (N,) which items are set aside.
         sample: "random" if the items are a random sample of all items: those of the audit set measure at once.
@@ -394,7 +394,7 @@ def answer_events(
 def _sample_events(
     state: State, rows: Sequence[int], is_audit: NDArray[np.bool_], sample: str | None
 ) -> tuple[list[NewEvent], int, int]:
-    """Return events on how items were chosen, and how many answers are set aside and how many measure."""
+    """Return events that record how items were chosen, and the numbers of answers set aside and measuring."""
     if sample not in (None, *SAMPLES):
         raise UnknownNameError("sample", str(sample), SAMPLES)
     views = {row: state.view(row) for row in dict.fromkeys(rows)}
@@ -406,7 +406,7 @@ def _sample_events(
     if sample == "chosen":
         return [NewEvent("chosen", row) for row in views], 0, 0
     if any(view.is_chosen for view in views.values()):
-        raise ValueError("`sample` must stay 'chosen' for items that were told as chosen, got 'random'; omit them")
+        raise ValueError("`sample` must stay 'chosen' for items that were added as chosen, got 'random'; omit them")
     return [NewEvent("sampled", row, {"of": state.sizes[-1]}) for row in aside], 0, len(aside)
 
 

@@ -1,12 +1,13 @@
-"""The random arm: whether the strategy is better than choosing at random, in this very project.
+"""The random arm: a test of whether the strategy beats choosing at random in this project.
 
-Within one project that cannot be known without labels that were chosen at random. With `--random-arm 0.2` a fifth of
-the training labels are uniform. Two heads are trained on equally many labels, one on the strategy's first and one on
-the uniform ones, and compared on the audit set.
+Such a test needs some labels that were chosen at random. With `--random-arm 0.2` a fifth of the training labels are
+uniform. Two heads are trained on equally many labels, one on the strategy's first and one on the uniform ones, and
+compared on the audit set.
 
-Other labels would have given other heads, so that an interval for these two heads says too little. If the strategy were
-as good as random, its labels and the uniform ones could change places. So they are shuffled and dealt to two heads
-again and again; how often these differ by as much is the p-value of a permutation test, exact for any model.
+Other labels would have given other heads, so an interval for these two heads alone is too narrow. If the strategy were
+only as good as random, its labels and the uniform ones would be exchangeable. So the labels are shuffled and split
+between two heads repeatedly. The share of splits with at least the observed difference is the p-value of a permutation
+test, which is exact for any model.
 """
 
 from dataclasses import dataclass
@@ -18,21 +19,21 @@ from numpy.typing import NDArray
 from batchbalance.project.audit import ALPHA
 from batchbalance.project.label_errors import TrainAndPredict
 
-LEAST_FOR_ARM = 10  # labels in either arm, and audit labels
-NUM_SPLITS, LEVEL = 39, ALPHA / 2  # a verdict only if none of them differs by as much: people look more than once
+LEAST_FOR_ARM = 10  # labels in each arm, and audit labels
+NUM_SPLITS, LEVEL = 39, ALPHA / 2  # strict, because people look more than once
 
 
 @dataclass(frozen=True)
 class ArmComparison:
-    """Two heads on the same audit items.
+    """A comparison of two heads on the same audit items.
 
     Attributes:
         num_labels: labels that each was trained on.
         total: audit items.
         only_chosen: items that the head of the strategy's labels alone gets right.
         only_random: items that the head of uniform labels alone gets right.
-        num_splits: how often the labels were shuffled and dealt to two heads; 0 if training takes too long for that.
-        num_as_far: how many of these pairs of heads differ by as much.
+        num_splits: how often the labels were shuffled and split between two heads; 0 if training takes too long.
+        num_as_far: how many of these splits differ by at least as much.
     """
 
     num_labels: int
@@ -49,7 +50,7 @@ class ArmComparison:
 
     @property
     def p(self) -> float:
-        """The p-value of the permutation test; 1 without one."""
+        """The p-value of the permutation test; 1 if there was no test."""
         return (1 + self.num_as_far) / (1 + self.num_splits)
 
     def sentence(self) -> str:
@@ -59,13 +60,13 @@ class ArmComparison:
             f"each on {self.total} audit items"
         )
         if not self.num_splits:
-            return f"{found}. Whether that is chance is not known: this kind of model takes too long to train again."
+            return f"{found}. The difference was not tested: this kind of model takes too long to retrain."
         if self.p > LEVEL:
             verdict = "the strategy and random are statistically indistinguishable so far"
         else:
             verdict = f"the strategy is {'better' if self.difference > 0 else 'worse'} than random here"
         return (
-            f"{found}. Of {self.num_splits} random deals of these labels to two heads {self.num_as_far} differ by as "
+            f"{found}. Of {self.num_splits} random splits of these labels, {self.num_as_far} differ by at least as "
             f"much (p = {self.p:.3f}, for one look): {verdict}."
         )
 
@@ -80,16 +81,16 @@ def compare_arms(
     num_splits: int = NUM_SPLITS,
     seed: int = 0,
 ) -> ArmComparison | None:
-    """Train the two heads at equal counts and compare them; None with fewer than 10 labels in an arm or audit.
+    """Train two heads on equally many labels and compare them; None with fewer than 10 labels in an arm or audit.
 
     Args:
         chosen: rows that the strategy chose, in the order they were asked.
-        uniform: rows of the random arm, likewise. A row may be in both.
+        uniform: rows of the random arm, in the same order. A row may be in both.
         audit: rows of audit items with a label.
         labels: (N,) the class of every row named above.
-        train: trains on rows and gives the class probabilities (n, C) of others.
-        num_splits: how often labels are dealt anew; 0 for no test.
-        seed: of the deals.
+        train: trains on some rows and returns the class probabilities (n, C) of others.
+        num_splits: the number of random splits; 0 for no test.
+        seed: the seed of the splits.
     """
     count = min(len(chosen), len(uniform))
     if min(count, len(audit)) < LEAST_FOR_ARM:
@@ -98,9 +99,9 @@ def compare_arms(
     truth = np.asarray(labels)[audit]
 
     def answers(rows: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
-        """Return which items a head gets right; and how many, where the mean probability of the truth breaks ties."""
+        """Return which items a head gets right, and a score: their number, with ties broken by confidence."""
         known = np.unique(labels[rows])
-        if len(known) == 1:  # of one class no model is made, and none is needed
+        if len(known) == 1:  # a single class cannot be fitted, and its prediction is certain
             right, sure = np.asarray(truth == known[0]), float((truth == known[0]).mean())
         else:
             probs = train(rows, np.asarray(audit))

@@ -1,13 +1,12 @@
-"""The audit set: items set aside before anything is asked, so that the accuracy can be measured without bias.
+"""The audit set: items set aside before any question is asked, for an unbiased measure of accuracy.
 
-An item belongs to it by a hash of the seed and its id, so on every system, and for items that are added later, it is
-decided before any model has seen them. They are asked in the order of the same hash, so those that have labels are
-uniform among all items. Models never train on them. After items were added, their audit items come first, until the
-sample is uniform among all items again.
+A hash of the seed and the id decides whether an item belongs to it. So membership is the same on every system, and is
+fixed before any model sees the item. Audit items are asked in the order of the same hash, so the labelled ones are a
+uniform sample of all items. Models never train on them. After items are added, their audit items are asked first, until
+the sample is uniform among all items again.
 
-Intervals are Clopper and Pearson's (1934). Somebody who looks after every batch and stops at the first good interval
-takes the luckiest of many, each of another model; what advises to stop looks at a few sizes only, the t-th at level
-α / (t (t + 1)), whose sum over all t is α.
+Intervals are Clopper and Pearson's (1934). Stopping at the first good interval among many looks picks the luckiest. So
+the advice to stop looks at a few sample sizes only, the t-th at level α / (t (t + 1)); these levels sum to α.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ from batchbalance.arguments.checks import check_unit, check_whole
 
 ALPHA = 0.05
 FIRST_LOOK, LOOK_GROWTH = 10, Fraction(3, 2)  # looks at 10, 15, 22, 33, 50, … audit labels
-LEAST_FOR_ERROR = 20  # audit labels from which on ε is their error
+LEAST_FOR_ERROR = 20  # audit labels needed to estimate ε from them
 FIXED_SET = 5000  # items on which successive models are compared
 MAX_BINS, LEAST_IN_BIN = 15, 10
 NUM_SIMULATED = 1000
@@ -33,7 +32,7 @@ SURE = 0.95  # share of guesses that must be right to be accepted together
 
 @dataclass(frozen=True)
 class Interval:
-    """From `low` to `high`, both included."""
+    """An interval from `low` to `high`, both included."""
 
     low: float
     high: float
@@ -44,14 +43,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Look:
-    """What the t-th look saw.
+    """The result of the t-th look.
 
     Attributes:
         number: t, from 1.
-        total: labels looked at.
-        correct: how many of them the model of that time got right.
-        interval: of its accuracy, at confidence 1 − α / (t (t + 1)).
-        num_labels: what that model was trained on.
+        total: the number of labels.
+        correct: how many of them the model at that time predicted right.
+        interval: that model's accuracy, at confidence 1 − α / (t (t + 1)).
+        num_labels: how many labels that model was trained on.
     """
 
     number: int
@@ -63,13 +62,13 @@ class Look:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far the model's confidence is from being right.
+    """The calibration of a model's confidence.
 
     Attributes:
         confidence: mean probability of the predicted class.
         accuracy: share of predictions that are right.
-        error: mean gap of the two within bins of about equally many items.
-        by_chance: what a perfectly calibrated model stays below in 95 % of audit sets of this size.
+        error: mean gap between the two, within bins of about equal size.
+        by_chance: the 95th percentile of this error for a perfectly calibrated model and an audit set of this size.
     """
 
     confidence: float
@@ -81,7 +80,7 @@ class Calibration:
 def audit_order(ids: Sequence[str], seed: int, purpose: str = "audit") -> NDArray[np.float64]:
     """Return (N,) numbers in [0, 1), uniform by a hash of seed, purpose and id.
 
-    An item is in the audit set if its number is below the share. The random arm has the purpose "arm".
+    An item is in the audit set if its number is below the share. The random arm uses the purpose "arm".
     """
     prefix = f"{check_whole('seed', seed, 0)}/{purpose}/".encode()
     hashed = (hashlib.sha256(prefix + each.encode("utf-8", "surrogatepass")).digest()[:8] for each in ids)
@@ -95,11 +94,11 @@ def is_audit(ids: Sequence[str], seed: int, share: float) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class AuditSample:
-    """Audit items with a label that are a uniform sample of some items.
+    """Labelled audit items that form a uniform sample.
 
     Attributes:
-        rows: (n,) those items, in the order of the audit.
-        num_first: what they are a sample of: so many items, in the order they were added.
+        rows: (n,) the items, in audit order.
+        num_first: they are a sample of the first `num_first` items, in the order they were added.
         num_missing: audit items of later additions that must be answered before all audit labels count.
     """
 
@@ -115,17 +114,17 @@ def audit_sample(
     sampled: Mapping[int, int],
     sizes: Sequence[int],
 ) -> AuditSample:
-    """Return the audit labels that are a uniform sample of all items; while these are too few, of the earlier ones.
+    """Return the audit labels that are a uniform sample of all items or, while these are too few, of the earlier ones.
 
-    Audit items are asked in the order of their hashes, those of added items too. So labels are a uniform sample of all
-    items up to the first added item of the audit that has not had its turn. From ten such labels on they count.
+    Audit items are asked in the order of their hashes, including those added later. So labels are a uniform sample of
+    all items up to the first added audit item that has not had its turn. They count once there are ten such labels.
 
     Args:
         order: (A,) rows of the audit set, in the order of their hashes.
         labelled: rows that have a label, and had their turn or came with a random sample.
         settled: rows that had their turn and were answered or skipped.
-        sampled: for rows that came with a random sample, of how many items it was one.
-        sizes: how many items there were after each addition, rising.
+        sampled: for each row of a random sample, the number of items it was drawn from.
+        sizes: the number of items after each addition, ascending.
     """
     has_label, is_settled = np.isin(order, list(labelled)), np.isin(order, list(settled))
     sampled_of = np.array([sampled.get(row, 0) for row in order.tolist()], dtype=np.int64)
@@ -145,11 +144,11 @@ def audit_sample(
 
 
 def audit_due(share: float, asked_so_far: int, audit_asked: int) -> int:
-    """Return how many audit items are to be asked now, so that floor(share × asked) of all questions are.
+    """Return how many audit items to ask now, so that they are floor(share × asked) of all questions.
 
     Args:
-        share: as a person wrote it: 0.29 of 100 is 29.
-        asked_so_far: all questions, with those of the batch that is being made.
+        share: the share in decimal, so that 0.29 of 100 is 29.
+        asked_so_far: all questions, including the current batch.
         audit_asked: how many of them, before this batch, were audit items.
     """
     exact = Fraction(repr(check_unit("share", share)))
@@ -157,7 +156,7 @@ def audit_due(share: float, asked_so_far: int, audit_asked: int) -> int:
 
 
 def clopper_pearson(correct: int, total: int, alpha: float = ALPHA) -> Interval:
-    """Return the exact 1 − α interval of a share, from `correct` of `total`; 0 to 1 for none."""
+    """Return the exact 1 − α interval of a share, from `correct` of `total`; 0 to 1 if `total` is 0."""
     from scipy.special import betainccinv, betaincinv  # scipy.stats takes seconds to import
 
     check_whole("correct", correct, 0, total)
@@ -182,23 +181,23 @@ def looks(
     about: Sequence[int],
     alpha: float = ALPHA,
 ) -> list[Look]:
-    """Return the looks among the rounds of a project: the first round at or above each size that is due.
+    """Return the looks among the rounds of a project: the first round that reaches each size.
 
-    What a round between two looks shows is never used: each has another model, and the luckiest would decide. A round
-    that passes several sizes at once is one look, at the level of the last. Looks at other items, before some were
-    added, are not returned, but their levels are spent: the first look at all items has the number after theirs.
+    Rounds between two looks are never used: each has another model, and the luckiest would decide. A round that passes
+    several sizes at once is one look, at the level of the last. Looks from before items were added are not returned,
+    but their levels are spent: the first look at all items continues their numbering.
 
     Args:
-        sizes: for each round, what decides whether a look is due: audit labels at the time; for a test set, which has
-            all its labels from the beginning, training labels.
-        correct: right answers of the round's model at the time.
-        totals: of so many.
-        num_labels: what it was trained on.
+        sizes: for each round, the count that decides whether a look is due: audit labels or, with a test set, whose
+            labels are complete from the start, training labels.
+        correct: correct predictions of each round's model.
+        totals: the number of predictions checked.
+        num_labels: the number of labels it was trained on.
         about: how many items the labels were a sample of.
-        alpha: the probability that the interval of any look misses.
+        alpha: the probability that any look's interval misses the truth.
     """
     found: list[Look] = []
-    spent = last = 0  # numbers of the last look at other items, and of the last look
+    spent = last = 0  # numbers of the last look at earlier items, and of the last look
     for i, (size, right, total) in enumerate(zip(sizes, correct, totals, strict=True)):
         if i and about[i] != about[i - 1]:
             found, spent = [], last
@@ -213,13 +212,13 @@ def looks(
 def calibration(confidence: NDArray[Any], is_right: NDArray[Any], seed: int = 0) -> Calibration | None:
     """Return how well the probabilities of predicted classes are calibrated; None without labels.
 
-    Bins have about equally many items, at least 10 each: few labels allow few bins. The error of a perfect model is
+    Bins have about equally many items, at least 10 each. The error of a perfect model is
     not 0 in a small sample; `by_chance` is its 95th percentile, from 1,000 sets of answers drawn from `confidence`.
 
     Args:
         confidence: (n,) probability of the predicted class.
         is_right: (n,) whether the prediction is right.
-        seed: of the draws.
+        seed: the seed of these draws.
     """
     if not len(confidence):
         return None
@@ -272,7 +271,7 @@ def accept_threshold(confidence: NDArray[Any], is_right: NDArray[Any], source: s
 
 
 def _binned_gap(confidence: NDArray[Any], is_right: NDArray[Any]) -> NDArray[Any]:
-    """Return (K,) mean over items of the gap in their bin, for K sets of answers (K, n); confidence rises."""
+    """Return (K,) mean over items of the gap in their bin, for K sets of answers (K, n); confidence is ascending."""
     num_bins = max(1, min(MAX_BINS, len(confidence) // LEAST_IN_BIN))
     starts = np.arange(num_bins) * len(confidence) // num_bins
     gaps: NDArray[Any] = np.abs(np.add.reduceat(confidence - is_right, starts, axis=1)).sum(axis=1)

@@ -28,14 +28,14 @@ class Batch:
     """Questions for one person.
 
     Attributes:
-        ids: of the items, in the order they are to be answered.
+        ids: the ids of the items, in the order to answer them.
         contents: the text of each, the path of its file, its row as JSON, or None for a bare embedding.
-        kind: what the items are.
+        kind: the kind of items.
         classes: the labels to choose from.
-        annotator: whom they are asked; None if unknown.
+        annotator: the person asked; None if unknown.
         root: the folder that files are in.
-        notes: what is worth knowing about how they were chosen.
-        selection: what is known about the part that a strategy chose just now, or None.
+        notes: remarks on how they were chosen.
+        selection: the result of the strategy for the part it chose just now, or None.
     """
 
     ids: tuple[str, ...]
@@ -71,21 +71,21 @@ class Batch:
 
         Args:
             path: the file.
-            project: its name.
+            project: the project's name.
             answers: the CSV file to fill in.
         """
         with replacing(path) as temporary:
             temporary.write_text(batch_page(project, self.shown(), self.classes, answers), encoding="utf-8")
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write id, an empty label to fill in, and what the item is."""
+        """Write a CSV file with ids, an empty column of labels to fill in, and the contents."""
         columns = self.columns
         rows = ((name, "", *self.cells(i)) for i, name in enumerate(self.ids))
         write_sheet(path, (ID, LABEL, *columns), rows, mark=True)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What stands beside id and label: the text, the file, or the columns of a table."""
+        """The columns beside id and label: the text, the file, or the columns of a table."""
         if self.kind in COLUMNS:
             return (COLUMNS[self.kind],)
         if self.kind == "embeddings":
@@ -94,7 +94,7 @@ class Batch:
 
     @cached_property
     def _named(self) -> dict[str, str]:
-        """The columns of a table, and what each is called beside ours."""
+        """The columns of a table, and the name of each in the batch file."""
         return beside_ours(name for content in self.contents for name in json.loads(content or "{}"))
 
     def cells(self, i: int) -> list[str]:

@@ -1,9 +1,9 @@
-"""How good a model is at each class: labels, share of the pool, precision, recall and F1, each with a 95 % interval.
+"""Quality of a model by class: labels, share of the pool, precision, recall and F1, each with a 95 % interval.
 
 Shares, precision and recall have Clopper and Pearson's interval. So has F1: of the m items that are of a class or
-predicted as it, the number of those that are both is binomial with the Jaccard index J, and F1 = 2J / (1 + J) rises
-with J. Macro F1 joins the intervals of the classes as Zou and Donner do (2008, "Construction of confidence limits about
-effect measures"), with a correlation for errors that two classes share.
+predicted as it, the number that are both is binomial with the Jaccard index J, and F1 = 2J / (1 + J) increases with J.
+Macro F1 combines the classes' intervals as in Zou and Donner (2008, "Construction of confidence limits about effect
+measures"), with a correlation for errors that two classes share.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from batchbalance.project.audit import Interval, clopper_pearson
 
-MOST_SHOWN, SHOWN_OF_MANY = 20, 10  # classes that a table shows one by one; of more, those with the lowest F1
+MOST_SHOWN, SHOWN_OF_MANY = 20, 10  # a table shows up to 20 classes, else the 10 with the lowest F1
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class ClassQuality:
-    """What is known of one class. Figures are None where there is nothing to measure them on.
+    """The quality of one class. Figures are None if there is nothing to measure them on.
 
     Attributes:
-        name: of the class.
-        labels: items with this label, audit items included.
-        share: of the pool, by the audit labels.
+        name: the class name.
+        labels: items with this label, including audit items.
+        share: the class's share of the pool, by the audit labels.
         precision: share of items predicted as this class that are of it.
         recall: share of items of this class that are predicted as it.
         f1: harmonic mean of precision and recall.
@@ -58,15 +58,15 @@ class ClassQuality:
 
 @dataclass(frozen=True)
 class Quality:
-    """How good the newest model is, class by class.
+    """The quality of the newest model, class by class.
 
     Attributes:
         classes: in the order of the project.
         macro_f1: mean F1 of the classes that were seen or predicted; None without a model or labels to measure by.
         num_measured: how many classes these are.
         majority: the most frequent class among the labels to measure by; None if there are none.
-        majority_accuracy: what always answering that class would reach.
-        about: what the labels to measure by are a sample of, if it is not all items; else "".
+        majority_accuracy: the accuracy of always predicting that class.
+        about: the items that the labels to measure by are a sample of; "" for all items.
     """
 
     classes: tuple[ClassQuality, ...]
@@ -77,7 +77,7 @@ class Quality:
     about: str = ""
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield what stands beside the accuracy in a table: that of the majority class, and macro F1."""
+        """Yield the rows after the accuracy: that of the majority class, and macro F1."""
         if self.majority is not None and self.macro_f1 is not None:
             yield "majority class", f"always {self.majority!r} would reach {self.majority_accuracy}"
         if self.macro_f1 is not None:
@@ -115,12 +115,12 @@ def class_quality(
     """Measure each class.
 
     Args:
-        names: (C,) of the classes.
-        labels: (C,) how many labels each has.
+        names: (C,) the class names.
+        labels: (C,) the number of labels of each class.
         audit: (a,) classes of a uniform sample of the pool.
         truth: (n,) classes of the items to measure by: the audit labels, or those of a test set.
-        predicted: (n,) what the newest model says about these; empty before there is a model.
-        about: what these labels are a sample of, if it is not all items.
+        predicted: (n,) the newest model's predictions for these; empty before there is a model.
+        about: the items that these labels are a sample of, if not all.
     """
     num = len(names)
     sampled = np.bincount(audit, minlength=num)
@@ -158,7 +158,7 @@ def share_of(count: int, total: int) -> Estimate | None:
 
 
 def _f1(both: int, either: int) -> Estimate | None:
-    """Return the F1 of a class from the items that are both of it and predicted as it, and those that are either."""
+    """Return the F1 of a class, from the number of items in both truth and prediction, and in either."""
     jaccard = share_of(both, either)
     if jaccard is None:
         return None
@@ -171,8 +171,8 @@ def _macro(scores: Sequence[Estimate], counts: NDArray[Any]) -> Estimate | None:
 
     An error counts against two classes, the true one and the predicted one. Two classes with e and e' errors that share
     s of them have the correlation (s + 1/(c − 1)) / √((e + 1)(e' + 1)): 1 for two classes, which share all errors. The
-    added error, spread evenly over the other classes, stands for those that a small sample does not show. F1 of few
-    items is biased, in all classes alike: 1/√(m m') is added for classes measured on m and m' items, up to 1.
+    added error, spread evenly over the other classes, accounts for errors that a small sample does not show. F1 of few
+    items is biased in all classes alike, so 1/√(m m') is added for classes measured on m and m' items, up to 1.
     """
     num = len(scores)
     if not num:

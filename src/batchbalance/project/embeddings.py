@@ -1,4 +1,4 @@
-"""The embeddings of a project's items: made from a source, extended with it, and made again for another encoder."""
+"""The embeddings of a project's items: computed, extended with new items, and recomputed for another encoder."""
 
 import json
 import os
@@ -29,10 +29,10 @@ from batchbalance.system.sealed import array_digest, damaged, read_sealed, write
 KINDS: dict[SourceKind, Kind] = {"images": "images", "texts": "texts", "table": "rows"}
 VECTORS = "embeddings.npy"
 RECORD = "embeddings.json"  # the encoder of the embeddings, and their hash
-NEW = "new.npy"  # the name of the vectors while they are made
-LOCK = ".embeddings.lock"  # of the process that embeds
+NEW = "new.npy"  # the name of the vectors while they are computed
+LOCK = ".embeddings.lock"  # held by the process that embeds
 BLOCK = 8192  # vectors copied, or items hashed, at a time
-CHECKED_BYTES = 2**30  # of embeddings that are compared with their hash on opening, which takes about a second
+CHECKED_BYTES = 2**30  # up to this size, hashes are checked on opening, which takes about a second
 
 
 def seen_from(folder: Path, path: str | os.PathLike[str]) -> str:
@@ -44,7 +44,7 @@ def seen_from(folder: Path, path: str | os.PathLike[str]) -> str:
 
 
 def source_path(data: Data, folder: Path) -> Path:
-    """Return the file or folder of a source."""
+    """Return the path of a source's file or folder."""
     return (folder / data.path).resolve()
 
 
@@ -88,7 +88,7 @@ def new_items(data: Data, folder: Path, embedded: Sequence[str], items: Items, r
 
 
 def content_of(item: Item, kind: Kind, root: Path) -> tuple[str, str]:
-    """Return what is stored of an item, and a digest of its content."""
+    """Return the stored content of an item, and a digest of it."""
     if item.path is not None and kind == "images":
         try:
             path = os.path.relpath(item.path, root)
@@ -101,7 +101,7 @@ def content_of(item: Item, kind: Kind, root: Path) -> tuple[str, str]:
 
 
 def vector_items(vectors: np.ndarray, names: Sequence[str], costs: Mapping[str, float]) -> Iterator[NewItem]:
-    """Yield items that are only an embedding."""
+    """Yield items that consist of an embedding only."""
     for start in range(0, len(vectors), BLOCK):
         block = np.ascontiguousarray(vectors[start : start + BLOCK], dtype=np.float32) + 0.0  # -0 is 0
         for name, vector in zip(names[start : start + BLOCK], block, strict=True):
@@ -109,7 +109,7 @@ def vector_items(vectors: np.ndarray, names: Sequence[str], costs: Mapping[str, 
 
 
 def given_vectors(data: Data, folder: Path) -> tuple[np.ndarray, list[str]]:
-    """Return the embeddings that a user gives, and their ids."""
+    """Return the user's own embeddings, and their ids."""
     path = source_path(data, folder)
     vectors = mapped_embeddings(path)
     beside = ids_path(path) if data.ids is None else folder / data.ids
@@ -127,7 +127,7 @@ def given_vectors(data: Data, folder: Path) -> tuple[np.ndarray, list[str]]:
 
 
 class StoredItems(Items):
-    """The items of a project as it stores them, to embed them again or to fit an encoder to them."""
+    """The items of a project as stored, to embed them again or to fit an encoder to them."""
 
     def __init__(self, kind: Kind, ids: Sequence[str], contents: Sequence[str], root: Path) -> None:
         self.name, self.kind = "the project", kind
@@ -148,7 +148,7 @@ class StoredItems(Items):
 
 
 def is_cost_file(data: Data, folder: Path) -> bool:
-    """Return whether costs are in a file of their own, and not in a column."""
+    """Return whether costs are in a separate file rather than in a column."""
     return data.cost is not None and (folder / data.cost).is_file()
 
 
@@ -216,7 +216,7 @@ class Embeddings:
         return tuple(dict.fromkeys([root, *(folder_of(data, self._folder) for data in added)]))
 
     def array(self) -> np.ndarray:
-        """Return the embeddings (N, D); they are made again if `project.toml` names another encoder."""
+        """Return the embeddings (N, D); they are recomputed if `project.toml` names another encoder."""
         with self._store.lock:
             settings, record = self._settings, _record(self._folder) if (self._folder / VECTORS).is_file() else {}
             before = record.get("encoder"), record.get("image_size")
@@ -231,7 +231,7 @@ class Embeddings:
             return read_vectors(self._folder, self._store.num_items)
 
     def add(self, data: Data) -> int:
-        """Embed and add the items of a source; return their number. An interrupted call continues where it ended."""
+        """Embed and add the items of a source; return their number. A call continues an interrupted one."""
         with self._alone():
             if data.kind == "embeddings":
                 vectors, names = given_vectors(data, self._folder)
@@ -256,7 +256,7 @@ class Embeddings:
             return self._store.add_items(self._with_audit(made), data.path)
 
     def encoded(self, data: Data, dim: int) -> tuple[list[str], np.ndarray]:
-        """Return the ids and embeddings (n, `dim`) of items that are not added."""
+        """Return the ids and embeddings (n, `dim`) of items without adding them."""
         if data.kind == "embeddings":
             given, names = given_vectors(data, self._folder)
             vectors = np.asarray(given, dtype=np.float32)
@@ -273,14 +273,13 @@ class Embeddings:
         kind = self._settings.data.kind
         if kind != "texts":
             raise ValueError(
-                f"`text` must be for a project of texts, whose encoder takes one, got one of {kind}; name items with "
-                "`like`"
+                f"`text` must be used with a project of texts, got a project of {kind}; name items with `like`"
             )
         if not text.strip():
-            raise ValueError("`text` must say what to look for, got an empty text")
+            raise ValueError("`text` must describe what to look for, got an empty text")
         vector = encode_batch(self._encoder(), [check_unicode("`text`", text)])
         if not vector.any():
-            raise ValueError(f"`text` must have words that the encoder knows, got {text!r}; say it in other words")
+            raise ValueError(f"`text` must have words that the encoder knows, got {text!r}; rephrase it")
         return vector
 
     @contextmanager
@@ -290,14 +289,14 @@ class Embeddings:
             acquired = FileLock(self._folder / LOCK).acquire(timeout=0)
         except Timeout as error:
             raise BlockingIOError(
-                f"another process embeds items of {self._folder}; try again when it has ended"
+                f"another process is embedding items of {self._folder}; try again when it has finished"
             ) from error
         with acquired:
             self._store.events()
             yield
 
     def _encoder(self) -> Encoder:
-        """Return the project's encoder; one that is fitted is fitted to the items that the project began with."""
+        """Return the project's encoder. If it needs fitting, it is fitted to the project's first items."""
         using = project_encoder(self._settings)
         if self._store.num_items and isinstance(using, FittedEncoder) and using.dim is None:
             first = next(event for event in self._store.events() if event.kind == "items added")
@@ -305,7 +304,7 @@ class Embeddings:
         return using
 
     def _stored_items(self, count: int | None = None) -> StoredItems:
-        """Return the first `count` items as the project stores them; all if omitted."""
+        """Return the first `count` items as stored; all if omitted."""
         data = self._settings.data
         if data.kind == "embeddings":
             raise ValueError("bare embeddings have nothing to embed; remove `encoder` from project.toml")
@@ -322,13 +321,13 @@ class Embeddings:
                 raise FileFormatError(f"items must have distinct ids, got {name!r} more than once")
             if self._store.num_items and self._store.has(name):
                 raise ValueError(
-                    f"new items must have ids of their own, got {name!r}, which is there already; without ids items "
+                    f"new items must have new ids, got {name!r}, which exists already; without ids items "
                     "are numbered from 0, so give new ones a column of other ids"
                 )
             seen.add(name)
 
     def _with_audit(self, made: Iterator[NewItem]) -> Iterator[NewItem]:
-        """Yield items, each with whether it belongs to the audit set."""
+        """Yield items after marking those that belong to the audit set."""
         while block := list(islice(made, BLOCK)):
             aside = is_audit([item.id for item in block], self._settings.seed, self._settings.audit)
             for item, audit in zip(block, aside.tolist(), strict=True):
@@ -336,10 +335,10 @@ class Embeddings:
 
 
 def install(folder: Path, num_before: int, using: Encoder | None, image_size: int | None) -> None:
-    """Put the vectors of NEW behind the first `num_before` of a project's, and record their encoder.
+    """Append the vectors of NEW to the first `num_before` of a project, and record their encoder.
 
-    The record comes last and keeps the hashes of fewer vectors: a process that is killed on the way leaves vectors
-    that match it, or the record of another encoder.
+    The record is written last and keeps the hashes of shorter arrays. So a process that is killed midway leaves vectors
+    that match the record, or the record of another encoder.
     """
     made, target = folder / NEW, folder / VECTORS
     digests: dict[str, str] = {}
@@ -357,7 +356,7 @@ def install(folder: Path, num_before: int, using: Encoder | None, image_size: in
 
 
 def append_vectors(target: Path, before: np.ndarray, more: np.ndarray) -> None:
-    """Replace a file by its vectors and some more, atomically."""
+    """Append vectors to a file atomically."""
     if before.shape[1:] != more.shape[1:]:
         raise FileFormatError(f"new items must have {before.shape[1]} numbers each, got {more.shape[1]}")
     with replacing(target) as temporary:
@@ -384,7 +383,7 @@ def read_vectors(folder: Path, num_items: int, *, whole: bool = False) -> np.nda
     """Return the embeddings (N, D) of a project, memory-mapped; checked if they are not large, or if `whole`.
 
     Raises:
-        FileFormatError: if they are not as they were written.
+        FileFormatError: if they differ from what was written.
     """
     path = folder / VECTORS
     array = mapped_array(path)
@@ -400,12 +399,12 @@ def read_vectors(folder: Path, num_items: int, *, whole: bool = False) -> np.nda
     return array[:num_items]
 
 
-@lru_cache(maxsize=16)  # a long-running process reads a file once, until it changes
+@lru_cache(maxsize=16)  # a long-running process reads a file again only if it changed
 def _digest_in_file(path: Path, num_rows: int, _changed: int) -> str:
     return array_digest(mapped_array(path)[:num_rows])
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    """Return the encoder of a project's embeddings, and the hash of the first n vectors for each number of items n."""
+    """Return the encoder of a project's embeddings, and the hash of the first n vectors for each stored n."""
     path = folder / RECORD
     return read_sealed(path, "delete it to embed again") if path.is_file() else {}

@@ -23,18 +23,18 @@ from batchbalance.project.store import ProjectStore, ShownItem
 
 @dataclass(frozen=True)
 class Exported:
-    """One item, as it is exported.
+    """An exported item.
 
     Attributes:
-        id: of the item.
+        id: the item's id.
         label: its label; "" if it has none.
         state: "labelled", "disputed", "skipped", "open" or "unlabelled".
-        annotators: who answered, one a line.
-        flags: notes of flags, one a line.
-        comments: other notes, one a line.
-        asked_for: why it was asked: "audit", "random", "found", or the name of a strategy; one a line.
-        prediction: the most probable class, by the model; "" without one.
-        probability: of that class.
+        annotators: who answered, one per line.
+        flags: notes of flags, one per line.
+        comments: other notes, one per line.
+        asked_for: why it was asked: "audit", "random", "found", or the name of a strategy; one per line.
+        prediction: the class that the model predicts; "" without a model.
+        probability: the probability of that class.
     """
 
     id: str
@@ -49,12 +49,12 @@ class Exported:
 
 
 def exported_items(store: ProjectStore, model: ProjectModel, vectors: np.ndarray | None) -> list[Exported]:
-    """Return what is known about items: of those with an event, or of all with the model's predictions.
+    """Return the items to export: those with an event, or all of them with the model's predictions.
 
     Args:
         store: items and events.
-        model: of the project.
-        vectors: (N, D) the embeddings of all items, to predict all of them; None for those with an event.
+        model: the project's model.
+        vectors: (N, D) the embeddings of all items, to predict all of them; None for only those with an event.
     """
     state = store.snapshot()
     rows = sorted(state.items) if vectors is None else list(range(store.num_items))
@@ -103,7 +103,7 @@ class Hard:
 
     Attributes:
         item: the item.
-        guesses: the most probable classes with their probabilities, the first first.
+        guesses: the most probable classes with their probabilities, in descending order.
     """
 
     item: ShownItem
@@ -116,11 +116,11 @@ class SuspectLabel:
 
     Attributes:
         item: the item.
-        label: what was told.
-        suggested: what the model would have told.
-        probability: of the label, by a model that has not seen it.
+        label: the label that was given.
+        suggested: the class that the model predicts.
+        probability: the label's probability, by a model that has not seen it.
         wrong: the probability that the label is wrong, given all labels.
-        is_audit: whether it is one of the audit set.
+        is_audit: whether the item is in the audit set.
     """
 
     item: ShownItem
@@ -133,22 +133,22 @@ class SuspectLabel:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many items there are of each kind.
+    """Numbers of items by state.
 
     Attributes:
-        items: in the project.
+        items: all items in the project.
         asked: items asked so far, answered or not.
-        labelled: with a label to train on.
-        open: asked and not answered.
-        skipped: that somebody skipped, and nobody answered.
-        flagged: with a flag.
-        disputed: whose annotators tie; not trained on.
-        audit_items: set aside for audit.
+        labelled: items with a label to train on.
+        open: items asked and not answered.
+        skipped: items that somebody skipped and nobody answered.
+        flagged: items with a flag.
+        disputed: items whose annotators tie; not trained on.
+        audit_items: items in the audit set.
         audit_asked: audit items asked.
         audit_labelled: audit items with a label.
-        audit_skipped: audit items skipped: if they are the hard ones, the accuracy looks better than it is.
-        audit_disputed: audit items whose annotators tie; likewise.
-        chosen: with labels that were told as chosen; they train and never measure.
+        audit_skipped: audit items skipped. If these are the hard ones, the accuracy is overestimated.
+        audit_disputed: audit items whose annotators tie, with the same effect.
+        chosen: items whose labels were added as chosen; they train and never measure.
     """
 
     items: int = 0
@@ -168,37 +168,36 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What a project knows.
+    """The facts about a project.
 
     Attributes:
-        name: of the project.
-        classes: their names.
-        counts: of items.
-        audit_share: 0 for no audit set.
+        name: the project's name.
+        classes: the class names.
+        counts: the numbers of items.
+        audit_share: the share of audit items; 0 without an audit set.
         rounds: every trained model, oldest first.
-        audit_labels: (F,) the class of each item of the fixed set, −1 for those without a label and for items that are
-            not of the audit set.
-        confidence: (F,) the newest model's probability of the class it predicts, for the same items.
-        class_counts: (C,) labels of each class, audit labels included.
+        audit_labels: (F,) the class of each item of the fixed set; −1 for those without a label and for items outside
+            the audit set.
+        confidence: (F,) the newest model's probability of its predicted class, for the same items.
+        class_counts: (C,) labels of each class, including audit labels.
         test_labels: (T,) the class of each item of the user's own test set.
-        test_predicted: (T,) what the newest model says about them; empty before there is a model.
-        label_times: when each label came, in seconds since 1970, rising.
-        cross_validated_error: of the training labels; None if there are too few.
-        target: the accuracy that is wanted, or None.
+        test_predicted: (T,) the newest model's predictions for them; empty before there is a model.
+        label_times: the time of each label in seconds since 1970, ascending.
+        cross_validated_error: the error on the training labels; None if there are too few.
+        target: the target accuracy, or None.
         budget: the labels, or the cost, that may be spent, or None.
-        cost: of the labels so far; None without a column of cost.
-        num_first: how many items, in the order they were added, the audit labels or the test set are a sample of; all
-            if None.
-        num_missing: audit items of added ones that must be answered before all audit labels count.
+        cost: the cost of the labels so far; None without costs.
+        num_first: the audit labels or the test set are a sample of the first `num_first` items; None for all.
+        num_missing: audit items among the added ones that must be answered before all audit labels count.
         model_warning: why predictions should not be trusted yet, or None.
-        random_arm: share of uniform labels; 0 for none.
+        random_arm: the share of uniform labels; 0 without a random arm.
         arm: the comparison of the two heads, or None if there are too few labels.
         hardest: items that the model is least sure about.
-        suspects: labels that are probably wrong, the most probable errors first.
-        num_judged: labels that a model which has not seen them judged.
+        suspects: labels that are probably wrong, in descending order of probability.
+        num_judged: labels judged by a model that has not seen them.
         duplicates: exact copies.
-        annotators: Cohen's κ of each two people who labelled the same items.
-        notes: anything else worth a sentence.
+        annotators: Cohen's κ of each pair of people who labelled the same items.
+        notes: other remarks.
     """
 
     name: str
@@ -237,12 +236,12 @@ def write_suspects(path: str | os.PathLike[str], found: Sequence[SuspectLabel]) 
 
 
 class FactCollector:
-    """Collects the facts about a project by the model of its labels, which is trained if necessary.
+    """Collects the facts about a project, with the model of its labels; it is trained if necessary.
 
     Args:
         model: the project's model.
         root: the folder of image files.
-        state: of the project.
+        state: the project's state.
         vectors: (N, D) the embeddings of all items.
     """
 
@@ -253,7 +252,7 @@ class FactCollector:
         self._aside = self._store.set_aside(state)
 
     def facts(self, notes: tuple[str, ...]) -> Facts:
-        """Return all facts, with what is worth knowing about the project."""
+        """Return all facts, with `notes` about the project."""
         settings, state, trained, vectors = self._settings, self._state, self._trained, self._vectors
         fixed = self._model.fixed_rows(state)
         audit, truth = self._model.audit_labels(state)
@@ -261,7 +260,7 @@ class FactCollector:
         labels = state.labels()
         counts = Counter(labels.values())
         by_row = [labels.get(row) for row in range(self._store.num_items)]
-        # An item that several people answered costs as often.
+        # An item's cost counts once per answer.
         costs = (len(view.answers) * self._store.costs[row] for row, view in state.items.items())
         sample = self._model.audit_sample(state)
         collected = Facts(
@@ -357,7 +356,7 @@ class FactCollector:
         chosen = [row for row in rows if views[row].reasons[0] not in (RANDOM, AUDIT, FOUND)]
         chosen.sort(key=lambda row: views[row].first_asked or 0)
         uniform = np.array([row for row in rows if RANDOM in views[row].reasons], dtype=np.int64)
-        # By their turns: by when they were first asked, those that the strategy had chosen before would come first.
+        # In arm order: ordered by first question, those that the strategy had chosen before would come first.
         turns = audit_order(self._store.ids(uniform.tolist()), self._settings.seed, "arm")
         uniform = uniform[np.argsort(turns, kind="stable")]
         every = np.full(self._store.num_items, UNKNOWN, dtype=np.int64)

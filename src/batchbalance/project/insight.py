@@ -1,4 +1,4 @@
-"""Why an item is worth a label: how the draws vote, which of them its label would distinguish, and similar items."""
+"""Explain why an item is worth a label: the votes of the draws, which draws its label would separate, similar items."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ class Group:
 
 @dataclass(frozen=True)
 class Insight:
-    """Why the model would learn from an item.
+    """An explanation of what the model would learn from an item.
 
     Attributes:
-        id: of the item.
+        id: the item's id.
         guess: the most probable class, as it is reported.
         confidence: its probability.
         votes: the share of draws that vote for each class, the largest first; classes without a vote are omitted.
-        num_draws: how many draws there are.
+        num_draws: the number of draws.
         groups: the two largest groups of draws; empty if all draws agree.
-        apart: the share of all items on which these groups, each by majority, disagree; None without groups.
-        like: the labelled items nearest to it by cosine, with their labels, the nearest first.
+        apart: the share of all items on which the majorities of these groups disagree; None without groups.
+        like: the nearest labelled items by cosine distance, with their labels, the nearest first.
     """
 
     id: str
@@ -58,15 +58,15 @@ def insights(
     classes: Sequence[str],
     seed: int,
 ) -> list[Insight] | None:
-    """Return why some items are worth a label; None without a model.
+    """Explain why some items are worth a label; None without a model.
 
     Args:
-        model: trained on some of them.
+        model: the trained model.
         vectors: (N, D) the embeddings of all items.
-        store: has their ids.
-        rows: (n,) the items to look at.
+        store: the store of the items.
+        rows: (n,) the items to explain.
         classes: (C,) the names of the classes.
-        seed: of the sample on which groups are compared.
+        seed: the seed of the sample on which groups are compared.
     """
     if model is None:
         return None
@@ -116,11 +116,11 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Found:
-    """An item that is like others.
+    """A similar item.
 
     Attributes:
-        id: of the item.
-        distance: to the nearest of those it is like; at most 2 if rows have unit length.
+        id: the item's id.
+        distance: the distance to the nearest query; at most 2 for rows of unit length.
     """
 
     id: str
@@ -134,8 +134,8 @@ def nearest(
 
     Args:
         vectors: (N, D) embeddings of all items.
-        queries: (Q, D) embeddings of what to look for.
-        rows: (n,) items to look at.
+        queries: (Q, D) embeddings to search for.
+        rows: (n,) items to search.
         count: how many to return.
         metric: how distances are measured, as in ``select``.
     """

@@ -1,9 +1,9 @@
-"""Labels that are probably wrong, exact copies, and the cross-validation behind both ε and the first.
+"""Labels that are probably wrong, exact copies, agreement, and the cross-validation that also estimates ε.
 
-A model that has not seen a label judges it: of the training labels by folds, stratified by class; audit labels, which
-no model sees, as they are. Where the two differ, the label is wrong or the model is. How many labels are wrong, and how
-far the model can be trusted, is estimated from all labels together, so that a weak model suspects nothing, and a good
-one says how many of its suspicions are expected to be right.
+Each label is judged by a model that has not seen it. Training labels use cross-validation, stratified by class; audit
+labels use the current model, which never trains on them. Where label and prediction differ, either may be wrong. The
+share of wrong labels and the reliability of the model are estimated jointly from all labels. So a weak model reports
+nothing, and a good one reports how many of its suspects are expected to be wrong.
 """
 
 import math
@@ -19,13 +19,13 @@ from batchbalance.arguments.checks import check_whole
 from batchbalance.project.state import ANSWERS, State, Who
 
 NUM_FOLDS = 5
-LEAST_JUDGED = 20  # labels from which on errors among them are looked for
+LEAST_JUDGED = 20  # labels needed to look for errors among them
 NONE_WRONG = 0.9  # probability, before any label is judged, that no label is wrong
-TEMPERATURES = np.geomspace(0.25, 64, 33)  # by which the model's log-probabilities may be too large
-LEAST_PROBABILITY = 1e-12  # that is taken at its word: votes of few members are often 0
-RATES = np.geomspace(0.002, 0.5, 40)  # shares of wrong labels that are tried beside none
+TEMPERATURES = np.geomspace(0.25, 64, 33)  # factors by which the log-probabilities may be too large
+LEAST_PROBABILITY = 1e-12  # floor of probabilities: votes of few members are often 0
+RATES = np.geomspace(0.002, 0.5, 40)  # shares of wrong labels to consider, besides none
 
-# Trains on some rows of the labelled items and gives class probabilities (n, C) of others.
+# Trains on some rows of the labelled items and returns class probabilities (n, C) of others.
 TrainAndPredict = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]]
 
 
@@ -34,10 +34,10 @@ class Suspect:
     """A label that the model finds unlikely.
 
     Attributes:
-        row: its place among the labels.
-        label: the class that was told.
-        suggested: the class that the model would have told.
-        probability: of the label.
+        row: its position among the labels.
+        label: the class that was given.
+        suggested: the class that the model predicts.
+        probability: the label's probability.
         wrong: the probability that the label is wrong, given all labels.
     """
 
@@ -56,7 +56,7 @@ class Duplicates:
         num_copies: items that equal an earlier one.
         num_groups: contents that occur more than once.
         conflicts: groups of rows whose labels differ.
-        num_audit_copies: audit items that equal an item trained on; they make the model look better than it is.
+        num_audit_copies: audit items that equal an item trained on; they inflate the accuracy.
     """
 
     num_copies: int = 0
@@ -66,7 +66,7 @@ class Duplicates:
 
 
 def folds(labels: NDArray[Any], num_folds: int = NUM_FOLDS, seed: int = 0) -> NDArray[np.int64]:
-    """Return (L,) a fold for each label; every class is spread over them as evenly as it can be."""
+    """Return (L,) a fold for each label; every class is spread over the folds as evenly as possible."""
     check_whole("num_folds", num_folds, 2)
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     order = shuffled[np.argsort(np.asarray(labels)[shuffled], kind="stable")]
@@ -78,15 +78,15 @@ def folds(labels: NDArray[Any], num_folds: int = NUM_FOLDS, seed: int = 0) -> ND
 def cross_validated(
     labels: NDArray[Any], train_and_predict: TrainAndPredict, num_folds: int = NUM_FOLDS, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return class probabilities of every label by a model that has not seen it, and which of them can be judged.
+    """Return class probabilities for every label by a model that has not seen it, and which labels can be judged.
 
-    A label cannot be judged if no other of its class is outside its fold: no model could have given it. Its row is 0.
+    A label cannot be judged if its class does not occur outside its fold: no model could predict it. Its row is 0.
 
     Args:
         labels: (L,) classes.
-        train_and_predict: trains on rows of them and predicts other rows.
+        train_and_predict: trains on some rows and predicts others.
         num_folds: fewer if there are fewer labels; with fewer than two labels nothing is judged.
-        seed: of the folds.
+        seed: the seed of the folds.
 
     Returns:
         Probabilities (L, C), and (L,) whether they count.
@@ -114,13 +114,13 @@ def cross_validated_error(probs: NDArray[Any], labels: NDArray[Any], judged: NDA
 
 
 def likely_errors(probs: NDArray[Any], labels: NDArray[Any], judged: NDArray[Any]) -> list[Suspect]:
-    """Return the labels that are wrong rather than right, the most probable errors first.
+    """Return the labels that are more likely wrong than right, the most probable errors first.
 
-    Their mean `wrong` is the share of them that is expected to be wrong. There are none where the model's own errors
-    explain as well what it finds unlikely.
+    Their mean `wrong` is the share of them that is expected to be wrong. The list is empty if the model's own errors
+    explain the unlikely labels equally well.
 
     Args:
-        probs: (L, C) by models that have not seen the label.
+        probs: (L, C) class probabilities by models that have not seen the label.
         labels: (L,) classes.
         judged: (L,) which rows count.
     """
@@ -139,11 +139,12 @@ def likely_errors(probs: NDArray[Any], labels: NDArray[Any], judged: NDArray[Any
 def wrong_probabilities(probs: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.float64]:
     """Return the probability (n,) that each label is wrong.
 
-    With p the model's probabilities at a temperature, and a share r of labels that is replaced by any other class, the
-    likelihood of a label y is (1 − r) p(y) + r (1 − p(y)) / (C − 1), and its second term is the part of wrong labels.
-    That part is averaged over temperatures and shares by their posterior. Beforehand it is nine to one that no label is
-    wrong, and all temperatures and all other shares of the grid are equally likely. The most likely pair alone would be
-    too sure: a model that fits badly looks much like wrong labels. `python -m torture.rates` measures what is listed.
+    Let p be the model's probabilities at a temperature, and r the share of labels replaced by another class. The
+    likelihood of a label y is (1 − r) p(y) + r (1 − p(y)) / (C − 1), and its second term is the part due to wrong
+    labels. That part is averaged over the posterior of temperatures and shares. The prior gives odds of nine to one
+    that no label is wrong; all temperatures and all other shares of the grid are equally likely. The most likely pair
+    alone would be overconfident, because a badly fitted model resembles wrong labels. `python -m torture.rates`
+    measures the result.
     """
     logs = np.log(np.maximum(np.asarray(probs, dtype=np.float64), LEAST_PROBABILITY))
     rates = np.concatenate([[0.0], RATES])
@@ -168,7 +169,7 @@ def duplicates(
     """Count exact copies.
 
     Args:
-        contents: (N,) what each item is, as anything hashable: a text, a digest of a file or of an embedding.
+        contents: (N,) the content of each item, hashable: a text, or a digest of a file or an embedding.
         labels: (N,) the class of each item, None if it has none.
         is_audit: (N,) which items are set aside.
     """
@@ -190,13 +191,13 @@ def duplicates(
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of two people on the items that both answered.
+    """The agreement of two people on the items that both answered.
 
     Attributes:
-        first, second: the two.
-        num_items: how many both answered.
-        share: on how many of these they agree, as a share.
-        kappa: Cohen's κ; NaN if each of them gave one and the same answer throughout.
+        first, second: the two people.
+        num_items: how many items both answered.
+        share: the share of these on which they agree.
+        kappa: Cohen's κ; NaN if both gave one and the same answer throughout.
     """
 
     first: Who
@@ -221,9 +222,9 @@ def cohen_kappa(first: Sequence[int] | NDArray[Any], second: Sequence[int] | NDA
 
 
 def agreements(state: State) -> list[Agreement]:
-    """Return the agreement of every two people with items in common, by the first answer of each.
+    """Return the agreement of every pair of people with items in common, by their first answers.
 
-    Disputed items are asked again until people agree, so that later answers agree by design.
+    Disputed items are asked again until people agree, so later answers agree by design.
     """
     firsts: dict[int, dict[Who, int]] = {}
     for event in state.history():

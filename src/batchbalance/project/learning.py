@@ -1,4 +1,4 @@
-"""Training on a project's labels: once for the same labels, in this process or in another."""
+"""Training on a project's labels, once for the same labels across processes."""
 
 import hashlib
 import json
@@ -66,7 +66,7 @@ class Trained:
         rows: (L,) rows that it was trained on.
         labels: (L,) their classes.
         num_classes: C.
-        key: changes with everything that the model depends on.
+        key: a hash of everything that the model depends on.
     """
 
     posterior: Posterior
@@ -81,9 +81,9 @@ class Guess:
     """The model's prediction for an item.
 
     Attributes:
-        id: of the item.
+        id: the item's id.
         label: the most probable class.
-        probabilities: of each class.
+        probabilities: the probability of each class.
         votes: the share of draws that vote for each class.
     """
 
@@ -94,7 +94,7 @@ class Guess:
 
 
 class ProjectModel:
-    """The model of a project, trained when it is needed, once for the same labels.
+    """The model of a project, trained on demand and once for the same labels.
 
     The last model is kept in the project's folder, and so are the predictions of every model for the fixed set.
     """
@@ -139,11 +139,11 @@ class ProjectModel:
         """
         found = self.trained(state, vectors)
         if found is None:
-            raise ValueError("there is no model yet: labels of at least two classes are needed; tell some first")
+            raise ValueError("there is no model yet: labels of at least two classes are needed; add some first")
         return found
 
     def train(self, vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, num_classes: int) -> Posterior:
-        """Return a model of some labels. Some kinds also look at a sample of items without labels."""
+        """Train and return a model. Some kinds also use a sample of items without labels."""
         seed, inputs, classes = fit_seed(self.settings.seed, len(rows)), as_inputs(vectors[rows]), torch.tensor(labels)
         fit = model_fit(self.settings.model, num_classes)
         if isinstance(fit, PosteriorFit):
@@ -158,22 +158,22 @@ class ProjectModel:
         return committee
 
     def retrain(self, vectors: np.ndarray, like: Trained, rows: np.ndarray, labels: np.ndarray) -> Posterior:
-        """Return a model of other labels, with the tuned settings of `like` where that saves time."""
+        """Train and return a model of other labels, with the tuned settings of `like` if that saves time."""
         if can_refit(like.posterior):
             return cast(BayesianHead, like.posterior).refitted(vectors[rows], labels)
         return self.train(vectors, rows, labels, like.num_classes)
 
     def fixed_rows(self, state: State) -> np.ndarray:
-        """Return rows on which successive models are compared: the audit set in its order, or a part of all rows.
+        """Return the rows on which successive models are compared: the audit set in its order, or a sample of all rows.
 
-        Audit items that were told as a random sample come first, because they have labels.
+        Audit items that were labelled as a random sample come first.
         """
         rows = self.audit_order(state) if self.store.is_audit.any() else self._ordered(range(self.store.num_items))
         is_late = np.array([not state.items[x].sampled_of if x in state.items else True for x in rows.tolist()])
         return rows[np.argsort(is_late, kind="stable")][:FIXED_SET]
 
     def audit_sample(self, state: State) -> AuditSample:
-        """Return the audit items with a label that count so far, and what they are a sample of."""
+        """Return the labelled audit items that count so far, and the items that they are a sample of."""
         labels, views = state.labels(), state.items
         turns = [row for row in views if AUDIT in views[row].reasons]
         sampled = {row: view.sampled_of for row, view in views.items() if view.sampled_of}
@@ -204,7 +204,7 @@ class ProjectModel:
         return np.array(rows, dtype=np.int64)[order]
 
     def validation_error(self, state: State, vectors: np.ndarray, model: Trained) -> float | None:
-        """Return the ε that anneals the threshold: the error on the audit labels if there are 20, else cross-validated.
+        """Return ε for the threshold: the error on the audit labels if there are 20, else the cross-validated error.
 
         None if there are too few labels for either.
         """
@@ -219,9 +219,9 @@ class ProjectModel:
         return cross_validated_error(probs, model.labels, judged)
 
     def cross_validated(self, vectors: np.ndarray, model: Trained) -> tuple[np.ndarray, np.ndarray]:
-        """Return class probabilities of training labels by models that have not seen them, and which of them count."""
+        """Return class probabilities for training labels by models that have not seen them, and which of them count."""
         path = self.folder / FOLDER / f"{model.key}.npz"
-        with suppress(OSError, ValueError, KeyError, BadZipFile, zlib.error):  # damaged or missing: made again
+        with suppress(OSError, ValueError, KeyError, BadZipFile, zlib.error):  # recomputed if damaged or missing
             kept = archived_arrays(path, ("probs", "judged"))
             return kept["probs"], kept["judged"]
 
@@ -247,7 +247,7 @@ class ProjectModel:
         return accept_threshold(probs.max(axis=1), probs.argmax(axis=1) == labels, source)
 
     def _record(self, state: State, vectors: np.ndarray, model: Trained) -> None:
-        """Store the predictions of a new model for the fixed set, and how many audit and test labels it gets right."""
+        """Store a new model's predictions for the fixed set, and its numbers of correct audit and test labels."""
         path = round_path(self.folder, state.last_change)
         if path.is_file():
             return
@@ -270,15 +270,15 @@ class ProjectModel:
             save_round(path, found, fixed)
 
     def _loaded(self, key: str, num_classes: int, input_shape: tuple[int, ...]) -> Posterior | None:
-        """Return the model that another process trained on the same labels, or None."""
+        """Return the stored model of the same labels, or None."""
         folder, name = self.folder / FOLDER / key, self.settings.model.get("network")
         if not folder.is_dir():
             return None
         try:
             network = None if name is None else lambda: built(network_named(name), num_classes, input_shape)
             return load_posterior(folder, network)
-        except Exception as error:  # whatever is wrong with a copy, the model is trained again
-            if folder.is_dir():  # else another process has just removed it, for that of newer labels
+        except Exception as error:  # whatever is wrong with the copy, train again
+            if folder.is_dir():  # else another process has just replaced it
                 self._warn_once("the model is trained again", error)
                 shutil.rmtree(folder, ignore_errors=True)
         return None
@@ -300,11 +300,11 @@ class ProjectModel:
 
     @contextmanager
     def _warning_if_not_kept(self) -> Iterator[None]:
-        """Warn if something cannot be stored: some kinds cannot be saved, and some folders cannot be written to."""
+        """Warn if something cannot be stored: some models cannot be saved, and some folders are read-only."""
         try:
             yield
         except Exception as error:
-            self._warn_once("the model cannot be kept, and every command trains it again", error)
+            self._warn_once("the model cannot be stored, so every command trains it again", error)
 
     def _warn_once(self, what: str, error: Exception) -> None:
         if not self._has_warned:
@@ -313,7 +313,7 @@ class ProjectModel:
 
 
 def named_model(name: str) -> dict[str, Any]:
-    """Return the settings of a model by one name: a posterior, a network, or the path of either or of an estimator."""
+    """Return the settings of a model from one name: a posterior, a network, or an import path."""
     if name in POSTERIORS:
         return {"kind": name}
     if name in NETWORKS:
@@ -327,7 +327,7 @@ def named_model(name: str) -> dict[str, Any]:
 
 
 def model_fit(table: dict[str, Any], num_classes: int) -> PosteriorFit | EstimatorFit:
-    """Return the fit of the model that a table of settings names."""
+    """Return the fit for a table of model settings."""
     given = dict(table)
     kind, network, estimator = (given.pop(key, None) for key in ("kind", "network", "estimator"))
     if estimator is None:
@@ -343,7 +343,7 @@ def model_fit(table: dict[str, Any], num_classes: int) -> PosteriorFit | Estimat
 
 
 def can_refit(posterior: Posterior) -> bool:
-    """Return whether `BayesianHead.refitted` gives a model of other labels at once."""
+    """Return whether `BayesianHead.refitted` can fit other labels without tuning again."""
     return isinstance(posterior, BayesianHead) and posterior.tuned is not None
 
 
@@ -353,7 +353,7 @@ def as_inputs(vectors: np.ndarray) -> Tensor:
 
 
 def pool_predictions(posterior: Posterior, vectors: np.ndarray) -> Predictions:
-    """Return predictions of all items, computed where they are read."""
+    """Return predictions of all items, computed when they are read."""
     shown = posterior.predict(as_inputs(vectors[:1]))
 
     def make(rows: Rows) -> Tensor:
@@ -365,9 +365,9 @@ def pool_predictions(posterior: Posterior, vectors: np.ndarray) -> Predictions:
 
 
 def class_probs(posterior: Posterior, vectors: np.ndarray) -> np.ndarray:
-    """Return (n, C) class probabilities as they are reported, block by block.
+    """Return (n, C) class probabilities for reports, computed block by block.
 
-    They are those of a head's most probable weights, or else of all draws.
+    They use a head's most probable weights or, for other posteriors, all draws.
     """
     single = posterior.most_probable if isinstance(posterior, BayesianHead) else posterior
     parts = [
@@ -378,7 +378,7 @@ def class_probs(posterior: Posterior, vectors: np.ndarray) -> np.ndarray:
 
 
 def guesses_of(model: Trained, vectors: np.ndarray, names: Sequence[str], classes: Sequence[str]) -> list[Guess]:
-    """Return a model's predictions for some embeddings, and how its draws vote."""
+    """Return a model's predictions for some embeddings, and the votes of its draws."""
     probs, predictions = class_probs(model.posterior, vectors), model.posterior.predict(as_inputs(vectors))
     hard = torch.nn.functional.one_hot(predictions.hard_labels(), predictions.num_classes)
     votes = torch.einsum("s,nsc->nc", predictions.draw_weights, hard.double()).tolist()

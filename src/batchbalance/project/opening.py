@@ -23,7 +23,7 @@ from batchbalance.project.settings import (
 from batchbalance.project.state import State
 from batchbalance.project.store import ProjectStore
 
-OWN_FILES = (FILE, "labels.sqlite", VECTORS, RECORD, LOCK)  # what a project consists of
+OWN_FILES = (FILE, "labels.sqlite", VECTORS, RECORD, LOCK)  # the files of a project
 
 
 def new_settings(
@@ -36,11 +36,11 @@ def new_settings(
     """Return the settings of a new project, checked.
 
     Args:
-        folder: of the project.
-        given: the path of each kind of source, of which one must be given.
+        folder: the project's folder.
+        given: the path of each kind of source; exactly one must be given.
         classes: the labels.
         data: other settings of the source; `cost` and `ids` may be paths.
-        settings: others, by their names in `project.toml`; `model` may be a name.
+        settings: other settings, by their names in `project.toml`; `model` may be a name.
     """
     named = [(kind, path) for kind, path in given.items() if path is not None]
     if len(named) != 1:
@@ -69,7 +69,7 @@ def new_settings(
     if (folder / FILE).exists():
         raise FileExistsError(f"{folder} already holds a project; continue with it, or name another folder")
     if (folder / VECTORS).exists():
-        raise FileExistsError(f"{folder / VECTORS} exists, and a project keeps a file of that name; move it away")
+        raise FileExistsError(f"{folder / VECTORS} exists, but a project needs a file of that name; move it away")
     return found
 
 
@@ -93,10 +93,10 @@ def like_ours(
 
 @contextmanager
 def new_folder(folder: Path, settings: ProjectSettings) -> Iterator[ExitStack]:
-    """Write the settings of a new project; an error removes its files, so that the folder is free for another try.
+    """Write the settings of a new project. An error removes its files, so that it can be created again.
 
-    The callbacks of the stack are called first. What was embedded so far is kept, and so is everything after an
-    interruption.
+    The callbacks of the stack are called first. Embeddings computed so far are kept. After an interruption everything
+    is kept.
     """
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -126,22 +126,22 @@ def check_parts(settings: ProjectSettings) -> None:
 
 
 def check_log(folder: Path, store: ProjectStore, settings: ProjectSettings) -> None:
-    """Write the first event of a new project; refuse settings that differ from those it began with."""
+    """Write the first event of a new project; refuse settings that must not change later."""
     fixed = {"seed": settings.seed, "audit": settings.audit, "kind": settings.data.kind}
-    if not store.events():  # else nothing need be written: the folder may be read-only
+    if not store.events():  # else do not write: the folder may be read-only
         with store.writing():
             if not store.events():
                 if (folder / VECTORS).exists():  # written after the first event
                     raise FileFormatError(
-                        f"{store.log.path} is damaged: it is empty, the project is not; restore it from a copy"
+                        f"{store.log.path} is damaged: it is empty but the project is not; restore it from a copy"
                     )
                 store.append([NewEvent("begun", value={"classes": list(settings.classes), **fixed})])
     begun = store.events()[0].value
     for key, value in fixed.items():
         if begun.get(key) != value:
             raise FileFormatError(
-                f"{folder / FILE}: `{key}` must stay {begun.get(key)!r} for the life of a project, got {value!r}; put "
-                "it back, or make another project"
+                f"{folder / FILE}: `{key}` must stay {begun.get(key)!r} for this project, got {value!r}; put "
+                "it back, or create another project"
             )
 
 
@@ -156,7 +156,7 @@ def add_class(folder: Path, store: ProjectStore, name: Any) -> ProjectSettings:
 
 
 def rename_class(folder: Path, store: ProjectStore, old: Any, new: Any) -> ProjectSettings:
-    """Give a class another name; return the new settings."""
+    """Rename a class; return the new settings."""
     before, after = named_class(old), named_class(new)
     with store.writing() as state:
         if before not in state.classes:
@@ -169,7 +169,7 @@ def rename_class(folder: Path, store: ProjectStore, old: Any, new: Any) -> Proje
 
 
 def check_classes(folder: Path, store: ProjectStore, settings: ProjectSettings) -> tuple[ProjectSettings, list[str]]:
-    """Add classes that were appended to the file; refuse other changes. Return the settings, and notes."""
+    """Add classes that were appended to the file; refuse other changes. Return the settings and notes."""
     with store.reading() as state:
         known = list(state.classes)
     wanted = list(settings.classes)
@@ -187,13 +187,13 @@ def check_classes(folder: Path, store: ProjectStore, settings: ProjectSettings) 
             if earlier.classes == wanted:  # a change was interrupted between log and file
                 return _with_classes_of_log(folder, store), []
     raise FileFormatError(
-        f"{folder / FILE}: `classes` must begin with {', '.join(known)}, those of the labels so far, got "
+        f"{folder / FILE}: `classes` must begin with {', '.join(known)}, the existing classes, got "
         f"{', '.join(wanted)}; put them back, and use rename-class or add-class"
     )
 
 
 def _with_classes_of_log(folder: Path, store: ProjectStore) -> ProjectSettings:
-    """Write the classes of the log to the file, also those that the strategy seeks; return the new settings.
+    """Write the classes of the log to the file, including those that the strategy seeks; return the new settings.
 
     Comments in the file are lost.
     """

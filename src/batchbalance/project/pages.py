@@ -1,6 +1,6 @@
-"""What a project shows as HTML: `status.html`, the contact sheet `batch.html`, and cells of a notebook.
+"""HTML of a project: `status.html`, the contact sheet `batch.html`, and output for notebooks.
 
-Every text that a person typed, and every id, is escaped.
+All user input, including ids, is escaped.
 """
 
 import base64
@@ -20,7 +20,7 @@ from batchbalance.project.stopping import ONE_LOOK, Accuracy
 from batchbalance.project.store import ShownItem
 from batchbalance.system.markup import page, table
 
-THUMBNAIL, QUALITY = 240, 80  # pixels of the longer side; of a JPEG
+THUMBNAIL, QUALITY = 240, 80  # pixels of the longer side; JPEG quality
 SHOWN_TEXT = 600  # characters of a text on a contact sheet
 
 STYLE = """
@@ -45,7 +45,7 @@ WRAPPED = "overflow-wrap:anywhere;white-space:pre-wrap"
 
 
 def status_page(status: Status) -> str:
-    """Return `status.html`: one file that needs no other."""
+    """Return `status.html`, a self-contained page."""
     facts, counts = status.facts, status.facts.counts
     title = f"{facts.name}: {counts.labelled:,} labels"
     above = {
@@ -73,12 +73,12 @@ def status_page(status: Status) -> str:
 
 
 def status_fragment(status: Status) -> str:
-    """Return a status in a notebook: the curve above the table."""
+    """Return a status for a notebook: the curve above the table."""
     return f"<div>{_accuracy_chart(status.curve)}{_in_notebook(status.rows())}</div>"
 
 
 def project_fragment(name: str, settings: ProjectSettings, num_items: int, labels: Sized, open_questions: Sized) -> str:
-    """Return a project for a notebook: its name and what it consists of."""
+    """Return a project for a notebook: its name and a summary."""
     rows = [
         ("items", f"{num_items:,} {NAMES[settings.data.kind]} from {settings.data.path}"),
         ("classes", ", ".join(settings.classes)),
@@ -91,23 +91,23 @@ def project_fragment(name: str, settings: ProjectSettings, num_items: int, label
 
 
 def batch_page(project: str, items: Sequence[ShownItem], classes: Sequence[str], answers: str = "batch.csv") -> str:
-    """Return `batch.html`: the items to label, with their images inside."""
+    """Return `batch.html`: the items to label, with embedded images."""
     title = f"{project}: {len(items):,} items to label"
     told = (
         f"Fill in the column <code>label</code> of <code>{escape(answers)}</code> with one of: "
         + ", ".join(f"<code>{escape(each)}</code>" for each in classes)
-        + ". Leave it empty for items that you cannot tell."
+        + ". Leave it empty for items that you cannot label."
     )
     return page(title, [f"<h1>{escape(title)}</h1>", f"<p>{told}</p>", batch_fragment(items)], STYLE)
 
 
 def batch_fragment(items: Sequence[ShownItem]) -> str:
-    """Return a batch in a notebook: thumbnails or texts."""
+    """Return a batch for a notebook: thumbnails or texts."""
     return _sheet(items, (f"{number}." for number in range(1, len(items) + 1)))
 
 
 def thumbnail(path: Path) -> str | None:
-    """Return an image as a small JPEG in a data address; None if it cannot be read, or Pillow is not installed."""
+    """Return an image as a small JPEG data URL; None if it cannot be read, or Pillow is not installed."""
     from batchbalance.encoders.images import read_image
 
     try:
@@ -121,7 +121,7 @@ def thumbnail(path: Path) -> str | None:
 
 
 def _in_notebook(rows: Sequence[tuple[str, str]]) -> str:
-    """Return a table with its styles in it: a notebook has styles of its own, which put texts to the right."""
+    """Return a table with inline styles, because the styles of a notebook align text to the right."""
     left = 'style="text-align:left;vertical-align:top"'
     told = (f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>" for name, text in rows)
     return f"<table><tbody>{''.join(told)}</tbody></table>"
@@ -161,7 +161,7 @@ def _verdict(status: Status) -> str:
 def _headline(status: Status) -> Iterator[str]:
     found = status.accuracy
     if found is None:
-        yield "<p>The accuracy is not known yet.</p>"
+        yield "<p>The accuracy is not yet known.</p>"
         return
     percent = [f"{100 * each:.0f} %" for each in (found.value, found.interval.low, found.interval.high)]
     if found.total >= FIRST_LOOK:  # below, the figure says less than its range
@@ -169,7 +169,7 @@ def _headline(status: Status) -> Iterator[str]:
     yield (
         f'<p class="text">Accuracy between {percent[1]} and {percent[2]} with 95 % confidence, {ONE_LOOK}: '
         f"{found.correct} of {found.total} {found.source} labels are predicted right by the model of "
-        f"{found.num_labels:,} labels. Whoever looks often sees a lucky interval sooner or later; the advice below "
+        f"{found.num_labels:,} labels. If you look often, you see a lucky interval sooner or later; the advice below "
         "allows for that.</p>"
     )
     beside = ". ".join(f"{name[0].upper()}{name[1:]}: {text}" for name, text in status.quality.rows())
@@ -207,7 +207,7 @@ def _advice(status: Status) -> str:
         f"<dd>{escape(each.sentence)}</dd>"
         for each in status.advice
     )
-    return f'<dl class="advice">{told}</dl><p class="text">Advice only: nothing stops by itself.</p>'
+    return f'<dl class="advice">{told}</dl><p class="text">This is advice only: nothing stops automatically.</p>'
 
 
 def _classes(status: Status) -> Iterator[str]:
@@ -255,11 +255,11 @@ INK, ACCENT = "currentColor", "var(--accent, #1b6554)"
 
 @dataclass(frozen=True)
 class Frame:
-    """Where data lie in a chart.
+    """The data ranges of a chart.
 
     Attributes:
-        x: from and to.
-        y: from and to.
+        x: the lower and upper limit.
+        y: the lower and upper limit.
     """
 
     x: tuple[float, float]
@@ -292,7 +292,7 @@ def curve_chart(
     y: tuple[float, float] | None = None,
     y_unit: str = "",
 ) -> str:
-    """Return a line through points, with a band of (low, high) at the same x if given."""
+    """Return a line chart of points, with a band of (low, high) at the same x if given."""
     xs = [each[0] for each in points]
     lows, highs = zip(*(band or [(each[1], each[1]) for each in points]), strict=True)
     frame = Frame(_range(min(xs), max(xs)), y or _range(min(0.0, *lows), max(highs)))
@@ -315,7 +315,7 @@ def curve_chart(
 
 
 def steps_chart(title: str, x_name: str, times: Sequence[float]) -> str:
-    """Return how a count grows: one more at each of the times, which rise."""
+    """Return a step chart of a count that grows by one at each of the ascending times."""
     corners: list[tuple[float, float]] = [(times[0], 0)]
     for number, when in enumerate(times, 1):
         corners += [(when, number - 1), (when, number)]
@@ -327,7 +327,7 @@ def _range(low: float, high: float) -> tuple[float, float]:
 
 
 def _grid(frame: Frame, x_name: str, y_unit: str) -> list[str]:
-    """Return the grid lines, numbers and the name of the horizontal axis."""
+    """Return grid lines, tick labels and the name of the horizontal axis."""
     parts = []
     for value in ticks(*frame.y):
         (x0, y0), (x1, _) = frame.at(frame.x[0], value).split(","), frame.at(frame.x[1], value).split(",")

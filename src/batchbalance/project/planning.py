@@ -1,4 +1,4 @@
-"""Which items to ask next, and why. Choosing is slow where a model chooses, and takes no lock."""
+"""Choose the items to ask next, and record why. Choosing with a model is slow, so it does not hold a lock."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -27,10 +27,10 @@ from batchbalance.strategies.baselines import ScoreStrategy
 from batchbalance.strategies.pool import Metric, Pool
 from batchbalance.strategies.seeking import class_position
 
-OFFERED = 4  # times as many items as are wanted, to choose from by gain per cost
+OFFERED = 4  # candidates per item to ask, when choosing by gain per cost
 AGAIN, DISPUTED, OVERLAP, RETURNED = "again", "disputed", "overlap", "returned"  # other reasons to ask
-TAKEN = {AUDIT, RANDOM, FOUND, AGAIN, DISPUTED, OVERLAP, RETURNED}  # words that are not the name of a strategy
-FIND = "`batchbalance find` looks for a first example by a text, or by items like it"
+TAKEN = {AUDIT, RANDOM, FOUND, AGAIN, DISPUTED, OVERLAP, RETURNED}  # reserved reasons
+FIND = "`batchbalance find` finds a first example by a text, or by similar items"
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What to ask next.
+    """A plan of what to ask next.
 
     Attributes:
-        questions: in the order they are to be asked.
-        drawn: items whose turn in the audit or in the random arm came, and whose labels are known or asked already.
+        questions: the questions, in the order to ask them.
+        drawn: items whose turn in the audit or the random arm came, but which are already labelled or asked.
         selection: the result of the strategy for its part, or None.
     """
 
@@ -71,7 +71,7 @@ class Questions:
         self._settings, self._store, self._embeddings, self._model = settings, store, embeddings, model
         self._progress, self._wanted = progress, settings.annotators_per_item
         self._strategy = strategy_of(settings.strategy, settings.classes)
-        self.metric: Metric = "raw" if settings.data.kind == "table" else "auto"  # columns of a table are standardised
+        self.metric: Metric = "raw" if settings.data.kind == "table" else "auto"  # tables are standardised
         self._arm: list[int] = []
 
     def open(self, who: Who) -> Batch:
@@ -80,10 +80,9 @@ class Questions:
         return self._batch(state, state.open_questions(who, self._wanted), who)
 
     def ask(self, who: Who, count: int, *, again: bool, memory_budget: int | str | None) -> Batch:
-        """Return `count` open questions of a person, or as many as there can be; new ones are chosen and written.
+        """Return `count` open questions of a person, or as many as are left; new ones are chosen and written.
 
-        Others may ask and answer meanwhile. Questions that became obsolete are not written, and the rest are chosen
-        again.
+        Other people may ask and answer meanwhile. Obsolete questions are not written; others are chosen instead.
 
         Raises:
             NothingLeftError: if nothing is left to ask.
@@ -104,14 +103,14 @@ class Questions:
                 notes += [x for x in (selection.note, *selection.warnings) if x and x not in notes]
             self._write(plan, who, state.num_batches)
         if not rows:
-            hint = "; --again (`again=True`) brings skipped ones back" if state.skipped(who, self._wanted) else ""
+            hint = "; use --again (`again=True`) to ask skipped ones again" if state.skipped(who, self._wanted) else ""
             raise NothingLeftError(f"nothing is left to ask: every item is labelled, asked of others, or skipped{hint}")
         if len(rows) < count:
-            notes.append(f"{count} were asked for and {len(rows)} are left")
+            notes.append(f"{count} items were requested and {len(rows)} are left")
         return self._batch(state, rows, who, tuple(notes), selection)
 
     def queue(self, rows: list[int], who: Who) -> list[int]:
-        """Ask items that somebody found; return the rows that could be asked.
+        """Ask specific items; return the rows that could be asked.
 
         Raises:
             ValueError: if an item is in the audit set or in the test set.
@@ -120,15 +119,15 @@ class Questions:
             for row in rows:
                 if self._store.is_audit[row] or row in state.tests:
                     name = self._store.ids([row])[0]
-                    raise ValueError(f"items to ask must not be set aside to measure by, got {name!r}; omit it")
+                    raise ValueError(f"items to ask must not be in the audit or test set, got {name!r}; omit it")
             asked = [row for row in rows if is_free(state, row, who)]
             self._store.append([NewEvent("asked", row, FOUND, who, batch=state.num_batches) for row in asked])
         return asked
 
     def find(self, like: list[int], text: str | None, count: int, who: Who) -> list[Found]:
-        """Return items like some rows, or like a text, that a person can be asked; the nearest first."""
+        """Return items similar to some rows or to a text that a person can be asked, the nearest first."""
         if not like and text is None:
-            raise ValueError("`like` or `text` must be given, got neither; name an item or say what to look for")
+            raise ValueError("`like` or `text` must be given, got neither; name an item or describe what to look for")
         state, vectors = self._store.snapshot(), self._embeddings.array()
         queries = [vectors[like]] if like else []
         if text is not None:
@@ -152,7 +151,7 @@ class Questions:
         return Batch(tuple(names), tuple(contents), kind, tuple(state.classes), who, root, notes, selection)
 
     def _waiting(self, state: State, who: Who, again: bool) -> list[Question]:
-        """Return items in progress that this person can answer: skipped, with a tie, given back, or short of answers.
+        """Return items in progress that this person can answer: skipped, disputed, returned, or short of answers.
 
         Skipped items are included if `again`.
         """
@@ -171,9 +170,9 @@ class Questions:
         return found
 
     def _plan(self, state: State, who: Who, count: int, again: bool, memory_budget: int | str | None) -> Plan:
-        """Choose items in progress that this person can answer; if there are none, new ones.
+        """Choose items in progress that this person can answer or, if there are none, new ones.
 
-        New ones are of the audit set, of the random arm, and of the strategy, in their shares.
+        New ones come from the audit set, the random arm and the strategy, in their shares.
         """
         in_progress = self._waiting(state, who, again)[:count]
         if in_progress:
@@ -203,7 +202,7 @@ class Questions:
         return Plan(spread(spread(chosen, uniform, seed, batch), audit, seed, batch), drawn, selection)
 
     def _selected(self, state: State, count: int, free: np.ndarray, memory_budget: int | str | None) -> Selection:
-        """Choose among the `free` items (N,) by the strategy."""
+        """Choose among the `free` items (N,) with the strategy."""
         vectors, costs = self._embeddings.array(), self._store.costs
         trained = self._model.trained(state, vectors)
         labelled, labels = self._model.training_labels(state)
@@ -224,7 +223,7 @@ class Questions:
         )
 
         def offered(strategy: Strategy) -> int:
-            """Return how many items to choose: more than are wanted where costs differ, to pick by gain per cost."""
+            """Return how many items to choose: more than needed if costs differ, to pick by gain per cost."""
             has_gains = not isinstance(strategy, Random | Explore | Seek)
             if not has_gains or costs.min() == costs.max():
                 return count
@@ -243,7 +242,7 @@ class Questions:
         return found if len(found.indices) == count else by_gain_per_cost(found, costs, count)
 
     def _write(self, plan: Plan, who: Who, batch: int) -> None:
-        """Write the questions that can still be asked, now that no one else writes."""
+        """Write the questions that can still be asked, under the lock."""
         with self._store.writing() as state:
             in_progress = {question.row for question in self._waiting(state, who, True)}
             asked = [each for each in plan.questions if each.row in in_progress or is_free(state, each.row, who)]
@@ -277,10 +276,10 @@ def is_free(state: State, row: int, who: Who) -> bool:
 def next_in_order(
     state: State, order: Sequence[int], reason: str, free: np.ndarray, count: int
 ) -> tuple[list[Question], list[Question]]:
-    """Return the next `count` items in a fixed order, and those before them that need no question.
+    """Return the next `count` items in a fixed order, and the earlier ones that need no question.
 
-    An item whose label is known, or that is asked already, has its turn like any other: omitting such items would
-    leave the sample to what others did not choose. One that somebody else skipped is asked of this person too.
+    An item that is already labelled or asked has its turn like any other: omitting such items would bias the sample
+    towards items that were not chosen. An item that somebody else skipped is asked again.
     """
     questions: list[Question] = []
     drawn: list[Question] = []
@@ -298,9 +297,9 @@ def next_in_order(
 
 
 def spread(questions: Sequence[Question], others: Sequence[Question], seed: int, batch: int) -> list[Question]:
-    """Put `others` among `questions`, at places that a hash of seed and batch decides; both keep their own order.
+    """Merge `others` into `questions` at positions given by a hash of seed and batch; both keep their order.
 
-    People who stop early answer their share of them, and the place of an item does not reveal why it was asked.
+    So people who stop early answer their share of them, and the position of an item does not reveal why it was asked.
     """
     num_places = len(questions) + len(others)
     digests = [hashlib.sha256(f"{seed}/place/{batch}/{place}".encode()).digest() for place in range(num_places)]
@@ -310,7 +309,7 @@ def spread(questions: Sequence[Question], others: Sequence[Question], seed: int,
 
 
 def by_gain_per_cost(selection: Selection, costs: np.ndarray, count: int) -> Selection:
-    """Return the items of a larger selection that gain the most for their cost, in the order of gain per cost."""
+    """Return the items of a larger selection with the highest gain per cost, in descending order."""
     gains = selection.gains if selection.gains is not None else selection.scores
     if gains is None:
         order = torch.arange(count)
@@ -319,14 +318,14 @@ def by_gain_per_cost(selection: Selection, costs: np.ndarray, count: int) -> Sel
         order = torch.argsort(gains.double() / paid, descending=True, stable=True)[:count]
     scores = None if gains is None else gains[order]
     kept = Choice(selection.indices[order], scores=scores, notes=selection.choice.notes)
-    note = f"of {len(selection.indices)} items those with the most gain for their cost"
+    note = f"the highest gain per cost among {len(selection.indices)} items"
     return Selection(
         selection.strategy, selection.seed, kept, warnings=(*selection.warnings, note), note=selection.note
     )
 
 
 def strategy_table(strategy: Any, seek: str | Iterable[Any] | None, share: float | None) -> Any:
-    """Return the settings of a strategy that is named, or of looking for classes; None for neither."""
+    """Return the settings of a named strategy, or of seeking classes; None for neither."""
     if seek is None:
         if share is not None:
             raise ValueError("`seek_share` must be given together with `seek`; name the classes to look for")
@@ -335,12 +334,12 @@ def strategy_table(strategy: Any, seek: str | Iterable[Any] | None, share: float
         raise ValueError("`seek` must not be given together with `strategy`: it sets it to 'seek'; omit one of them")
     sought = [named_class(each) for each in ([seek] if isinstance(seek, str) else seek)]
     if not sought:
-        raise ValueError("`seek` must name at least one class, got none; leave it out to look for no class")
+        raise ValueError("`seek` must name at least one class, got none; omit it to look for none")
     return {"name": Seek.name, "classes": sought, **({} if share is None else {"share": share})}
 
 
 def strategy_of(table: dict[str, Any], classes: Sequence[str]) -> Strategy | None:
-    """Return the strategy that a table of settings names; None for "auto". Classes to seek become their numbers."""
+    """Return the strategy for a table of settings; None for "auto". Classes to seek become their numbers."""
     options = dict(table)
     name = options.pop("name", AUTO)
     if name == AUTO:
@@ -359,5 +358,5 @@ def strategy_of(table: dict[str, Any], classes: Sequence[str]) -> Strategy | Non
 
 
 def strategy_reason(name: str) -> str:
-    """Return the reason to ask what a strategy chose: its name, unless that is a word for another reason."""
+    """Return the reason for a strategy's questions: its name, prefixed if that is a reserved reason."""
     return f"strategy {name}" if name in TAKEN else name

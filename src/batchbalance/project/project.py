@@ -25,18 +25,18 @@ from batchbalance.project.store import ProjectStore, ShownItem
 
 
 class Project:
-    """A project in a folder. Make one with ``Project.create``, continue with ``Project.open``.
+    """A project in a folder. Create one with ``Project.create``; continue with ``Project.open``.
 
-    Everything told is on disk when a call returns. Several processes and threads may use one project at a time.
+    All changes are on disk when a call returns. Several processes and threads may use a project at the same time.
 
     Attributes:
-        folder: where it is.
-        settings: those of `project.toml`.
-        notes: what is worth knowing about how it was opened and its items were embedded.
+        folder: the project's folder.
+        settings: the settings in `project.toml`.
+        notes: remarks on how it was opened and its items were embedded.
         root: the folder that files are in; None if items are not files.
         store: its items and events, and the state that follows from them.
-        embeddings: of its items.
-        model: trained on its labels when it is needed.
+        embeddings: the embeddings of its items.
+        model: its model, trained on demand.
         questions: chooses what to ask.
     """
 
@@ -87,23 +87,24 @@ class Project:
         """Create a project.
 
         Args:
-            folder: where to create it; made if it does not exist.
+            folder: where to create it; the folder is created if necessary.
             classes: the labels, at least two.
-            images: a folder of images. Give one of these four.
+            images: a folder of images. Give exactly one of this and the next three.
             texts: a CSV, TSV, JSONL, Parquet or text file, or a folder of ``.txt`` files.
             table: a CSV, TSV, JSONL or Parquet file; each row is an item.
             embeddings: a ``.npy`` file (N, D); ids are taken from ``e.ids.txt`` beside it.
             column: the column of the texts, or those of a table to use.
-            id: the column of the ids; `id` if there is one, else rows are numbered from 0. Files go by their paths.
+            id: the column of the ids; `id` if there is one, else rows are numbered from 0. The id of a file is its
+                path.
             drop: columns of a table to omit, such as a label.
             cost: the column of what a label costs, or a CSV file of ids and costs.
-            ids: a file of ids, one a line, for embeddings.
+            ids: for embeddings, a file of ids, one per line.
             test: a CSV file of ids and labels to measure by. Its items are never asked and never trained on.
             seek: rare classes to look for: a name or several. The strategy is then `seek`.
             seek_share: the share of the strategy's questions that look for them; 0.5 if omitted.
             skip_bad: omit damaged files and empty texts.
             progress: show progress.
-            settings: others, by their names in `project.toml`: `encoder`, `model`, `strategy`, `batch_size`,
+            settings: other settings, by their names in `project.toml`: `encoder`, `model`, `strategy`, `batch_size`,
                 `audit` (0.1), `random_arm` (0.0), `annotators_per_item`, `target_accuracy`, `budget`, `seed`,
                 `instructions`, `image_size`. `model` and `strategy` may be names.
 
@@ -130,7 +131,7 @@ class Project:
         """Open a project.
 
         Args:
-            folder: where it is.
+            folder: the project's folder.
             allow_imports: import code that `project.toml` names by path ("package.module:Name").
             progress: show the progress of slow steps.
 
@@ -155,7 +156,7 @@ class Project:
         name, questions = self.folder.resolve().name, self.open_questions()
         return project_fragment(name, self.settings, len(self), self.labels, questions)
 
-    # Questions.
+    # Questions
 
     def ask(
         self,
@@ -167,14 +168,14 @@ class Project:
     ) -> Batch:
         """Return the items to label next: this person's open questions first, then new ones.
 
-        Choosing takes no lock. Before the questions are written, those that others were asked or answered meanwhile
-        are replaced. Without any label the choice covers the data; an untrained model is never used.
+        Choosing takes no lock. Before the questions are written, items that others were asked or answered meanwhile are
+        replaced. Without labels the choice covers the data; an untrained model is never used.
 
         Args:
             n: how many; the project's batch size if omitted. Fewer are returned if no more are left.
             annotator: who is asked.
-            again: ask again what this person skipped.
-            memory_budget: bytes, or a text such as "2GiB", that choosing may use besides the embeddings.
+            again: ask skipped items again.
+            memory_budget: bytes, or a text such as "2GiB", to use besides the embeddings.
 
         Raises:
             NothingLeftError: if nothing is left to ask.
@@ -192,9 +193,9 @@ class Project:
             return self.store.ids(state.open_questions(check_name(annotator), self.settings.annotators_per_item))
 
     def queue(self, ids: Any, annotator: str | None = None) -> list[str]:
-        """Ask items that somebody found; return the ids asked. Those that were asked or answered meanwhile are omitted.
+        """Ask specific items; return the ids asked. Items that were asked or answered meanwhile are omitted.
 
-        Their reason is "found". They are trained on like any other, and never measure the model.
+        Their reason is "found". They are trained on like other items, and never measure the model.
 
         Raises:
             ValueError: if an item is in the audit set or in the test set.
@@ -203,7 +204,7 @@ class Project:
         return self.store.ids(self.questions.queue(rows, check_name(annotator)))
 
     def give_back(self, ids: Iterable[Any], annotator: str | None = None) -> None:
-        """Take open questions back from a person, so that others can be asked."""
+        """Return a person's open questions to the pool, so that others can be asked."""
         self._append_each("returned", ids, annotator)
 
     def find(
@@ -214,21 +215,21 @@ class Project:
         n: SupportsIndex = 20,
         annotator: str | None = None,
     ) -> list[Found]:
-        """Find items like others, or like a text, by distance between embeddings; the nearest first.
+        """Find items similar to others or to a text, by the distance between embeddings; the nearest first.
 
         Only items that this person can be asked are searched: not labelled, not asked, not in the audit set and not in
         the test set. ``queue`` asks them.
 
         Args:
-            like: one id, or several; being near to any of them counts.
+            like: one id, or several; the distance to the nearest counts.
             text: in a project of texts, what to look for.
             n: how many.
-            annotator: who is to be asked.
+            annotator: who will be asked.
         """
         rows = self.store.rows_of(as_ids(like))
         return self.questions.find(rows, text, check_whole("n", n), check_name(annotator))
 
-    # Answers.
+    # Answers
 
     def tell(
         self,
@@ -240,17 +241,17 @@ class Project:
         label_column: str | None = None,
         sample: str | None = None,
     ) -> Told:
-        """Add labels: all of them or, if one is not valid, none.
+        """Add labels. If one is invalid, none is added.
 
         A different label by the same person corrects the earlier one. The same label again changes nothing.
 
         Args:
             answers: labels by id, or a CSV file with columns id and label, and optionally annotator and seconds; rows
                 without a label are ignored. Items need not have been asked.
-            annotator: who answers; what the file says if omitted.
-            seconds: how long an answer took, or that of each id.
-            id_column: of the file; `id` if omitted.
-            label_column: of the file; `label` if omitted.
+            annotator: who answers; taken from the file if omitted.
+            seconds: how long each answer took: one number, or a number for each id.
+            id_column: the file's column of ids; `id` if omitted.
+            label_column: the file's column of labels; `label` if omitted.
             sample: how items that the project did not ask were chosen. "random": they are a random sample of all
                 items, and those of the audit set measure the model at once. "chosen": they were chosen in another way;
                 all of them train, and the accuracy is about the other items. If omitted, labels of audit items wait
@@ -272,13 +273,13 @@ class Project:
         self._append_each("skipped", as_ids(ids), annotator)
 
     def flag(self, ids: Any, note: str = "", annotator: str | None = None) -> None:
-        """Mark items that something is wrong with."""
+        """Flag items that have a problem."""
         self._append_each("flagged", as_ids(ids), annotator, note)
 
     def comment(self, ids: Any, text: str, annotator: str | None = None) -> None:
         """Write a comment about items."""
         if not text.strip():
-            raise ValueError("`text` must say something, got an empty comment")
+            raise ValueError("`text` must not be empty, got an empty comment")
         self._append_each("commented", as_ids(ids), annotator, text)
 
     def _append_each(self, kind: str, ids: Iterable[Any], annotator: str | None, value: Any = None) -> None:
@@ -287,16 +288,16 @@ class Project:
             self.store.append([NewEvent(kind, row, value, who) for row in rows])
 
     def undo(self, annotator: str | None = None, n: SupportsIndex = 1, *, anyone: bool = False) -> list[Undone]:
-        """Undo the last answers, skips, flags and comments of a person, the latest first, also those of earlier runs.
+        """Undo the last answers, skips, flags and comments of a person, the latest first, including earlier sessions.
 
         Args:
-            annotator: whose; None for those without a name.
+            annotator: whose actions to undo; None for those without a name.
             n: how many.
-            anyone: the latest ones, by whomever.
+            anyone: undo the latest actions of all people.
         """
         return given.undo_last(self.store, check_name(annotator), check_whole("n", n), anyone=anyone)
 
-    # What is known.
+    # Labels and items
 
     @property
     def classes(self) -> list[str]:
@@ -313,12 +314,12 @@ class Project:
             return {name: state.classes[label] for name, label in zip(names, found.values(), strict=True)}
 
     def view(self, name: Any) -> ItemView:
-        """Return all that is known about one item."""
+        """Return the state of an item."""
         with self.store.reading() as state:
             return state.view(self.store.row_of(name))
 
     def views(self) -> dict[str, ItemView]:
-        """Return all that is known about each item that has an event, by id, in the order of rows."""
+        """Return the state of each item that has an event, by id, in the order of rows."""
         state = self.store.snapshot()
         rows = sorted(state.items)
         return {name: state.items[row] for name, row in zip(self.store.ids(rows), rows, strict=True)}
@@ -329,7 +330,7 @@ class Project:
             return list(self.store.events())
 
     def agreements(self) -> list[Agreement]:
-        """Return Cohen's κ of every two people who answered the same items."""
+        """Return Cohen's κ of every pair of people who answered the same items."""
         with self.store.reading() as state:
             return agreements(state)
 
@@ -346,29 +347,29 @@ class Project:
         return self.store.shown(self.store.rows_of(ids), self.root)
 
     def is_audit(self, ids: Iterable[Any]) -> list[bool]:
-        """Return which items belong to the audit set and must be asked without a guess."""
+        """Return which items belong to the audit set and must be shown without a prediction."""
         with self.store.reading() as state:
             views = ((row, state.view(row)) for row in self.store.rows_of(ids))
             return [bool(self.store.is_audit[row]) and not (view.is_chosen and view.answers) for row, view in views]
 
     def is_told(self, name: Any, label: Any, annotator: str | None = None) -> bool:
-        """Return whether this is a person's latest answer."""
+        """Return whether `label` is a person's latest answer."""
         return given.is_answer(self.store, name, str(label), check_name(annotator))
 
-    # The model.
+    # The model
 
     def train(self) -> bool:
-        """Train the model on the labels so far, if that was not done yet; return False if they are too few."""
+        """Train the model on the labels so far if necessary; return False if there are too few."""
         return self.model.trained(self.store.snapshot(), self.embeddings.array()) is not None
 
     def guess(self, ids: Iterable[Any]) -> list[Guess] | None:
-        """Return the model's predictions for items, and how its draws vote; None before there is a model."""
+        """Return the model's predictions for items, with the votes of its draws; None before there is a model."""
         state, vectors, rows = self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids)
         trained = self.model.trained(state, vectors)
         return None if trained is None else guesses_of(trained, vectors[rows], self.store.ids(rows), state.classes)
 
     def explain(self, ids: Iterable[Any]) -> list[Insight] | None:
-        """Return why items are worth a label, by the model of all labels so far; None before there is one."""
+        """Explain why items are worth a label, with the model of all labels so far; None before there is one."""
         state, vectors, rows = self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids)
         return insights(
             self.model.trained(state, vectors), vectors, self.store, rows, state.classes, self.settings.seed
@@ -377,7 +378,7 @@ class Project:
     def predict(
         self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, skip_bad: bool = False
     ) -> list[Guess]:
-        """Return the model's predictions for new data like those of the project: a file or a folder.
+        """Return the model's predictions for a file or folder of new data of the same kind.
 
         Raises:
             ValueError: if there is no model yet.
@@ -389,7 +390,7 @@ class Project:
         return guesses_of(trained, new, names, state.classes)
 
     def status(self) -> Status:
-        """Return how good the model is, what is open, and whether to stop."""
+        """Return the model's accuracy, open questions, and advice on stopping."""
         return status_of(self._collector().facts(tuple(self.notes)))
 
     def suspects(self) -> list[facts.SuspectLabel]:
@@ -400,7 +401,7 @@ class Project:
         return facts.FactCollector(self.model, self.root, self.store.snapshot(), self.embeddings.array())
 
     def exported(self, *, predictions: bool = False) -> list[facts.Exported]:
-        """Return what is known about items: those with an event, or all with the model's predictions."""
+        """Return the items to export: those with an event, or all of them with the model's predictions."""
         vectors = self.embeddings.array() if predictions else None
         return facts.exported_items(self.store, self.model, vectors)
 
@@ -424,38 +425,38 @@ class Project:
     def export_suspects(self, path: str | os.PathLike[str]) -> int:
         """Write labels that are probably wrong to a CSV file, with the model's suggestions; return the number of rows.
 
-        Labels that are corrected in the file can be told with it.
+        Correct labels in the file and pass it to `tell`.
         """
         return facts.write_suspects(path, self.suspects())
 
-    # Changes.
+    # Changes
 
     def add_items(
         self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, cost: str | None = None
     ) -> int:
-        """Add items of the same kind, with the same columns; return their number. Labels stay as they are."""
+        """Add items of the same kind, with the same columns; return their number. Labels do not change."""
         data = opening.like_ours(self.folder, self.settings, source, ids, cost)
         with self.store.lock:
             self.embeddings.array()
             return self.embeddings.add(data)
 
     def set_test(self, path: str | os.PathLike[str]) -> int:
-        """Set items aside as a test set, which is never asked or trained on: a CSV file; return their number."""
+        """Read a test set from a CSV file; return its size. Its items are never asked or trained on."""
         return given.record_test(self.store, given.as_answers(path))
 
     def add_class(self, name: Any) -> None:
-        """Add a class at the end; earlier labels stay."""
+        """Add a class at the end; earlier labels are kept."""
         self.settings = opening.add_class(self.folder, self.store, name)
 
     def rename_class(self, old: Any, new: Any) -> None:
-        """Give a class another name; its labels stay with it."""
+        """Rename a class; its labels are kept."""
         self.settings = opening.rename_class(self.folder, self.store, old, new)
 
     def check(self) -> list[str]:
-        """Return what SQLite's integrity check finds; empty if all is well. Hashes are checked on opening.
+        """Return the problems that SQLite's integrity check finds. Hashes are checked on opening.
 
         Raises:
-            FileFormatError: if the embeddings, however many, do not match their hash.
+            FileFormatError: if the embeddings do not match their hash.
         """
         read_vectors(self.folder, self.store.num_items, whole=True)
         return self.store.log.check()

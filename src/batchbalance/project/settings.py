@@ -1,4 +1,4 @@
-"""`project.toml`: what a project is, for people to read and to edit."""
+"""`project.toml`: the settings of a project, which users may edit."""
 
 import json
 import tomllib
@@ -17,7 +17,7 @@ from batchbalance.system.ids import check_unicode
 
 FILE = "project.toml"
 HEADING = """\
-# What this project is. Edit it as you like; the labels are in labels.sqlite.
+# Settings of this project, which you may edit; the labels are in labels.sqlite.
 # Classes: add new ones at the end; rename one with `batchbalance rename-class`.
 # Another encoder: items are embedded again by the next command that needs it.
 """
@@ -30,16 +30,16 @@ KINDS = {"column": ("texts", "table"), "id": ("texts", "table"), "drop": ("texts
 
 
 class Data(Section):
-    """Where the items are from.
+    """The source of the items.
 
     Attributes:
-        kind: what they are.
-        path: the folder or file, as seen from the project's folder unless it is absolute.
-        column: of the texts, or those of a table to take.
+        kind: the kind of items.
+        path: the folder or file, absolute or relative to the project's folder.
+        column: the column of the texts, or the columns of a table to use.
         id: the column of the ids.
-        drop: columns of a table not to take.
+        drop: columns of a table to omit.
         cost: the column of costs, or a CSV file of ids and costs.
-        ids: a file of ids, one a line, for embeddings.
+        ids: for embeddings, a file of ids, one per line.
         skip_bad: omit damaged files and empty texts.
     """
 
@@ -67,17 +67,17 @@ class ProjectSettings(Section):
 
     Attributes:
         classes: the labels.
-        encoder: what turns items into embeddings; None for bare embeddings, or for the encoder of the kind of items.
-        image_size: pixels of the square that an encoder of images looks at.
-        batch_size: questions of a batch, if the person who asks does not say.
-        audit: the share of items that is set aside, and of questions that are about them.
-        random_arm: the share of other questions that are uniform.
+        encoder: computes the embeddings; None for bare embeddings, or for the default of the kind of items.
+        image_size: side in pixels of the square that images are scaled to.
+        batch_size: the default number of questions in a batch.
+        audit: the share of items set aside, and of questions about them.
+        random_arm: the share of other questions that are chosen at random.
         annotators_per_item: how many people are asked the same item.
-        target_accuracy: what `status` advises to stop at.
-        budget: labels, or cost, that `status` advises to stop at.
-        seed: same seed, same answers: same questions.
+        target_accuracy: the accuracy at which `status` advises to stop.
+        budget: the number of labels, or the cost, at which `status` advises to stop.
+        seed: the same seed and answers give the same questions.
         instructions: shown to people who label.
-        data: where the items are from.
+        data: the source of the items.
         model: the kind of posterior and its options; `network` names a network, `estimator` one of scikit-learn.
         strategy: its name and options.
     """
@@ -100,21 +100,21 @@ class ProjectSettings(Section):
     strategy: dict[str, Any] = Field(default_factory=lambda: {"name": "auto"})
 
     def paths_named(self) -> dict[str, str]:
-        """Return the names that are paths of code ("package.module:Name"), and what each is."""
+        """Return the import paths in the settings ("package.module:Name"), and what each is for."""
         named = [(text, f"model's {key}") for key, value in self.model.items() for text in texts_in(value)]
         named += [(text, "strategy") for text in texts_in(self.strategy)] + [(self.encoder or "", "encoder")]
         return {text: kind for text, kind in named if is_path(text) and not _is_installed(text, kind)}
 
 
 def _is_installed(name: str, kind: str) -> bool:
-    """Return whether a path names an installed dependency, or a model that is only weights."""
+    """Return whether a path names an installed dependency, or a model that consists of weights only."""
     if kind == "encoder":
         return not runs_own_code(name)
     return kind == "model's estimator" and name.startswith("sklearn.")
 
 
 def as_settings(given: dict[str, Any]) -> ProjectSettings:
-    """Return settings from plain values; a mistake is one sentence."""
+    """Return settings from plain values; raise one clear error for a mistake."""
     return parsed(lambda: ProjectSettings(**check_keys(FILE, given, ProjectSettings.model_fields)))
 
 
@@ -122,12 +122,12 @@ def read_settings(folder: Path) -> ProjectSettings:
     """Return the settings of the project in a folder.
 
     Raises:
-        FileFormatError: if the file is damaged, or has a value that is not valid.
+        FileFormatError: if the file is damaged, or has an invalid value.
     """
     path = folder / FILE
     if not path.is_file():
         raise FileNotFoundError(
-            f"no project in {folder}: there is no {FILE}; make one with: batchbalance init {folder}"
+            f"no project in {folder}: there is no {FILE}; create one with: batchbalance init {folder}"
         )
     try:
         return as_settings(tomllib.loads(path.read_text(encoding="utf-8-sig")))
@@ -157,7 +157,7 @@ def _lines(settings: ProjectSettings) -> Iterator[str]:
 
 
 def _toml(value: Any) -> str:
-    """Return a value as TOML, which has JSON's texts, numbers and lists."""
+    """Return a value as TOML, which shares strings, numbers and lists with JSON."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""The state of a project: the view of its events.
+"""The state of a project, derived from its events.
 
-The page shows counts after every answer, so they are updated with each event and do not depend on the log's length.
+The page shows counts after every answer, so each event updates them at a cost that does not grow with the log.
 """
 
 import time
@@ -14,7 +14,7 @@ Who = str | None
 
 ANSWERS = ("labelled", "corrected")
 UNDOABLE = (*ANSWERS, "skipped", "flagged", "commented", "reviewed")
-AUDIT, RANDOM, FOUND = "audit", "random", "found"  # why an item was asked, if it was not a strategy
+AUDIT, RANDOM, FOUND = "audit", "random", "found"  # reasons to ask an item other than a strategy
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,25 @@ class Note:
 
 @dataclass
 class ItemView:
-    """What is known of one item.
+    """The state of one item.
 
     Attributes:
-        answers: the latest answer of each person, the number of a class.
-        answered: when each of them was given.
+        answers: the latest answer of each person, as a class number.
+        answered: the time of each answer.
         last: who answered last.
-        open: whom it was asked and who has neither answered, skipped nor given it back; with the number of the event.
-        skipped: who skipped it, and was not asked again.
-        is_returned: whether it was given back, and nobody was asked since.
-        reasons: why it was asked: "audit", "random", "found", or the name of a strategy; empty if it never was. An item
-            whose turn in the audit or the random arm came while its label was known, or asked for, is only drawn.
+        open: the people asked who have neither answered, skipped nor returned it, with the number of the event.
+        skipped: the people who skipped it and were not asked again.
+        is_returned: whether it was returned, and nobody was asked since.
+        reasons: why it was asked: "audit", "random", "found", or the name of a strategy; empty if it never was. If its
+            turn in the audit or the random arm came while it was already labelled or asked, it is only drawn.
         first_asked: the number of the event that asked or drew it first.
         settled: the class that somebody decided on in a review, until the next answer; None if there is none.
-        flags: notes of those who flagged it.
+        flags: the notes of flags.
         num_seen: how many of the flags somebody has reviewed.
         comments: other notes.
-        seconds: how long answers took, all together.
-        sampled_of: the number of items that it was told as a random sample of; 0 if it was not.
-        is_chosen: whether its label was told as one of chosen items.
+        seconds: how long all answers took in total.
+        sampled_of: the number of items that its random sample was drawn from; 0 if it was not in one.
+        is_chosen: whether its label was added as chosen.
     """
 
     answers: dict[Who, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class ItemView:
         """The class decided on in a review, else the majority of the latest answers; None if none, or a tie."""
         if self.settled is not None:
             return self.settled
-        if len(self.answers) == 1:  # by far the most
+        if len(self.answers) == 1:  # by far the most common case
             return next(iter(self.answers.values()))
         ranked = Counter(self.answers.values()).most_common(2)
         if not ranked or (len(ranked) == 2 and ranked[0][1] == ranked[1][1]):
@@ -134,13 +134,13 @@ class ItemView:
 
 
 class Tallies:
-    """What is known of all items and people together.
+    """Counts over all items and people.
 
     Attributes:
         open: the rows that each person was asked and has not answered.
         skipped: the rows that each person skipped.
-        labels: how many items each class has.
-        answers: how many labels each person gave.
+        labels: the number of items of each class.
+        answers: the number of labels by each person.
     """
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class Tallies:
             self._days[_day(event.time)][event.who] += by
 
     def done(self, who: Who) -> Iterable[Event]:
-        """Return what a person did and did not undo, the latest first."""
+        """Return the actions of a person that were not undone, the latest first."""
         done: dict[int, Event] = self._done.get(who, {})
         return reversed(done.values())
 
@@ -181,19 +181,19 @@ class Tallies:
 
 
 class State:
-    """The view of all events so far. Call `update` with the whole log to apply new events.
+    """The state after all events so far. Call `update` with the whole log to apply new events.
 
     Attributes:
-        classes: the names of the classes; the number of a class is its place here, and stays.
-        sources: where items came from, as the events tell.
+        classes: the class names; a class number is the position here, and never changes.
+        sources: the sources of items, from the events.
         tests: the class of each row of the test set.
-        items: what is known of each row that anything happened to.
-        num_events: how many events were applied.
+        items: the state of each row that has an event.
+        num_events: the number of events applied.
         num_batches: how often new questions were chosen.
-        last_change: the number of the last event that changed an answer, the items, or what an answer is for.
-        sizes: how many items there were after each addition.
-        tests_of: how many there were when the test set was last changed.
-        tallies: counts of labels and of what people did.
+        last_change: the number of the last event that changed an answer, the items, or the use of an answer.
+        sizes: the number of items after each addition.
+        tests_of: the number of items when the test set was last changed.
+        tallies: counts of labels and of people's actions.
     """
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class State:
         self.tallies.count_item(event.item, view, 1)
 
     def view(self, row: int) -> ItemView:
-        """Return what is known about an item."""
+        """Return the state of an item."""
         return self.items.get(row, ItemView())
 
     def labels(self) -> dict[int, int]:
@@ -265,7 +265,7 @@ class State:
         return {row: found[row] for row in sorted(found) if found[row] is not None}  # type: ignore[misc]
 
     def chosen(self) -> list[int]:
-        """Return rows whose labels were told as chosen: they train and never measure."""
+        """Return rows whose labels were added as chosen: they train and never measure."""
         return [row for row, view in self.items.items() if view.is_chosen and view.answers]
 
     def open_questions(self, who: Who, wanted: int) -> list[int]:
@@ -296,7 +296,7 @@ class State:
         return found[::-1]
 
     def num_open(self, wanted: int) -> int:
-        """Return how many questions are open, of all people together."""
+        """Return the number of open questions of all people."""
         return sum(len(self.open_questions(who, wanted)) for who in self.tallies.open)
 
     def num_skipped(self, who: Who, wanted: int) -> int:
@@ -331,15 +331,15 @@ class State:
                 yield event
 
     def history(self) -> list[Event]:
-        """Return all events that were not undone, without those that undo."""
+        """Return all events that were not undone, without the undo events."""
         return [each for each in self._events if each.number not in self._undone and each.kind != "undone"]
 
     def num_asked(self) -> int:
-        """Return items that were ever asked."""
+        """Return the number of items that were ever asked."""
         return sum(view.first_asked is not None for view in self.items.values())
 
     def annotators(self) -> list[Who]:
-        """Return everybody who answered, in the order of their first answers."""
+        """Return the people who answered, in the order of their first answers."""
         return list(dict.fromkeys(each.who for each in self.history() if each.kind in ANSWERS))
 
 

@@ -1,7 +1,7 @@
-"""`status`: how good the model is, what is open, and whether to stop, from plain facts about a project.
+"""`status`: the model's accuracy, open questions, and advice on stopping, from facts about a project.
 
-A project gathers `Facts`; ``status_of`` adds what follows from them. The result prints as a table, is ready for JSON,
-and shows as HTML.
+A project collects `Facts`; ``status_of`` derives the rest. The result prints as a table, converts to JSON, and renders
+as HTML.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ from batchbalance.project.stopping import (
 )
 from batchbalance.project.verdict import overall_verdict
 
-NUM_ON_CURVE = 6  # models of the curve that the table shows
-NUM_SUSPECTS = 10  # labels that may be wrong that the table shows
+NUM_ON_CURVE = 6  # models of the curve in the table
+NUM_SUSPECTS = 10  # suspect labels in the table
 NO_AUDIT = (
     "No audit set (--audit 0): the accuracy cannot be known, since the labels were chosen by the model itself; nor can "
     "its calibration, whether a target is reached, or what more labels would bring."
@@ -47,15 +47,15 @@ NO_ARM = (
 
 @dataclass(frozen=True, eq=False)
 class Status:
-    """Facts and what follows from them.
+    """Facts about a project, and what follows from them.
 
     Attributes:
-        facts: as given.
+        facts: the facts.
         curve: the accuracy of every model on the test set, if there is one, else on all audit labels known today.
-        looks: those that count for advice.
-        calibration: of the newest model, or None.
-        quality: of the newest model, class by class.
-        forecast: what 50 more labels would bring, or None.
+        looks: the looks that count for advice.
+        calibration: the calibration of the newest model, or None.
+        quality: the quality of the newest model, class by class.
+        forecast: the expected gain from 50 more labels, or None.
         advice: of each rule; of target and budget only if they are set.
         unknown: sentences on what cannot be known.
     """
@@ -71,7 +71,7 @@ class Status:
 
     @property
     def accuracy(self) -> Accuracy | None:
-        """That of the newest model."""
+        """The accuracy of the newest model."""
         return self.curve[-1] if self.curve else None
 
     @property
@@ -80,7 +80,7 @@ class Status:
         return overall_verdict(self.accuracy, self.advice, self.forecast)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the table that the command prints: a name and a text each."""
+        """Return the rows of the printed table, each a name and a text."""
         return list(_rows(self))
 
     def as_dict(self) -> dict[str, Any]:
@@ -122,15 +122,15 @@ def status_of(facts: Facts) -> Status:
     is_right = predicted == truth[audited]
     has_test = any(each.test_total for each in rounds)
     is_about_all = facts.num_first in (None, facts.counts.items)
-    # Models from before items were added are compared with none that speaks of all items.
+    # Models from before items were added are not compared with later ones.
     current = [i for i, each in enumerate(rounds) if (each.predicted != UNKNOWN).all()]
     found = stopping.forecast([rounds[i].num_labels for i in current], is_right[current]) if is_about_all else None
-    counts, about = facts.counts, ""  # what the audit labels, or the test set, are a sample of, if it is not all items
+    counts, about = facts.counts, ""  # the items that the labels are a sample of, if not all
     if facts.num_first is not None and facts.num_first < counts.items:
         added = counts.items - facts.num_first
         about = f"of the first {facts.num_first:,} items only, not of the {added:,} added since"
     elif counts.chosen and not has_test:
-        about = f"of all items but the {counts.chosen:,} whose labels were brought as chosen"
+        about = f"of all items but the {counts.chosen:,} whose labels were added as chosen"
     counted = looks_of(rounds, has_test)
     spent = facts.counts.asked if facts.cost is None else facts.cost
     advice = [stopping.agreement([rounds[i] for i in current]), stopping.label_change([rounds[i] for i in current])]
@@ -157,7 +157,7 @@ def status_of(facts: Facts) -> Status:
 
 
 def _class_quality(facts: Facts, audit: NDArray[Any], predicted: NDArray[Any], has_test: bool, about: str) -> Quality:
-    """Measure every class on the labels of the accuracy, and its share of the pool on the audit labels."""
+    """Measure every class on the audit or test labels, and its share of the pool on the audit labels."""
     truth, said = (facts.test_labels, facts.test_predicted) if has_test else (audit, predicted[-1:].reshape(-1))
     known = said != UNKNOWN
     counts = facts.class_counts or (0,) * len(facts.classes)
@@ -174,8 +174,8 @@ def _not_about_all(facts: Facts, has_test: bool) -> str:
     if not facts.audit_share:
         return f"{what}, and there is no audit set."
     return (
-        f"{what}: `ask` brings their audit items first; once ten audit labels are a sample of all items, "
-        f"{facts.num_missing:,} answers at the most from now, they count."
+        f"{what}: `ask` asks their audit items first; once ten audit labels are a sample of all items, "
+        f"after at most {facts.num_missing:,} more answers, they count."
     )
 
 
@@ -213,7 +213,7 @@ def _rows(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _quality(status: Status) -> Iterator[tuple[str, str]]:
-    """Yield how good the model is."""
+    """Yield rows on the accuracy and calibration of the model."""
     facts = status.facts
     yield "accuracy", told_accuracy(status.accuracy)
     yield from status.quality.rows()
@@ -223,18 +223,18 @@ def _quality(status: Status) -> Iterator[tuple[str, str]]:
     skipped, disputed = facts.counts.audit_skipped, facts.counts.audit_disputed
     if skipped or disputed:
         text = f"{skipped:,} skipped, {disputed:,} disputed"
-        yield "audit without label", f"{text}; if these are the hard ones, the accuracy looks better than it is"
+        yield "audit without label", f"{text}; if these are the hard ones, the accuracy is overestimated"
     if facts.model_warning is not None:
         yield "warning", facts.model_warning
     if facts.duplicates.num_audit_copies:
-        text = f"{facts.duplicates.num_audit_copies:,} equal an item trained on: the accuracy looks better than it is"
+        text = f"{facts.duplicates.num_audit_copies:,} equal an item trained on: the accuracy is overestimated"
         yield "audit items copied", text
     if facts.cross_validated_error is not None:
         right = 1 - facts.cross_validated_error
         yield "cross-validated", f"{right:.3f} on the training labels, which are not typical of the pool"
     if status.calibration is not None:
         found = status.calibration
-        says = f"says {found.confidence:.2f} and is right in {found.accuracy:.2f}"
+        says = f"mean confidence {found.confidence:.2f}, accuracy {found.accuracy:.2f}"
         yield "calibration", f"{says}; error {found.error:.3f}, by chance alone up to {found.by_chance:.3f}"
     if facts.arm is not None:
         yield "random arm", facts.arm.sentence()
@@ -256,7 +256,7 @@ def told_suspects(facts: Facts) -> str:
     """Return a sentence on how many labels are probably wrong."""
     judged = f"of {facts.num_judged:,} labels judged by a model that has not seen them"
     if not facts.suspects:
-        return f"none {judged}: what it finds unlikely is explained by its own errors, or there are too few labels"
+        return f"none {judged}: the model's own errors explain the unlikely ones, or there are too few labels"
     right = sum(each.wrong for each in facts.suspects) / len(facts.suspects)
     return f"{len(facts.suspects):,} {judged}; about {100 * right:.0f} % of them are expected to be wrong"
 

@@ -1,7 +1,7 @@
-"""Advice on when to stop: rules that each say in one sentence what they see. Nothing ever stops by itself.
+"""Advice on when to stop: each rule gives its finding in one sentence. Nothing stops automatically.
 
-Agreement of successive models is Bloodgood and Vijay-Shanker's (2009). The label change and the forecast look at
-spans of labels, not at batches, so that small batches do not look like a model that has settled.
+Agreement of successive models follows Bloodgood and Vijay-Shanker (2009). The label change and the forecast use spans
+of labels, not batches, so that small batches do not look like convergence.
 """
 
 import math
@@ -18,12 +18,12 @@ from batchbalance.project.audit import ALPHA, FIRST_LOOK, LEAST_FOR_ERROR, Inter
 from batchbalance.project.label_errors import cohen_kappa
 from batchbalance.system.sealed import read_sealed, write_sealed
 
-UNKNOWN = -1  # the class predicted for an item that was not there yet, and the label of one that has none
+UNKNOWN = -1  # the prediction for an item added later, and a missing label
 
-SPAN, NUM_STEPS, LEAST_KAPPA = 20, 3, 0.99  # labels between two models, steps looked at, mean κ that is enough
-MOST_CHANGED = 0.05  # share of labels that may change while the labels double
-MORE, LEAST_GAIN = 50, 0.01  # labels to forecast, accuracy that they should bring
-LEAST_ROUNDS = 4  # that a curve is fitted to
+SPAN, NUM_STEPS, LEAST_KAPPA = 20, 3, 0.99  # labels between two models, steps, sufficient mean κ
+MOST_CHANGED = 0.05  # share of predictions that may change while the labels double
+MORE, LEAST_GAIN = 50, 0.01  # labels to forecast, and the gain that is worth them
+LEAST_ROUNDS = 4  # needed to fit a curve
 NUM_RESAMPLES = 1000
 
 Verdict = Literal["stop", "go on", "cannot tell"]
@@ -31,17 +31,17 @@ Verdict = Literal["stop", "go on", "cannot tell"]
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One trained model of a project, as it was then.
+    """A trained model of a project, with its results at that time.
 
     Attributes:
-        num_labels: what it was trained on.
+        num_labels: the number of labels it was trained on.
         when: seconds since 1970.
-        predicted: (F,) its classes for the items of the fixed set; −1 for items that were added later.
-        audit_correct: how many audit labels of that time it got right.
-        audit_total: of so many.
+        predicted: (F,) its predicted classes for the fixed set; −1 for items that were added later.
+        audit_correct: how many audit labels it predicted right at that time.
+        audit_total: the number of audit labels at that time.
         test_correct: the same on the user's own test set, if there is one.
-        test_total: of so many.
-        about: how many items these labels were a sample of.
+        test_total: the number of test labels.
+        about: the number of items these labels were sampled from.
     """
 
     num_labels: int
@@ -56,12 +56,12 @@ class Round:
 
 @dataclass(frozen=True)
 class Advice:
-    """What one rule says.
+    """The advice of one rule.
 
     Attributes:
         rule: its name.
         verdict: "stop", "go on" or "cannot tell".
-        sentence: what it sees.
+        sentence: its finding.
     """
 
     rule: str
@@ -71,12 +71,12 @@ class Advice:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What more labels would bring.
+    """A forecast of the gain from more labels.
 
     Attributes:
-        more: so many labels.
+        more: the number of labels.
         gain: expected gain in accuracy.
-        interval: of the gain, 95 %.
+        interval: the 95 % interval of the gain.
     """
 
     more: int
@@ -85,7 +85,7 @@ class Forecast:
 
 
 def agreement(rounds: Sequence[Round], least: float = LEAST_KAPPA) -> Advice:
-    """Return whether successive models, 20 labels apart, agree on the fixed set by a mean κ of `least` or more."""
+    """Return whether successive models, 20 labels apart, agree on the fixed set with a mean κ of `least` or more."""
     models = _apart(rounds, SPAN)[-NUM_STEPS - 1 :]
     if len(models) <= NUM_STEPS:
         return Advice("agreement", "cannot tell", f"There are not yet {NUM_STEPS + 1} models {SPAN} labels apart.")
@@ -96,37 +96,37 @@ def agreement(rounds: Sequence[Round], least: float = LEAST_KAPPA) -> Advice:
     return Advice(
         "agreement",
         "stop" if kappa >= least else "go on",
-        f"The last {len(models)} models, at least {SPAN} labels apart, agree by κ = {kappa:.3f} on "
-        f"{len(pairs[-1][0]):,} items; {least:g} or more says that they have settled.",
+        f"The last {len(models)} models, at least {SPAN} labels apart, agree with κ = {kappa:.3f} on "
+        f"{len(pairs[-1][0]):,} items; {least:g} or more means that they have settled.",
     )
 
 
 def label_change(rounds: Sequence[Round], most: float = MOST_CHANGED) -> Advice:
-    """Return whether at most a share of predicted labels differs from the model with half as many labels, or fewer.
+    """Return whether at most a share of predictions differs from the model with half as many labels or fewer.
 
-    The fixed set is a sample of all items, so the upper end of the one-sided 95 % interval of the share decides.
+    The fixed set is a sample of all items, so the upper limit of the one-sided 95 % interval decides.
     """
     before = [each for each in rounds if 0 < 2 * each.num_labels <= rounds[-1].num_labels]
     if not before:
-        return Advice("label change", "cannot tell", "There is no model yet with half as many labels as now.")
+        return Advice("label change", "cannot tell", "There is no model with half as many labels yet.")
     first, last = _both_known(before[-1], rounds[-1])
     changed, total = int((first != last).sum()), len(first)
     high = clopper_pearson(changed, total, 2 * ALPHA).high
     verdict: Verdict = "stop" if high <= most else "go on" if changed > most * total else "cannot tell"
-    rare = " A class rarer than that may still have changed altogether." if verdict == "stop" else ""
+    rare = " A class rarer than that may still have changed completely." if verdict == "stop" else ""
     return Advice(
         "label change",
         verdict,
         f"From {before[-1].num_labels} to {rounds[-1].num_labels} labels {changed:,} of {total:,} predicted labels "
         f"changed: of all items at most {100 * high:.1f} % (95 %, for one look), and accuracy by at most as much; "
-        f"{100 * most:g} % or less says that it settled.{rare}",
+        f"{100 * most:g} % or less means that it has settled.{rare}",
     )
 
 
 def target_reached(target: float, looks: Sequence[Look], counted: str = "audit labels") -> Advice:
-    """Return whether the accuracy asked for is reached, by the lower end of the last look's interval.
+    """Return whether the target accuracy is reached by the lower limit of the last look's interval.
 
-    Looks go by the number of what is `counted`.
+    Looks are scheduled by the number of `counted`.
     """
     if not looks:
         return Advice(
@@ -149,19 +149,19 @@ def budget_spent(budget: float, spent: float, unit: str = "labels") -> Advice:
 
 
 def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE, *, seed: int = 0) -> Forecast | None:
-    """Return what `more` labels would bring, if the error goes on to fall as a power of the number of labels.
+    """Forecast the gain from `more` labels, if the error keeps falling as a power of the number of labels.
 
-    The power is fitted to the models of the last three quarters of the labels, on the same audit items and two made-up
-    ones: one that is learned half way and one that is forgotten, since a small sample without a change does not prove
-    that there is none. The interval is from 1,000 resamples of these items, each with the models' own scatter around
-    the curve, for two models (now and then). That the curve is a power is assumed, not tested. None with fewer than 4
-    models or 20 audit labels.
+    The power is fitted to the models of the last three quarters of the labels, on the same audit items and two
+    artificial ones. One of these is learned half way and one is forgotten, since a small sample without a change does
+    not prove that there is none. The interval comes from 1,000 resamples of these items, with the models' own scatter
+    around the curve added for both models (current and future). The power law is assumed, not tested. None with fewer
+    than 4 models or 20 audit labels.
 
     Args:
-        num_labels: (R,) what each model was trained on, not falling.
+        num_labels: (R,) the number of labels of each model, not decreasing.
         is_right: (R, n) whether it gets each audit item right.
-        more: labels to come.
-        seed: of the resamples.
+        more: the number of further labels.
+        seed: the seed of the resamples.
     """
     counts = np.asarray(num_labels, dtype=np.float64)
     recent = 4 * counts >= counts[-1] if len(counts) else np.zeros(0, dtype=bool)
@@ -173,7 +173,7 @@ def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE
     num_items = wrong.shape[1]
     random = np.random.default_rng(seed)
     resampled = random.multinomial(num_items, np.full(num_items, 1 / num_items), size=NUM_RESAMPLES)
-    weights = np.vstack([np.ones(num_items), resampled])  # the items as they are come first
+    weights = np.vstack([np.ones(num_items), resampled])  # the first row is the original sample
     errors = (wrong @ weights.T + 0.5) / (num_items + 1)  # (R, 1 + resamples), never 0
     log_counts = np.log(counts[recent])
     centred = log_counts - log_counts.mean()
@@ -182,7 +182,7 @@ def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE
     fitted = np.exp(logs.mean(axis=0) + powers * centred[:, None])
     gains = fitted[-1] * (1 - (1 + more / counts[-1]) ** powers)
     off = errors - fitted
-    # What is left of the scatter around the curve once that of the items is taken off is the models' own.
+    # The scatter around the curve beyond that of the items is the models' own.
     own = max(0.0, float((off[:, 0] ** 2).sum() / (len(centred) - 2) - off[:, 1:].var(axis=1).mean()))
     spread = gains[1:] + np.sqrt(2 * own) * random.standard_normal(NUM_RESAMPLES)
     low, high = np.quantile(spread, [ALPHA / 2, 1 - ALPHA / 2])
@@ -190,7 +190,7 @@ def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE
 
 
 def worth_it(found: Forecast | None) -> Advice:
-    """Return whether more labels would bring at least a point of accuracy."""
+    """Return whether more labels would gain at least a point of accuracy."""
     if found is None:
         needed = f"A forecast needs {LEAST_FOR_ERROR} audit labels and {LEAST_ROUNDS} models of different sizes."
         return Advice("forecast", "cannot tell", needed)
@@ -201,7 +201,7 @@ def worth_it(found: Forecast | None) -> Advice:
     return Advice(
         "forecast",
         verdict,
-        f"{found.more} more labels would bring {100 * found.gain:+.1f} points of accuracy, "
+        f"{found.more} more labels would gain {100 * found.gain:+.1f} points of accuracy, "
         f"[{100 * found.interval.low:+.1f}, {100 * found.interval.high:+.1f}], if the curve continues as it has; below "
         f"{100 * LEAST_GAIN:.0f} they are hardly worth it.",
     )
@@ -217,7 +217,7 @@ def _apart(rounds: Sequence[Round], span: int) -> list[Round]:
 
 
 def _both_known(first: Round, second: Round) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the predictions of two models for the items that both know."""
+    """Return the predictions of two models for the items that both predicted."""
     both = (first.predicted != UNKNOWN) & (second.predicted != UNKNOWN)
     if not both.any():
         raise ValueError("`rounds` must share items of the fixed set, got two that share none")
@@ -232,12 +232,12 @@ class Accuracy:
     """The accuracy of one model.
 
     Attributes:
-        num_labels: what it was trained on.
-        correct: right answers.
-        total: of so many.
+        num_labels: the number of labels it was trained on.
+        correct: the number of correct predictions.
+        total: the number of predictions.
         interval: Clopper and Pearson's 95 %, for one look.
         source: "audit" or "test".
-        about: what it is the accuracy of, in words; "" for all items.
+        about: the items that it refers to, in words; "" for all items.
     """
 
     num_labels: int
@@ -249,22 +249,22 @@ class Accuracy:
 
     @property
     def value(self) -> float:
-        """The share of right answers."""
+        """The share of correct predictions."""
         return self.correct / self.total
 
 
 def accuracy_curve(
     rounds: Sequence[Round], predicted: NDArray[Any], is_right: NDArray[Any], has_test: bool, about: str
 ) -> tuple[Accuracy, ...]:
-    """Return the accuracy of every model: on the test set of its time, or on today's audit labels.
+    """Return the accuracy of every model: on the test set at that time, or on the current audit labels.
 
     Args:
         rounds: (R,) every trained model, oldest first.
-        predicted: (R, n) its classes for the audit items that count today; −1 for items that were added later. Without
-            a test set, models that do not know all of them are omitted.
-        is_right: (R, n) whether they are the labels.
+        predicted: (R, n) its predictions for the audit items that count today; −1 for items that were added later.
+            Without a test set, models that did not predict all of them are omitted.
+        is_right: (R, n) whether they are correct.
         has_test: whether there is a test set.
-        about: what the labels are a sample of, in words; "" for all items.
+        about: the items that the labels are a sample of, in words; "" for all items.
     """
     if has_test:
         counts = [(each, each.test_correct, each.test_total) for each in rounds if each.test_total]
@@ -300,15 +300,15 @@ def told_accuracy(found: Accuracy | None) -> str:
 
 
 def round_path(folder: Path, number: int) -> Path:
-    """Return where the round of the model trained after an event is stored."""
+    """Return the path of the round of the model trained after an event."""
     return folder / "rounds" / f"{number:09d}.json"
 
 
 def save_round(path: Path, found: Round, rows: Sequence[int]) -> None:
     """Store a round, with the rows of its predictions.
 
-    A round could be computed again from the labels of its time. It is kept because each look at the accuracy is a look
-    at another model.
+    A round could be recomputed from the labels of its time. It is stored because each look at the accuracy uses another
+    model.
     """
     path.parent.mkdir(exist_ok=True)
     content = {

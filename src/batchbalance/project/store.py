@@ -1,7 +1,7 @@
-"""The database of a project: its items, the log of all events, and the state that follows from them.
+"""The database of a project: its items, the log of all events, and the state derived from them.
 
-A row of `items` is a row of the embeddings. Each "items added" event holds a hash of the rows that came with it, so
-items are as safe from silent damage as events are.
+A row of `items` is a row of the embeddings. Each "items added" event holds a hash of its rows, so silent damage to
+items is detected as it is for events.
 """
 
 import hashlib
@@ -67,10 +67,10 @@ class ShownItem:
 
 
 class ProjectStore:
-    """Items, events, and the state that follows from them. Threads may share it.
+    """Items, events, and the state derived from them. Threads may share it.
 
     Args:
-        folder: where the database is; it is created if it does not exist.
+        folder: the folder of the database, which is created if necessary.
 
     Attributes:
         log: the events.
@@ -87,16 +87,16 @@ class ProjectStore:
         self.num_items = 0
         self.costs = np.ones(0)
         self.is_audit = np.zeros(0, dtype=bool)
-        self._added = 0  # number of the last event that was looked at for new items
+        self._added = 0  # number of the last event checked for new items
         self.events()
-        # A transaction that was cut short and could not be undone may leave items without their event.
+        # A transaction that was interrupted and could not be rolled back may leave items without their event.
         ((num_rows, number),) = self.log.query("SELECT coalesce((SELECT max(row) FROM items) + 1, 0), number FROM head")
         if number == self._added and num_rows != self.num_items:
             raise self._damage("it has items that were never added")
 
     @contextmanager
     def reading(self) -> Iterator[State]:
-        """Hold the lock and give the current state."""
+        """Hold the lock and yield the current state."""
         with self.lock:
             self._state.update(self.events())
             yield self._state
@@ -110,7 +110,7 @@ class ProjectStore:
 
     @contextmanager
     def writing(self) -> Iterator[State]:
-        """Begin a transaction and give the state in it; `append` adds events."""
+        """Begin a transaction and yield the state in it; `append` adds events."""
         with self.lock, self.log.writing(), self.reading() as state:
             yield state
 
@@ -119,7 +119,7 @@ class ProjectStore:
         self.log.append(events)
 
     def events(self) -> list[Event]:
-        """Return all events so far; items that came with new ones are checked."""
+        """Return all events so far, and check items that were added since the last call."""
         events = self.log.events()
         for event in events[self._added :]:
             if event.kind == "items added":
@@ -148,17 +148,17 @@ class ProjectStore:
         return row - first
 
     def set_aside(self, state: State) -> np.ndarray:
-        """Return (N,) which items measure the model: the audit set, without labels that somebody brought as chosen."""
+        """Return (N,) which items measure the model: the audit set, without labels that were added as chosen."""
         aside = self.is_audit.copy()
         aside[state.chosen()] = False
         return aside
 
     def has(self, name: str) -> bool:
-        """Return whether the index has an item of that id."""
+        """Return whether the index has an item with this id."""
         return bool(self.log.query("SELECT 1 FROM items WHERE id = ?", (name,)))
 
     def row_of(self, name: Any, where: str = "") -> int:
-        """Return the row of an id. Whole numbers stand for their text.
+        """Return the row of an id. Whole numbers are read as text.
 
         Args:
             name: the id.
@@ -185,9 +185,9 @@ class ProjectStore:
             if self.log.query("SELECT 1 FROM items NOT INDEXED WHERE id = ?", (name,)):
                 raise self._damage(f"its index has lost {name!r}")
             return None
-        # Not by the index, which no hash covers.
+        # Bypass the index, which is not covered by a hash.
         if self.ids([found[0][0]]) != [name]:
-            raise self._damage(f"its index has another place for {name!r}")
+            raise self._damage(f"its index has another row for {name!r}")
         return int(found[0][0])
 
     def ids(self, rows: Sequence[int] | None = None) -> list[str]:
@@ -215,7 +215,7 @@ class ProjectStore:
         return [int(row) for (row,) in self.log.query(query, [*values, count])]
 
     def contents(self, rows: Sequence[int]) -> list[str | None]:
-        """Return the contents of some items; texts and rows of tables, which are stored whole, are checked."""
+        """Return the contents of some items; texts and table rows are checked against their hashes."""
         is_whole = self.kind in ("texts", "table")
         found = self._of(rows, "content, digest, id")
         for content, digest, name in found:
@@ -225,7 +225,7 @@ class ProjectStore:
 
     @property
     def kind(self) -> SourceKind:
-        """What the items are."""
+        """The kind of items."""
         kind: SourceKind = self.events()[0].value["kind"]
         return kind
 
@@ -263,7 +263,7 @@ class ProjectStore:
                 ):
                     digest.update(_line(row, name, digest_of, cost, audit))
                     costs[done], is_audit[done], done = float(cost), bool(audit), done + 1
-        except (TypeError, ValueError) as error:  # a value of another type than was written
+        except (TypeError, ValueError) as error:  # a value has another type than was written
             raise self._damage("its items do not match their hash") from error
         if done != count or digest.hexdigest() != event.value["digest"]:
             raise self._damage("its items do not match their hash")
@@ -276,7 +276,7 @@ class ProjectStore:
 
 
 def normal_id(name: str) -> str:
-    """Return an id as it is stored: in Unicode's normal form C."""
+    """Return an id as stored, in Unicode normalization form C."""
     return name if name.isascii() else unicodedata.normalize("NFC", check_unicode("an id", name))
 
 
@@ -290,7 +290,7 @@ def _line(row: int, name: str, digest: str, cost: float, is_audit: int) -> bytes
 
 
 def shown_item(kind: SourceKind, name: str, content: str | None, root: Path | None) -> ShownItem:
-    """Return an item as a person sees it, from what the project stores of it."""
+    """Return an item as a person sees it, from its stored content."""
     if kind == "images" and root is not None and content is not None:
         return ShownItem(name, image=root / content)
     if kind == "table" and content is not None:

@@ -49,7 +49,7 @@ def read_checked(path: Path) -> tuple[dict[str, Any], bool]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} must be JSON, got damage: {error}") from error
+        raise FileFormatError(f"{path} must be JSON, got damaged content: {error}") from error
     if not isinstance(content, dict):
         raise FileFormatError(f"{path} must hold a JSON object, got {type(content).__name__}")
     seal = content.pop("checksum", None)

@@ -148,7 +148,7 @@ def test_tables_are_shown_as_lines_and_bare_embeddings_not_at_all(tmp_path):
     bare.ask(2)
     assert write_export(bare, tmp_path / "bare.jsonl", "jsonl") == 2
     for form in ("label-studio", "argilla"):
-        with pytest.raises(ValueError, match="bare embeddings have nothing that people could look at"):
+        with pytest.raises(ValueError, match="bare embeddings have nothing to show"):
             write_export(bare, tmp_path / "bare.json", form)
 
 

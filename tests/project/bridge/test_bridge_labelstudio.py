@@ -396,7 +396,7 @@ def test_addresses(url):
 @pytest.mark.parametrize(
     ("status", "content", "said"),
     [
-        (302, b"", "leads to another address"),
+        (302, b"", "redirects elsewhere"),
         (200, b"<html>", "must answer as Label Studio does"),
         (
             400,

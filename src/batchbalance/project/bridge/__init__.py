@@ -1,4 +1,4 @@
-"""Other labelling tools: files that they read and write, and a Label Studio server."""
+"""Exchange with other labelling tools: their files, and a Label Studio server."""
 
 from batchbalance.project.bridge.files import FORMATS, Format, tell_file, write_export
 from batchbalance.project.bridge.labelstudio import Pulled, Pushed, pull, push, sync

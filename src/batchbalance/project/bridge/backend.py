@@ -1,7 +1,7 @@
 """An ML backend for Label Studio: its four routes, behind the guard of the page.
 
-Requests need a token, and are not trusted even so: `/predict` only reads, and `/webhook` only makes us pull, with our
-token, what the server itself says.
+Requests need a token, and even then are not trusted: `/predict` only reads, and `/webhook` only triggers a pull from
+the server with our own token.
 """
 
 import threading
@@ -28,18 +28,18 @@ except ImportError as error:
     raise MissingExtraError("an ML backend for Label Studio", "label") from error
 
 LAST = 1.0  # the score of tasks that are not asked
-MOST_BYTES = 50_000_000  # of a request
+MOST_BYTES = 50_000_000  # in a request
 
 
 class Backend:
-    """What the routes do.
+    """The operations behind the routes.
 
     Args:
         project: the project.
-        link: where it is labelled.
+        link: the link to the Label Studio project.
         server: the server.
-        guesses: show what the model predicts, but never for audit items.
-        say: told what happens, a sentence at a time.
+        guesses: show the model's predictions, except for audit items.
+        say: called with each message.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Backend:
         return f"batchbalance after {len(self.project.events())} events"
 
     def predictions(self, tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return one prediction for each task: its place in the batch as the score, and a guess if wanted."""
+        """Return one prediction for each task: its position in the batch as the score, and a guess if enabled."""
         known = set(self.project.ids())
         items = [_item(task) for task in tasks]
         asked = {name: rank for rank, name in enumerate(self.project.open_questions(ASKER))}
@@ -69,7 +69,7 @@ class Backend:
         ]
 
     def catch_up(self) -> None:
-        """Pull, and push the next batch if one is done; once, however many webhooks come meanwhile."""
+        """Pull, and push the next batch if one is done. Webhooks that arrive meanwhile share one run."""
         self._is_due.set()
         while self._is_due.is_set() and self._busy.acquire(blocking=False):
             try:
@@ -94,9 +94,9 @@ def backend_app(backend: Backend, token: str, hosts: Sequence[str]) -> Guard:
     """Return the application: `/health`, `/setup`, `/predict` and `/webhook`, for requests that have the token.
 
     Args:
-        backend: what the routes do.
+        backend: the operations behind the routes.
         token: see `Credentials`.
-        hosts: names and addresses that this server goes by.
+        hosts: the accepted host names and addresses of this server.
     """
 
     async def health(request: Request) -> JSONResponse:  # noqa: ARG001

@@ -1,4 +1,4 @@
-"""A client of Label Studio's REST API: tokens, patience while a server restarts, one sentence for what goes wrong."""
+"""A client for Label Studio's REST API: tokens, retries while a server restarts, and one-line errors."""
 
 import hashlib
 import time
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict  # pydantic, which brings it, takes that of typing from Python 3.12 on
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from batchbalance.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import requests
 
-open_ended = with_config(ConfigDict(extra="allow"))  # what we do not look at is kept as it is
+open_ended = with_config(ConfigDict(extra="allow"))  # unknown fields are kept
 
 
 class Access(TypedDict):
@@ -32,14 +32,14 @@ class User(TypedDict):
 
 
 class ConfigInput(TypedDict, total=False):
-    """What a labelling config shows."""
+    """An object shown by a labelling config."""
 
     type: str
     value: str
 
 
 class Control(TypedDict, total=False):
-    """A part of a labelling config that asks for something."""
+    """A control of a labelling config."""
 
     type: str
     to_name: list[str]
@@ -48,14 +48,14 @@ class Control(TypedDict, total=False):
 
 
 class LinkedProject(TypedDict):
-    """A project there."""
+    """A project in Label Studio."""
 
     id: int
     parsed_label_config: dict[str, Control]
 
 
 class Upload(TypedDict):
-    """A file there."""
+    """An uploaded file."""
 
     file: str
 
@@ -94,28 +94,28 @@ class Tasks(TypedDict):
 PATIENCE = 300.0  # seconds to wait for a server that does not answer
 LONGEST_PAUSE = 10.0
 TIMEOUT = (10.0, 120.0)  # seconds to connect, and to wait for an answer
-PAGE = 500  # tasks of one answer
+PAGE = 500  # tasks in one response
 FIELDS = "id,data,predictions,annotations,result,completed_by,was_cancelled,updated_at,lead_time"  # also of annotations
-AWAY = (502, 503, 504)  # what a proxy says while the server behind it restarts
+AWAY = (502, 503, 504)  # what a proxy returns while the server behind it restarts
 
 
 T = TypeVar("T")
 
 
 class InterruptedRequestError(ConnectionError):
-    """The server went away during a request that must not simply be repeated; it may have been carried out or not."""
+    """The server stopped answering during a request that is not safe to repeat; its outcome is unknown."""
 
 
 class NotThereError(ValueError):
-    """There is nothing at an address of the server."""
+    """The server has nothing at the requested address."""
 
 
 class Server:
     """A Label Studio server.
 
     Args:
-        url: its address, as "http://127.0.0.1:8080".
-        token: a personal access token (or a legacy token, where these are on).
+        url: its address, such as "http://127.0.0.1:8080".
+        token: a personal access token, or a legacy token if the server allows these.
         patience: seconds to wait while it does not answer.
         sleep: waits for a number of seconds.
     """
@@ -127,7 +127,9 @@ class Server:
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.username is not None:
             raise ValueError(f"`url` must be an address such as http://127.0.0.1:8080, without a password, got {url!r}")
         if not token.strip():
-            raise ValueError("a token must be given: make a personal access token in Label Studio, Account & Settings")
+            raise ValueError(
+                "a token must be given: create a personal access token in Label Studio, Account & Settings"
+            )
         self.url = url.rstrip("/")
         self._token, self._patience, self._sleep = token.strip(), patience, sleep
         try:
@@ -142,23 +144,23 @@ class Server:
         return f"Server({self.url!r})"
 
     def get(self, path: str, **params: Any) -> Any:
-        """Return the content at a path; repeated while the server does not answer."""
+        """Return the content at a path; retry while the server does not answer."""
         return self._patiently("GET", path, params=params)
 
     def patch(self, path: str, values: Mapping[str, Any]) -> Any:
-        """Change something; repeated while the server does not answer."""
+        """Send a PATCH request; retry while the server does not answer."""
         return self._patiently("PATCH", path, json=values)
 
     def post(self, path: str, values: Any, **params: Any) -> Any:
-        """Create something.
+        """Send a POST request.
 
         Raises:
-            InterruptedRequestError: if the server went away meanwhile: wait for it, and look what is there.
+            InterruptedRequestError: if the server stopped answering; wait for it, then check what was created.
         """
         return self._once("POST", path, json=values, params=params)
 
     def upload(self, path: str, files: Sequence[tuple[str, bytes]], **params: Any) -> Any:
-        """Upload files, each with a name of its own."""
+        """Upload files, which must have distinct names."""
         return self._once("POST", path, files={name: (name, content) for name, content in files}, params=params)
 
     def wait(self) -> None:
@@ -166,10 +168,10 @@ class Server:
         self.get("/api/version")
 
     def understood(self, content: Any, shape: type[T], path: str) -> T:
-        """Return what the server said, if it has the shape that Label Studio's answers have.
+        """Return the content of a response after validating its shape.
 
         Raises:
-            ValueError: if it has not.
+            ValueError: if it does not have that shape.
         """
         try:
             return TypeAdapter(shape).validate_python(content)
@@ -179,14 +181,14 @@ class Server:
     def tasks(self, project: int) -> Iterator[dict[str, Any]]:
         """Yield all tasks of a project with their annotations and predictions.
 
-        Not by an export, of which the server would keep a copy each time.
+        An export is not used, because the server would keep a copy of each.
         """
         seen, page, path = set[int](), 1, "/api/tasks"
         while True:
             content = self.get(path, project=project, fields="all", include=FIELDS, page=page, page_size=PAGE)
             found = self.understood(content, Tasks, path)
             numbers = {task["id"] for task in found["tasks"]}
-            if numbers and numbers <= seen:  # the same page for ever
+            if numbers and numbers <= seen:  # the server repeats the same page
                 raise self._strange(path)
             yield from map(dict, found["tasks"])
             seen, page = seen | numbers, page + 1
@@ -208,7 +210,7 @@ class Server:
                 waited, pause = waited + pause, 2 * pause
 
     def _once(self, method: str, path: str, **request: Any) -> Any:
-        """Send one request; with a new access token if the last one, valid for five minutes, has expired."""
+        """Send one request, with a new access token if the last one has expired after five minutes."""
         if not self._access:
             self._authorize()
         response = self._send(method, path, headers={"Authorization": self._access}, **request)
@@ -229,14 +231,14 @@ class Server:
 
     def _refused(self) -> PermissionError:
         return PermissionError(
-            f"{self.url} refuses the token; make a personal access token there, in Account & Settings, and give that"
+            f"{self.url} refuses the token; create a personal access token there, in Account & Settings, and use it"
         )
 
     def _send(self, method: str, path: str, **request: Any) -> "requests.Response":
         import requests
 
         try:
-            # A redirect is not followed: the token is for this address.
+            # Redirects are not followed: the token is for this address only.
             response = self._session.request(
                 method, f"{self.url}{path}", timeout=TIMEOUT, allow_redirects=False, **request
             )
@@ -245,16 +247,16 @@ class Server:
         except requests.RequestException as error:
             raise self._strange(path) from error
         if response.status_code in AWAY:
-            raise InterruptedRequestError(f"{self.url} is unavailable for a moment ({response.status_code})")
+            raise InterruptedRequestError(f"{self.url} is temporarily unavailable ({response.status_code})")
         return response
 
     def _content(self, response: "requests.Response", path: str) -> Any:
-        """Return the content of a response, or raise the error it stands for."""
+        """Return the content of a response, or raise the corresponding error."""
         status = response.status_code
         if status == 401:
             raise self._refused()
         if 300 <= status < 400:
-            raise ValueError(f"`url` must be where Label Studio is, got {self.url}, which leads to another address")
+            raise ValueError(f"`url` must be the address of Label Studio, got {self.url}, which redirects elsewhere")
         try:
             content = response.json() if response.content else None
         except (ValueError, RecursionError) as error:
@@ -283,17 +285,17 @@ def _reason(content: Any) -> str:
     return line if len(line) <= 300 else f"{line[:299]}…"
 
 
-MOST_FILES = 100  # of one request; the server takes no more
+MOST_FILES = 100  # in one request; the server accepts no more
 MOST_BYTES = 50_000_000
 
 
 class Uploads:
-    """The files of a project there.
+    """The uploaded files of a project in Label Studio.
 
     Args:
         server: the server.
-        project: the number of the project there.
-        root: the folder that files are in here.
+        project: the number of the project in Label Studio.
+        root: the local folder that files are in.
     """
 
     def __init__(self, server: Server, project: int, root: Path | None) -> None:
@@ -301,7 +303,7 @@ class Uploads:
         self._places: dict[str, str] | None = None
 
     def need(self, contents: Sequence[str]) -> None:
-        """Upload the files that are not there yet."""
+        """Upload the files that are not on the server yet."""
         missing = [each for each in contents if _name(each) not in self._there()]
         while missing:
             for part in self._parts(missing):
@@ -315,12 +317,12 @@ class Uploads:
                 raise ValueError(f"{self._server.url} must keep files that are uploaded, got none of {before} there")
 
     def address(self, path: Path) -> str:
-        """Return where a file is on the server."""
+        """Return the address of a file on the server."""
         inner = path.relative_to(self._root).as_posix() if self._root is not None else path.name
         return f"/data/{self._there()[_name(inner)]}"
 
     def _there(self) -> dict[str, str]:
-        """Return where files are, by our names for them. The server puts letters of its own and a dash before each."""
+        """Return the addresses of files by our names. The server adds a prefix of letters and a dash."""
         if self._places is None:
             path = f"/api/projects/{self._project}/file-uploads"
             found = self._server.understood(self._server.get(path, all="true"), list[Upload], path)
@@ -329,7 +331,7 @@ class Uploads:
         return self._places
 
     def _parts(self, contents: Sequence[str]) -> Iterator[list[tuple[str, bytes]]]:
-        """Yield files, as many as one request takes."""
+        """Yield files in groups that fit into one request."""
         part: list[tuple[str, bytes]] = []
         for each in contents:
             content = (self._root / each if self._root is not None else Path(each)).read_bytes()
@@ -342,5 +344,5 @@ class Uploads:
 
 
 def _name(content: str) -> str:
-    """Return our name for a file there: safe, and the same for the same item."""
+    """Return a safe name for an uploaded file; the same item always gets the same name."""
     return hashlib.sha256(content.encode()).hexdigest()[:24] + Path(content).suffix.lower()

@@ -1,4 +1,4 @@
-"""Files for other labelling tools: writing items and labels, and taking answers in."""
+"""Files for other labelling tools: export items and labels, and import answers."""
 
 import json
 import os
@@ -27,14 +27,16 @@ from batchbalance.project.state import Who
 from batchbalance.system.files import check_is_file, replacing
 
 QUESTION = "label"  # the name of Argilla's question
-PEOPLE = uuid.UUID("6a1d3c53-6d0a-4f0a-8f0e-0e5b0c8b7a11")  # names of people become Argilla's ids of users below it
+PEOPLE = uuid.UUID(
+    "6a1d3c53-6d0a-4f0a-8f0e-0e5b0c8b7a11"
+)  # namespace of Argilla's user ids, which are derived from names
 IGNORED = ("ignore", "reject")  # Prodigy's answers that are not labels
 
 Skip = tuple[str, Who]
 
 
 def as_line(item: ExportItem, data: Mapping[str, Any], classes: list[str], *, predictions: bool) -> dict[str, Any]:
-    """Return an item as a line of JSON; `label` is omitted if there is none."""
+    """Return an item as an object for a line of JSON; `label` is omitted if there is none."""
     row = item.row
     line: dict[str, Any] = {ITEM: item.row.id, **data}
     if row.label:
@@ -52,7 +54,7 @@ def as_line(item: ExportItem, data: Mapping[str, Any], classes: list[str], *, pr
 
 
 def answers_of_lines(lines: Iterable[tuple[int, Any]], where: str) -> Iterator[Answer | Skip]:
-    """Yield the answers in lines of JSON: ours, those of doccano (labels in a list), those of Prodigy (`answer`)."""
+    """Yield the answers in lines of JSON in our format, doccano's (labels in a list) or Prodigy's (`answer`)."""
     for number, line in lines:
         at = f"{where} line {number}"
         item = line.get(ITEM, line.get("id")) if isinstance(line, Mapping) else None
@@ -104,7 +106,7 @@ def as_record(item: ExportItem, data: dict[str, str], classes: list[str]) -> dic
 def answers_of_records(
     records: Iterable[Any], where: str, people: Iterable[Who], question: str | None = None
 ) -> Iterator[Answer]:
-    """Yield the answers in records of Argilla. Ids of `people` become their names, other ids stay."""
+    """Yield the answers in records of Argilla. Ids of `people` become their names; other ids are kept."""
     names = {user_id(who): who for who in people}
     for record in records:
         try:
@@ -148,10 +150,10 @@ def write_export(
         project: the project.
         path: the file.
         form: one of `FORMATS`.
-        predictions: all items, with what the model predicts; never for audit items that are to be shown to people.
-        only_open: only what was asked and has no answer yet, in its order.
+        predictions: write all items, with the model's predictions; files for labelling tools omit those of audit items.
+        only_open: write only unanswered questions, in their order.
         every: for csv: items without a label too that were asked, skipped, flagged or commented on.
-        image_url: where the folder of images can be seen by people who label; else images are written into the file.
+        image_url: the address of the folder of images for the labelling tool; if omitted, the file embeds the images.
     """
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
@@ -184,7 +186,7 @@ def write_export(
 
 
 def _address(project: Project, image_url: str | None) -> Callable[[Path], str]:
-    """Return how a line of JSON names an image: by its address below `image_url`, or by its path."""
+    """Return a function that names an image in a line of JSON: by its address below `image_url`, or by its path."""
     return image_source(project.root, image_url) if image_url is not None else lambda path: path.resolve().as_posix()
 
 
@@ -204,15 +206,15 @@ def tell_file(
     label_column: str | None = None,
     sample: str | None = None,
 ) -> Told:
-    """Add the answers in a file: all of them or, if one is not valid, none.
+    """Add the answers in a file. If one is invalid, none is added.
 
     Args:
         project: the project.
         path: a CSV file; or, ending in `.json` or `.jsonl`, an export of Label Studio (JSON, JSON_MIN) or Argilla, or
-            lines of JSON of ours, of doccano or of Prodigy.
-        annotator: who answered; where it is omitted, what the file says.
-        id_column: of a CSV file.
-        label_column: of a CSV file; else the name of the choices or of the question.
+            JSON lines in our format, doccano's or Prodigy's.
+        annotator: who answered; taken from the file if omitted.
+        id_column: the column of ids in a CSV file.
+        label_column: the column of labels in a CSV file; else the name of the choices or of the question.
         sample: as ``Project.tell`` takes it.
     """
     path = Path(path)
@@ -230,7 +232,7 @@ def tell_file(
 
 
 def with_askers(project: Project, skips: Iterable[Skip]) -> list[Skip]:
-    """Return skips, also for those who were asked without being the one who skipped: a file may name others."""
+    """Return skips, also for the people who were asked: a file may name others as having skipped."""
     views = project.views()
     found = list(skips)
     return found + [(item, None) for item, _ in found if item in views and None in views[item].open]
@@ -256,7 +258,7 @@ def _given(path: Path, project: Project, label: str | None) -> Iterator[Answer |
 
 
 def latest(annotations: Iterable[Annotation]) -> Iterator[Answer | Skip]:
-    """Yield what holds if one person annotated a task more than once: the annotation that was changed last."""
+    """Yield one answer per person and task: the annotation that was changed last."""
     last: dict[tuple[str, Who], Annotation] = {}
     for each in annotations:
         before = last.get((each.item, each.who))
@@ -282,7 +284,7 @@ def _parsed(path: Path, text: str) -> Iterator[tuple[int, Any]]:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise FileFormatError(f"{path} must be JSON, got damage: {error}") from error
+        raise FileFormatError(f"{path} must be JSON, got damaged content: {error}") from error
     if not isinstance(content, list):
         raise FileFormatError(f"{path} must hold a list of tasks or records, got {type(content).__name__}")
     yield from enumerate(content, start=1)

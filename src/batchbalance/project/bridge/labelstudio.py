@@ -1,8 +1,8 @@
-"""A project and a Label Studio server: push the batch in its order, pull what people said about it.
+"""Synchronization with a Label Studio server: push the batch in its order, and pull the answers.
 
-What is asked is asked of the annotator "label-studio": of everybody who labels there. Which annotations were taken in
-is remembered in the project's log, in the transaction that takes them in, so that nothing is taken twice and what was
-corrected here later stays corrected. Which tasks there are is looked up on the server: none is created twice.
+Questions are asked of the annotator "label-studio", which stands for everybody who labels there. Imported annotations
+are recorded in the project's log, in the same transaction. So nothing is imported twice, and later corrections here are
+kept. Existing tasks are looked up on the server, so none is created twice.
 """
 
 import hashlib
@@ -22,20 +22,20 @@ from batchbalance.project.bridge.link import Link, check_config
 from batchbalance.project.bridge.tasks import ITEM, Annotation, annotations_of, choice, rank_score, shown_data
 
 ASKER = "label-studio"
-BLOCK = 500  # tasks created, or scores written, by one request
-MOST_TRIES = 5  # to create tasks, or to write scores, while the server goes away again and again
+BLOCK = 500  # tasks created, or scores written, per request
+MOST_TRIES = 5  # to create tasks or write scores while the server keeps restarting
 SAMPLING = "Uncertainty sampling"
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push did.
+    """The result of a push.
 
     Attributes:
         ids: the batch, in its order.
-        created: tasks that were not there.
-        version: of the order there.
-        notes: what is worth knowing, a sentence each.
+        created: the number of new tasks.
+        version: the version of the order on the server.
+        notes: remarks, one sentence each.
     """
 
     ids: tuple[str, ...]
@@ -44,18 +44,18 @@ class Pushed:
     notes: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """Return what was pushed, in words."""
+        """Return a summary in words."""
         return f"{len(self.ids)} items are asked there, {self.created} of them new"
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """What a pull brought.
+    """The result of a pull.
 
     Attributes:
-        told: how many answers.
-        left: questions still open there.
-        notes: what is worth knowing, a sentence each.
+        told: the numbers of answers.
+        left: the number of questions still open on the server.
+        notes: remarks, one sentence each.
     """
 
     told: Told
@@ -63,7 +63,7 @@ class Pulled:
     notes: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """Return what was pulled, in words; "" if nothing was."""
+        """Return a summary in words; "" if nothing was pulled."""
         told = self.told
         if not (told.labelled or told.corrected or told.skipped):
             return ""
@@ -73,14 +73,14 @@ class Pulled:
 def push(
     project: Project, link: Link, server: Server, n: int | None = None, *, guesses: bool = False, every: bool = False
 ) -> Pushed:
-    """Bring the batch to the server: its open questions, or a new batch if none is open.
+    """Send the batch to the server: its open questions, or a new batch if none is open.
 
     Args:
-        project: the project here.
-        link: where it is labelled.
+        project: the local project.
+        link: the link to the Label Studio project.
         server: the server.
-        n: so many questions, new ones if fewer are open.
-        guesses: show what the model predicts, but never for audit items.
+        n: the number of questions; new ones are chosen if fewer are open.
+        guesses: show the model's predictions, except for audit items.
         every: create tasks for all items, not only for those of the batch.
     """
     with _alone(project):
@@ -146,16 +146,16 @@ def sync(
     say: Callable[[str], None] = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Pull again and again, and push the next batch whenever one is done.
+    """Pull repeatedly, and push the next batch whenever one is done.
 
     Args:
-        project: the project here.
-        link: where it is labelled.
+        project: the local project.
+        link: the link to the Label Studio project.
         server: the server.
-        every: seconds between looks.
-        rounds: end after so many batches; None goes on until nothing is left to ask.
+        every: seconds between pulls.
+        rounds: the number of batches to complete; None continues until nothing is left to ask.
         guesses: as in `push`.
-        say: called with each sentence on what happens.
+        say: called with each message.
         sleep: waits for a number of seconds.
     """
     done, is_pushed, said = 0, False, set[str]()
@@ -191,7 +191,7 @@ def sync(
 
 
 def is_anything_left(project: Project) -> bool:
-    """Return whether something is open there, or can be asked."""
+    """Return whether a question is open on the server, or can be asked."""
     if project.open_questions(ASKER):
         return True
     try:
@@ -222,7 +222,7 @@ def _tasks_by_item(server: Server, link: Link) -> dict[str, dict[str, Any]]:
 
 
 def _had_tasks(project: Project, link: Link) -> set[str]:
-    """Return the items that had a task when something was pushed."""
+    """Return the items that had a task at an earlier push."""
     return {name for names in link.notes(project, "tasks") for name in names}
 
 
@@ -234,7 +234,7 @@ def _skip_deleted(project: Project, link: Link, there: Container[str | None]) ->
         return []
     project.skip(gone, ASKER)
     what = _counted(len(gone), "task was deleted there; its item counts", "tasks were deleted there; their items count")
-    return [f"{what} as skipped, and labels stay"]
+    return [f"{what} as skipped, and labels are kept"]
 
 
 def _create(
@@ -260,7 +260,7 @@ def _create(
                 break
         else:
             raise ValueError(
-                f"{server.url} must create a task for each item, got {len(part)} fewer; look what is there"
+                f"{server.url} must create a task for each item, got {len(part)} fewer; check the tasks there"
             )
     return len(missing)
 

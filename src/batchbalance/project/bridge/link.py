@@ -1,4 +1,4 @@
-"""Linking a project to one on a Label Studio server."""
+"""Link a project to one on a Label Studio server."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,8 +12,8 @@ from batchbalance.project.settings import SourceKind
 from batchbalance.system.sealed import read_sealed, write_sealed
 
 FILE = "labelstudio.json"
-TITLE = (3, 50)  # letters that a title may have there
-OBJECTS: dict[SourceKind, tuple[str, ...]] = {  # what can show items, the one we propose first
+TITLE = (3, 50)  # least and greatest length of a title there
+OBJECTS: dict[SourceKind, tuple[str, ...]] = {  # tags that can show items, the default first
     "images": ("Image",),
     "texts": ("Text", "HyperText"),
     "table": ("Text", "HyperText"),
@@ -22,14 +22,14 @@ OBJECTS: dict[SourceKind, tuple[str, ...]] = {  # what can show items, the one w
 
 @dataclass(frozen=True)
 class Link:
-    """Where a project is labelled; kept in `labelstudio.json`, without a token.
+    """The link to a Label Studio project, stored in `labelstudio.json` without a token.
 
     Attributes:
-        url: of the server.
+        url: the address of the server.
         project: the number of the project there.
         control: the name of its choices.
-        object: the name of what they are about.
-        key: where a task's data hold what is shown.
+        object: the name of the object that they are about.
+        key: the key of the shown value in a task's data.
     """
 
     url: str
@@ -39,11 +39,11 @@ class Link:
     key: str
 
     def note(self, **values: Any) -> dict[str, Any]:
-        """Return what to remember in the log."""
+        """Return a note to record in the log."""
         return {"server": self.url, "project": self.project, **values}
 
     def notes(self, project: Project, key: str) -> list[Any]:
-        """Return what was remembered under a key about this server and project, oldest first."""
+        """Return the notes in the log under a key for this server and project, oldest first."""
         events = [event.value for event in project.events() if event.kind == "recorded"]
         mine = [each for each in events if (each.get("server"), each.get("project")) == (self.url, self.project)]
         return [each[key] for each in mine if key in each]
@@ -64,14 +64,14 @@ class Link:
 
 
 def link(project: Project, server: Server, number: int | None = None) -> tuple[Link, tuple[str, ...]]:
-    """Link a project to one on a server, whose labelling config is checked; return the link and notes.
+    """Link a project to one on a server after checking its labelling config; return the link and notes.
 
     Args:
-        project: the project here.
+        project: the local project.
         server: the server.
-        number: of the project there; None creates one. One without a labelling config gets the one we propose.
+        number: the number of the project there; None creates one. A project without a labelling config gets a default.
     """
-    shown_data(project, str)  # refuses what cannot be shown
+    shown_data(project, str)  # raises for items that cannot be shown
     config = proposed_config(project.settings.data.kind, project.classes)
     if number is None:
         name = project.folder.resolve().name
@@ -114,7 +114,7 @@ def _checked(server: Server, content: Any) -> LinkedProject:
 
 
 def _fitted(project: Project, server: Server, found: LinkedProject) -> tuple[Link, tuple[str, ...]]:
-    """Return the link to the choices that ask for the project's classes, and a note on choices that are not classes.
+    """Return the link to the choices with the project's classes, and a note on choices that are not classes.
 
     Raises:
         ValueError: if the labelling config has no such choices, or not for every class.

@@ -1,4 +1,4 @@
-"""Tasks of Label Studio: its JSON, and the answers in it.
+"""Tasks of Label Studio as JSON, and the answers in them.
 
 A task has `data` (ours: `item_id` and `text` or `image`), `annotations` and `predictions`. An annotation with
 `was_cancelled` is a skip. Label Studio serves tasks by ascending score of predictions.
@@ -19,19 +19,19 @@ from batchbalance.project.answers import Answer
 from batchbalance.project.facts import Exported
 from batchbalance.project.state import ItemView, Who
 
-ITEM = "item_id"  # the key of an item's id; these tools have ids of their own under `id`
+ITEM = "item_id"  # the key of an item's id; these tools use `id` for their own ids
 
 
 @dataclass(frozen=True)
 class ExportItem:
-    """An item, and all that is known of it.
+    """An item to export, with its state.
 
     Attributes:
-        row: what is exported of it.
-        view: what happened to it.
+        row: its exported values.
+        view: its state.
         content: its text, the path of its file, its row as JSON, or None for a bare embedding.
-        is_audit: whether it is set aside to measure by.
-        is_open: whether it was asked and still wants an answer.
+        is_audit: whether it is in the audit set.
+        is_open: whether it was asked and still needs an answer.
     """
 
     row: Exported
@@ -41,7 +41,7 @@ class ExportItem:
     is_open: bool
 
     def answers(self, classes: list[str]) -> list[tuple[Who, str]]:
-        """Return who answered, and what."""
+        """Return the people who answered, with their answers."""
         return [(who, classes[number]) for who, number in self.view.answers.items()]
 
 
@@ -63,11 +63,11 @@ def shown_data(project: Project, image: Callable[[Path], str]) -> Callable[[str 
     """Return a function from an item's content to the data that a tool shows: {"text": …} or {"image": …}.
 
     Raises:
-        ValueError: for bare embeddings, of which there is nothing to show.
+        ValueError: for bare embeddings, which cannot be shown.
     """
     kind, root = project.settings.data.kind, project.root
     if kind == "embeddings":
-        raise ValueError("bare embeddings have nothing that people could look at; label them with ask and tell")
+        raise ValueError("bare embeddings have nothing to show to people; label them with ask and tell")
     if kind == "images" and root is not None:
         return lambda content: {"image": image(root / (content or ""))}
     if kind == "table":
@@ -80,14 +80,14 @@ def shown_data(project: Project, image: Callable[[Path], str]) -> Callable[[str 
 
 
 def image_source(root: Path | None, url: str | None) -> Callable[[Path], str]:
-    """Return a function from an image to its address: below `url`, or with the image itself in it."""
+    """Return a function from an image to its address: below `url`, or a data URL."""
     if url is None or root is None:
         return data_address
     return lambda path: f"{url.rstrip('/')}/{quote(path.relative_to(root).as_posix())}"
 
 
 def data_address(path: Path) -> str:
-    """Return an address that holds the image itself."""
+    """Return a data URL of the image."""
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
@@ -106,17 +106,17 @@ def one_choice(choices: Iterable[Any], where: str) -> str:
 CONTROL = "label"  # the name of the choices in the labelling config that we propose
 MODEL_VERSION = "batchbalance"
 CHOICES = "choices"
-MOST_SECONDS = 1e9  # that an answer can have taken
+MOST_SECONDS = 1e9  # upper limit for the duration of an answer
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """What one person said about one task.
+    """One person's annotation of a task.
 
     Attributes:
         where: the annotation, for messages.
         item: the item's id.
-        key: its number; None in a file that does not say.
+        key: its number; None in a file without numbers.
         moment: when it was last changed.
         who: the person.
         seconds: how long it took.
@@ -139,20 +139,20 @@ class Annotation:
 
 
 def choice(control: str, about: str, label: str, annotator: str | None = None) -> list[dict[str, Any]]:
-    """Return a choice, as annotations and predictions hold it: of the choices `control` about the object `about`."""
+    """Return a choice in the format of annotations and predictions."""
     found = {"from_name": control, "to_name": about, "type": CHOICES, "value": {CHOICES: [label]}}
     return [found if annotator is None else {**found, "meta": {"annotator": annotator}}]
 
 
 def rank_score(rank: int, count: int) -> float:
-    """Return the score of the task that comes `rank`-th, from 0."""
+    """Return the score of the task at position `rank`, from 0."""
     return rank / count
 
 
 def as_task(
     item: ExportItem, data: dict[str, str], about: str, classes: list[str], rank: int, count: int
 ) -> dict[str, Any]:
-    """Return an item as a task to import; open questions carry their order, others their answers."""
+    """Return an item as a task to import; open questions have a score for their order, others their answers."""
     answers = [{"result": choice(CONTROL, about, label, who or "")} for who, label in item.answers(classes)]
     skips = [{"result": [], "was_cancelled": True} for _ in item.view.skipped]
     task: dict[str, Any] = {"data": {ITEM: item.row.id, **data}, "annotations": answers + skips}
@@ -170,10 +170,10 @@ def annotations_of(
     """Yield the annotations of tasks, in the order of tasks.
 
     Args:
-        tasks: as Label Studio gives them.
+        tasks: tasks in Label Studio's format.
         users: the names of users by their numbers.
         where: the file or the server, for messages.
-        control: the name of the choices; None takes the only ones there are.
+        control: the name of the choices; None if there is only one set.
 
     Raises:
         FileFormatError: if they are not tasks.
@@ -212,7 +212,7 @@ def _annotation(
 
 
 def _choices(result: Sequence[Mapping[str, Any]], control: str | None, where: str) -> tuple[tuple[str, ...], Any]:
-    """Return what was chosen, and by whom if that was exported with it."""
+    """Return the choices, and the person who made them if the export has it."""
     parts = [part for part in result if part.get("type") == CHOICES and control in (None, part["from_name"])]
     controls = sorted({part["from_name"] for part in parts})
     if len(controls) > 1:
