@@ -103,7 +103,7 @@ def test_points_without_ids_go_by_number(folder):
     assert (code, err) == (0, "")
     assert "8 labels of 2 classes; cross-validated accuracy" in out
     code, _, err = run(folder)
-    assert (code, "got '=1+2'; without --ids points go by their numbers, 0 to 89" in err) == (2, True)
+    assert (code, "got '=1+2'; without --ids, ids are the numbers 0 to 89" in err) == (2, True)
 
 
 @pytest.mark.parametrize("rows", [[], [("image-7.png", "")]])
@@ -187,7 +187,7 @@ def test_other_mistakes(folder):
     assert (code, "must have the columns id and label, got name, label" in err) == (2, True)
     assert run(folder, labels="missing.csv")[0] == 2
     code, _, err = run(folder, "--labelled", folder / "e.ids.txt")
-    assert (code, "got --labelled too; leave one out" in err) == (2, True)
+    assert (code, "got --labelled too; omit one of them" in err) == (2, True)
     np.save(folder / "p.npy", np.full((NUM, 2, 2), 0.5))
     alone = ["select", str(folder / "p.npy"), "--labels", str(folder / "labels.csv"), "-b", "2"]
     result = CliRunner().invoke(app, alone)

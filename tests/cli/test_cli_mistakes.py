@@ -62,7 +62,7 @@ def told(*arguments):
         ("posterior.num_draws=1000000000000", "`posterior.num_draws` must be less than or equal to 100000"),
         ("threads=1000000", "`threads` must be less than or equal to 1024"),
         ("strategies=[]", "`strategies` must have at least 1 entry, got []"),
-        ("model.hidden=" + "[" * 20_000, "'model.hidden' must be a value of TOML, got deep nesting"),
+        ("model.hidden=" + "[" * 20_000, "'model.hidden' must be a TOML value, got deep nesting"),
     ],
 )
 def test_settings_that_cannot_be_run_are_told_once(path, change, message):
@@ -85,7 +85,7 @@ def test_a_run_of_which_nothing_is_complete_recommends_no_report(path):
                                       "--set", "split.validation=1000000"])  # fmt: skip
     assert result.exit_code == 2
     assert "batchbalance report" not in result.output
-    assert "no trial is complete; fix what the errors say" in result.stdout
+    assert "no trial is complete; fix the errors above" in result.stdout
 
 
 def test_records_that_are_deleted_meanwhile_are_not_complete(path, monkeypatch):

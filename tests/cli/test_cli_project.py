@@ -74,7 +74,7 @@ def test_texts_from_init_to_export(texts):
     page = (texts / "batch.html").read_text(encoding="utf-8")
     assert all(row["text"] in page for row in rows)
     fill(texts / "batch.csv", mood, ";")
-    assert "have not been told; tell it first" in told("ask", "mails", "-n", "10")
+    assert "were not imported; import it first" in told("ask", "mails", "-n", "10")
     assert "10 labelled, 0 corrected, 0 known already" in run("tell", "mails", texts / "batch.csv").stdout
     assert "0 labelled, 0 corrected, 10 known already" in run("tell", "mails", texts / "batch.csv").stdout
     run("ask", "mails", "-n", "20")
@@ -250,9 +250,9 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["correct", "done", "zz", "good"], "got 'zz'"),
         (["export", "done", "--output", "no/where.csv"], "cannot write"),
         (["export", "done"], "one of --output and --suspects must be given, got neither"),
-        (["export", "done", "--suspects", "done/labels.sqlite"], "must not be a file that the project is made"),
-        (["export", "done", "--output", "done/labels.sqlite"], "--output must not be a file that the project is made"),
-        (["predict", "done", "t.csv", "--output", "done/../done/project.toml"], "--output must not be a file"),
+        (["export", "done", "--suspects", "done/labels.sqlite"], "must not be one of the project's own files"),
+        (["export", "done", "--output", "done/labels.sqlite"], "--output must not be one of the project's own files"),
+        (["predict", "done", "t.csv", "--output", "done/../done/project.toml"], "--output must not be one of"),
         (["export", "done", "--output", "x.csv", "--predictions"], "there is no model yet"),
         (["predict", "done", "t.csv"], "there is no model yet"),
         (["add-items", "done", "t.csv"], "got 't0', which exists already"),
@@ -343,7 +343,7 @@ def test_a_filled_sheet_is_never_overwritten(tmp_path):
     sheet = tmp_path / "p" / "batch.csv"
     run("ask", tmp_path / "p", "-n", "3")
     fill(sheet, lambda _: "nonsense")
-    assert "3 labels that have not been told" in told("ask", tmp_path / "p")
+    assert "3 labels that were not imported" in told("ask", tmp_path / "p")
     sheet.write_bytes(b"\xff\xfe\x00")
     before = sheet.read_bytes()
     assert "cannot be read as answers" in told("ask", tmp_path / "p")

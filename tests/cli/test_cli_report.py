@@ -52,7 +52,7 @@ def test_only_the_runs_asked_for_are_shown(tmp_path, no_figures):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--at", "fifty"], "--at must be label counts as 50,100, got 'fifty'"),
+        (["--at", "fifty"], "--at must be label counts such as 50,100, got 'fifty'"),
         (["--at", ""], "--at must be"),
         (["--metric", "acuracy"], "did you mean 'accuracy'"),
         (["--only", "rondom"], "unknown run 'rondom'; did you mean 'random'"),
@@ -110,7 +110,7 @@ def test_an_edited_config_shows_the_newest_settings(tmp_path, no_figures):
     said = " ".join(result.output.split())
     assert "nothing is tested" not in said
     assert "Omitted, because other settings were run last in their folder:" in said
-    assert "`--all` shows them too" in said
+    assert "`--all` includes them" in said
     names = [line.split(",")[0] for line in (tmp_path / "r" / "trials.csv").read_text().splitlines()[1:]]
     assert set(names) == {"random", "batch-balance"}
     assert "bald" in (tmp_path / "r" / "report.md").read_text()

@@ -114,7 +114,7 @@ def test_going_on_under_other_versions_is_said_once_for_all_trials(path):
         records.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     code, _, err = run(path, "--trials", 2, "--budget", 20)
     assert code == 0
-    assert " ".join(err.split()).count("goes on under other versions (torch 1.0 before,") == 1
+    assert " ".join(err.split()).count("continues with other versions (torch 1.0 before,") == 1
     assert [len(trial) for each in read_runs([path.parent]) for trial in each.trials.values()] == [3] * 4
 
 

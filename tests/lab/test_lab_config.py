@@ -296,7 +296,7 @@ def test_unknown_names_suggest_the_nearest(path, change, message):
         ("posterior.num_draws=true", "`posterior.num_draws` must be a valid integer, got True"),
         ("posterior.num_draws=1000000000000", "`posterior.num_draws` must be less than or equal to 100000"),
         ("trials=1000000000000000000", "`trials` must be less than or equal to 10000"),
-        ("device=gpu", "`device` must be as 'cpu'"),
+        ("device=gpu", "`device` must be a name such as 'cpu'"),
         ("strategies=[{name='power-balance', beta=true}]", "option `beta` of 'power-balance': must not be true or"),
         ("budget.x=1", "'budget' in 'budget.x=1' must be a table"),
         ("nonsense", "must look like"),

@@ -77,7 +77,7 @@ def test_damaged_configs_and_names_are_errors(tmp_path):
 def test_nothing_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing there"):
         read_runs([tmp_path / "missing"])
-    with pytest.raises(FileNotFoundError, match="no run in it"):
+    with pytest.raises(FileNotFoundError, match="got a folder without runs"):
         read_runs([tmp_path])
 
 
@@ -129,7 +129,9 @@ def test_every_flip_of_one_bit_in_a_config_is_found(tmp_path, is_named):
         return
     path.write_bytes(whole.replace(b"5", b"6", 1))
     for read in (lambda: read_runs([folder]), lambda: open_trial(folder, config, 0)):
-        with pytest.raises(FileFormatError, match=r"must hold the settings whose hash .* got others; restore the file"):
+        with pytest.raises(
+            FileFormatError, match=r"must hold the settings with the hash .* got others; restore the file"
+        ):
             read()
     path.write_bytes(whole)
     assert read_runs([folder])[0].config == config
@@ -151,7 +153,7 @@ def test_only_a_hash_in_the_name_is_checked(tmp_path):
         write_run(tmp_path / name, RANDOM, {})
     assert len(read_runs([tmp_path])) == 5
     write_run(tmp_path / "random-0123456789", RANDOM, {})
-    with pytest.raises(FileFormatError, match="or give the folder another name if you named it"):
+    with pytest.raises(FileFormatError, match="or rename the folder if you named it"):
         read_runs([tmp_path])
 
 

@@ -183,7 +183,7 @@ def test_going_on_under_other_versions_is_said_once(config, uninterrupted, tmp_p
     with monkeypatch.context() as older:
         versions = {**uninterrupted[0]["versions"], "torch": "2.4.0", "python": "3.11.1"}
         older.setattr("batchbalance.lab.trial.versions", lambda: versions)
-        with pytest.warns(UserWarning, match="the trial goes on under other versions") as said:
+        with pytest.warns(UserWarning, match="the trial continues with other versions") as said:
             run_trial(config, 3, tmp_path, Goal(budget=15))
         now = uninterrupted[0]["versions"]
         (text,) = [str(each.message) for each in said]

@@ -30,14 +30,14 @@ __all__ = [
 def main() -> None:
     """Run the command.
 
-    Imports make hardly any garbage, but so many objects that looking for it takes a fifth of a command's start.
-    So commands import with collection off, and call `imports_done` afterwards.
+    Imports create little garbage but many objects, so garbage collection takes a fifth of a command's start. Commands
+    therefore import with collection off, and call `imports_done` afterwards.
 
-    A character that the terminal or a pipe has no code for, such as τ on Windows, is written as an escape.
+    A character that the terminal or a pipe cannot encode, such as τ on Windows, is written as an escape.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # of a stream whose file was exchanged
+            with suppress(OSError):  # the stream's file was replaced
                 stream.reconfigure(errors="backslashreplace")
     gc.disable()
     app()

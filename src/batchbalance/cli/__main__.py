@@ -1,4 +1,4 @@
-"""`python -m batchbalance.cli`: the command, where its script is not on the path."""
+"""`python -m batchbalance.cli`: the command, for when its script is not on the path."""
 
 from batchbalance.cli import main
 

@@ -1,4 +1,4 @@
-"""What all commands share: the application, the two consoles, and how mistakes are reported."""
+"""Shared parts of all commands: the application, the two consoles, and error reporting."""
 
 import gc
 import re
@@ -24,19 +24,19 @@ out = Console()
 err = Console(stderr=True)
 
 
-RAY_ALONE = "any"  # what --ray means without a value
+RAY_ALONE = "any"  # the value of --ray if none is given
 
 Ray = Annotated[
     str | None,
     typer.Option(
         metavar="[ADDRESS]",
-        help="Run on a Ray cluster: host:port, auto to find one, local to start one; alone: found or else started.",
+        help="Run on a Ray cluster: host:port, auto to find one, local to start one; no value finds or starts one.",
     ),
 ]
 
 
 class RayCommand(TyperCommand):
-    """A command whose option --ray may stand alone: at the end, or before another option."""
+    """A command whose option --ray may have no value: at the end, or before another option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put a value after a --ray that has none."""
@@ -50,8 +50,8 @@ class RayCommand(TyperCommand):
 def reported_errors(command: Callable[..., None] | None = None) -> Iterator[None]:
     """Turn a user's mistake into one line on standard error and exit code 2.
 
-    In messages, arguments of the library are spelled as options of `command`. A command whose settings come from a
-    file, where they have the names of the library, gives none.
+    In messages, arguments of the library are written as options of `command`. A command whose settings come from a
+    file, where they have the library's names, passes None.
     """
     options = options_of(command) if command else {}
     with warnings.catch_warnings():
@@ -63,7 +63,7 @@ def reported_errors(command: Callable[..., None] | None = None) -> Iterator[None
             complain("stopped", "nothing was written")
             raise typer.Exit(130) from None
         except RecursionError as error:
-            complain("error", "what was given is nested too deeply; flatten it")
+            complain("error", "the input is nested too deeply; flatten it")
             raise typer.Exit(2) from error
         except (ValueError, TypeError, OSError, ImportError, MemoryError, OverflowError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not is_out_of_memory(error):
@@ -73,7 +73,7 @@ def reported_errors(command: Callable[..., None] | None = None) -> Iterator[None
 
 
 def options_of(command: Callable[..., None]) -> dict[str, str]:
-    """The options of a command by the names of its parameters, as {"batch_size": "--batch-size"}."""
+    """Return a command's options by parameter name, such as {"batch_size": "--batch-size"}."""
     found = {}
     for name, hint in get_type_hints(command, include_extras=True).items():
         for option in getattr(hint, "__metadata__", ()):
@@ -85,7 +85,7 @@ def options_of(command: Callable[..., None]) -> dict[str, str]:
 
 
 def as_options(message: str, options: Mapping[str, str]) -> str:
-    """A message with `values` as --values, and so on for each option of a command."""
+    """Replace `values` by --values in a message, and so on for each option of a command."""
     for name, option in options.items():
         message = message.replace(f"{option} (`{name}=True`)", option).replace(f"`{name}=True`", option)
         message = re.sub(rf"`{name}='?([\w.-]+)'?`", rf"{option} \1", message).replace(f"`{name}`", option)
@@ -93,9 +93,9 @@ def as_options(message: str, options: Mapping[str, str]) -> str:
 
 
 def imports_done() -> None:
-    """To be called by a command after its imports: collect garbage again, if `main` turned that off.
+    """Turn garbage collection on again after a command's imports, if `main` turned it off.
 
-    What has been imported stays to the end. It is left out of all collections, the one at the exit too.
+    Imported objects live until the end, so they are excluded from all collections, including the one at exit.
     """
     if not gc.isenabled():
         gc.freeze()
@@ -103,7 +103,7 @@ def imports_done() -> None:
 
 
 def complain(kind: str, message: object) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     err.print(Text(f"{kind}: {message}"), soft_wrap=True)
 
 

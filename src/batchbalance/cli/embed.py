@@ -25,7 +25,7 @@ def embed_command(
             help="A folder of images or .txt files, or a CSV, TSV, JSONL, Parquet or .txt file.",
         ),
     ],
-    output: Annotated[Path, typer.Option(help="The .npy file to write; an unfinished one is continued.")],
+    output: Annotated[Path, typer.Option(help="The .npy file to write; an unfinished one is resumed.")],
     encoder_name: Annotated[
         str | None,
         typer.Option(
@@ -47,7 +47,7 @@ def embed_command(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip damaged files and empty texts, and list them.")
     ] = False,
-    batch_size: Annotated[int | None, typer.Option(help="Items in a batch; default 64 for images, else 1024.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Batch size; default 64 for images, else 1024.")] = None,
     image_size: Annotated[
         int | None, typer.Option(help="Side in pixels of the square an image is scaled to; default: the encoder's own.")
     ] = None,
@@ -91,7 +91,7 @@ def embed_command(
 
 
 def show(made: "Embeddings", kind: str, output: Path, ids: Path, seconds: float) -> None:
-    """Tell what was skipped, and what was written."""
+    """Print what was skipped and what was written."""
     for _, reason in made.skipped[:SKIPPED_SHOWN]:
         complain("skipped", reason)
     if len(made.skipped) > SKIPPED_SHOWN:

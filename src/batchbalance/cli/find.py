@@ -1,4 +1,4 @@
-"""`batchbalance find`: items like some others, or like a text."""
+"""`batchbalance find`: find items similar to others or to a text."""
 
 from typing import Annotated
 
@@ -13,15 +13,15 @@ from batchbalance.cli.project import As, Folder, Imports, opened, say, short
 @app.command("find")
 def find_command(
     folder: Folder,
-    like: Annotated[list[str] | None, typer.Option(help="The id of an item to look like; repeat it for more.")] = None,
+    like: Annotated[list[str] | None, typer.Option(help="The id of an example item; repeatable.")] = None,
     more: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="More ids for --like.")] = None,
-    text: Annotated[str | None, typer.Option(help="What to look for, in a project of texts.")] = None,
+    text: Annotated[str | None, typer.Option(help="Text to look for, in a project of texts.")] = None,
     n: Annotated[int, typer.Option("-n", help="How many items.")] = 20,
-    ask: Annotated[bool, typer.Option("--ask", help="Make questions of them; 'ask' shows these first.")] = False,
+    ask: Annotated[bool, typer.Option("--ask", help="Ask these items next.")] = False,
     annotator: As = None,
     allow_imports: Imports = False,
 ) -> None:
-    """Find unlabelled items like some others, or like a text; with --ask, have them labelled next."""
+    """Find unlabelled items similar to others or to a text."""
     with reported_errors(find_command):
         if more and not like:
             raise ValueError(f"`like` must come before ids, got {more[0]!r} without it; use --like {more[0]}")

@@ -21,10 +21,10 @@ def label_command(
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     annotators: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME", help="People who label; each gets a link of their own.")
+        str | None, typer.Option(metavar="NAME,NAME", help="People who label; each gets a personal link.")
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="Another name that this server goes by, such as that of a proxy.")
+        list[str] | None, typer.Option(help="Another accepted host name of this server, such as that of a proxy.")
     ] = None,
     certfile: Annotated[Path | None, typer.Option(help="A TLS certificate, to serve over HTTPS.")] = None,
     keyfile: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
@@ -32,7 +32,7 @@ def label_command(
         bool, typer.Option("--allow-imports", help="Import code that project.toml names as package.module:Name.")
     ] = False,
 ) -> None:
-    """Label a project in the browser, one key for each item. Ctrl-C ends it; every answer is saved at once."""
+    """Label a project in the browser, with one key per item. Every answer is saved at once; Ctrl-C stops."""
     with reported_errors(label_command):
         from batchbalance.project.page.serving import Serving, checked_people
 
@@ -40,10 +40,10 @@ def label_command(
             if file is not None and not file.is_file():
                 raise FileNotFoundError(f"no such file: {file}")
         if keyfile is not None and certfile is None:
-            raise ValueError("`keyfile` needs `certfile` beside it")
+            raise ValueError("`keyfile` must be given together with `certfile`")
         names = [name for name in (annotators or "").split(",") if name.strip()]
         if annotators is not None and not names:
-            raise ValueError(f"`annotators` must be names with commas between them, got {annotators!r}")
+            raise ValueError(f"`annotators` must be names separated by commas, got {annotators!r}")
         serving = Serving(host, port, checked_people(names), tuple(allow_host or ()), certfile, keyfile)
         imports_done()
         serve_page(project, serving, no_open=no_open, allow_imports=allow_imports)
@@ -56,7 +56,7 @@ def serve_page(project: Path, serving: "Serving", *, no_open: bool, allow_import
     def ready(addresses: dict[str | None, str]) -> None:
         if not serving.is_local:
             is_open = serving.certificate is None
-            how = ", and what it sends can be read on the way: use --certfile or an SSH tunnel" if is_open else ""
+            how = ", and its traffic is not encrypted: use --certfile or an SSH tunnel" if is_open else ""
             complain(
                 "warning", f"other machines can reach this server{how}; give each link only to the person it is for"
             )

@@ -1,4 +1,4 @@
-"""`batchbalance select --labels`: a head fitted on the labels that there are, and what it predicts for the pool."""
+"""`batchbalance select --labels`: fit a head on the labels so far, and predict the pool."""
 
 import math
 from collections import Counter
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from batchbalance.selection import Selection
     from batchbalance.strategies import Strategy
 
-SHOW_PROGRESS = 10**8  # predicted numbers; fewer take some seconds
-STORED_SHARE = 0.25  # of free memory; predictions that take more are made where they are read
+SHOW_PROGRESS = 10**8  # predicted numbers; fewer take only seconds
+STORED_SHARE = 0.25  # of free memory; larger predictions are computed when they are read
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Labels:
     """Labels of some points of a pool, by row.
 
     Attributes:
-        path: where they come from.
+        path: the file they were read from.
         of_rows: the label of each row that has one.
     """
 
@@ -39,7 +39,7 @@ class Labels:
 
 
 def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
-    """The labels in a file with the columns `id` and `label`; a blank label is a point that has none yet.
+    """Read the labels in a file with the columns `id` and `label`; points with a blank label have none.
 
     Args:
         path: CSV (with commas or semicolons), TSV, JSON lines or Parquet.
@@ -65,8 +65,8 @@ def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
             raise FileFormatError(f"{path} must name points of the pool, got {name!r}; {_advice(names, num_points)}")
         if label and is_blank(label):
             raise FileFormatError(
-                f"{path} must have a label or an empty cell for {name!r}, got {label!r}, which stands for none in many "
-                "tools; empty the cell, or give the class another name"
+                f"{path} must have a label or an empty cell for {name!r}, got {label!r}, which many tools "
+                "use for a missing value; empty the cell, or rename the class"
             )
         if label and found.setdefault(row, label) != label:
             raise FileFormatError(
@@ -77,11 +77,11 @@ def read_labels(path: Path, names: list[str] | None, num_points: int) -> Labels:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What labels say about the rest of a pool.
+    """What a head learned from labels.
 
     Attributes:
-        told: one line for the user.
-        made: what makes the parts of the pool that a model sees; empty if the labels are not of two classes yet.
+        told: a one-line summary for the user.
+        made: functions that compute the parts of the pool which need a model; empty without labels of two classes.
     """
 
     told: str
@@ -92,14 +92,14 @@ def learn(labels: Labels, embeddings: Path | None, seed: int) -> Learned:
     """Fit a head on labels of the embeddings in a file, if there are two classes of them.
 
     Args:
-        labels: of some of the points.
+        labels: the labels of some of the points.
         embeddings: a ``.npy`` file.
-        seed: for the head.
+        seed: the seed of the head.
     """
     from batchbalance.posteriors.pool import InputFile
 
     if embeddings is None:
-        raise ValueError("--labels needs --embeddings to fit a head on, got none; batchbalance embed makes them")
+        raise ValueError("--labels needs --embeddings to fit a head on, got none; compute them with batchbalance embed")
     classes = labels.classes
     if len(classes) < 2:
         known = f"all {len(labels.of_rows)} labels are {classes[0]!r}" if classes else "no labels yet"
@@ -125,13 +125,13 @@ def chosen(
     memory_budget: str | None,
     progress: bool,
 ) -> "Selection":
-    """Choose the next batch as a project does, from what the labels taught."""
+    """Choose the next batch as a project does."""
     from batchbalance.learner.engine import next_batch
     from batchbalance.selection.choosing import as_strategy, prepared
     from batchbalance.strategies.pool import Pool
 
     points = given.pop("embeddings")
-    made = {**learned.made, "embeddings": lambda: points}  # the head reads them, whatever the strategy does
+    made = {**learned.made, "embeddings": lambda: points}  # the head reads them, even if the strategy does not
     pool = Pool(given, made, num_points=len(points), device=device)
     pool = prepared(pool, batch_size, sorted(labels.of_rows), exclude, seed=seed, progress=progress)
     counts = Counter(labels.of_rows.values())
@@ -140,7 +140,7 @@ def chosen(
 
 
 def fitted_head(labels: Labels, points: "InputFile", seed: int) -> "BayesianHead":
-    """The head for these labels, centred with the whole pool."""
+    """Fit a head to these labels, with features centred on the whole pool."""
     from batchbalance.posteriors import BayesianHead
 
     rows = sorted(labels.of_rows)
@@ -149,7 +149,7 @@ def fitted_head(labels: Labels, points: "InputFile", seed: int) -> "BayesianHead
 
 
 def predicted(head: "BayesianHead", path: Path) -> "Predictions":
-    """What a head predicts for the embeddings in a file: held in memory, or made where it is read if that is large."""
+    """Predict the embeddings in a file: in memory or, if that is large, when the predictions are read."""
     from batchbalance.posteriors import predicted_pool
     from batchbalance.system.files import mapped_array
     from batchbalance.system.memory import free_memory
@@ -161,11 +161,11 @@ def predicted(head: "BayesianHead", path: Path) -> "Predictions":
 
 
 def check_alone(**others: object) -> None:
-    """Refuse what cannot go with --labels."""
+    """Refuse arguments that cannot be combined with --labels."""
     for name, value in others.items():
         if value:
             spelled = name if name == "predictions" else f"--{name}"
-            raise ValueError(f"--labels fits a head that predicts the pool, got {spelled} too; leave one out")
+            raise ValueError(f"--labels fits a head that predicts the pool, got {spelled} too; omit one of them")
 
 
 def _told(labels: Labels, head: "BayesianHead") -> str:
@@ -185,5 +185,5 @@ def _text(path: Path, column: str, cell: Any) -> str:
 
 def _advice(names: list[str] | None, num_points: int) -> str:
     if names is None:
-        return f"without --ids points go by their numbers, 0 to {num_points - 1}"
-    return f"--ids has {names[0]!r} for example"
+        return f"without --ids, ids are the numbers 0 to {num_points - 1}"
+    return f"for example, --ids has {names[0]!r}"

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from batchbalance.project.bridge import Link
     from batchbalance.project.bridge.client import Server
 
-TOKEN = "LABEL_STUDIO_API_KEY"  # as Label Studio's own tools name it
+TOKEN = "LABEL_STUDIO_API_KEY"  # the name that Label Studio's own tools use
 UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 labelstudio = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None,
-    help="Label a project's items in Label Studio: link it once, then push, pull, or sync. "
-    f"The token is taken from the environment variable {TOKEN}, or asked for; it is never written to a file.",
+    help="Label a project's items in Label Studio: link the project once, then push, pull or sync. "
+    f"The token is read from the environment variable {TOKEN}, or prompted for; it is never written to a file.",
 )  # fmt: skip
 app.add_typer(labelstudio, name="labelstudio")
 
 Guesses = Annotated[
-    bool, typer.Option("--guesses", help="Show the model's prediction on each item, but never on audit items.")
+    bool, typer.Option("--guesses", help="Show the model's prediction for each item, except for audit items.")
 ]
 
 
@@ -63,7 +63,7 @@ def push_command(
     every: Annotated[bool, typer.Option("--all", help="Create tasks for all items, not only for the batch.")] = False,
     allow_imports: Imports = False,
 ) -> None:
-    """Send the next batch to Label Studio, to be labelled in its order. Pushing twice creates no task twice."""
+    """Send the next batch to Label Studio, to be labelled in its order. Existing tasks are not created again."""
     with reported_errors(push_command):
         from batchbalance.project.bridge import push
 
@@ -77,7 +77,7 @@ def push_command(
 
 @labelstudio.command("pull")
 def pull_command(folder: Folder) -> None:
-    """Take in what was labelled, corrected and skipped in Label Studio, by whom, and in how much time."""
+    """Import labels, corrections and skips from Label Studio, with annotators and times."""
     with reported_errors(pull_command):
         from batchbalance.project.bridge import pull
 
@@ -104,7 +104,7 @@ def sync_command(
 
         seconds = as_seconds(every)
         project, link, server = linked(folder, allow_imports=allow_imports)
-        say(f"in step with {link.url}/projects/{link.project}/, every {seconds:g} s; Ctrl-C ends it")
+        say(f"syncing with {link.url}/projects/{link.project}/ every {seconds:g} s; Ctrl-C stops")
         with interruptible():
             sync(project, link, server, every=seconds, rounds=rounds, guesses=guesses, say=say)
 
@@ -115,7 +115,7 @@ def serve_command(
     host: Annotated[str, typer.Option(help="The address to listen on; default: this machine only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 9090,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="Another name that Label Studio reaches this server by.")
+        list[str] | None, typer.Option(help="Another host name that Label Studio uses for this server.")
     ] = None,
     guesses: Guesses = False,
     allow_imports: Imports = False,
@@ -138,7 +138,7 @@ def serve_command(
         at = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
         def ready() -> None:
-            say(f"an ML backend for {link.url}/projects/{link.project}/ at {at}; Ctrl-C ends it")
+            say(f"an ML backend for {link.url}/projects/{link.project}/ at {at}; Ctrl-C stops")
             say(f"token: {secret}")
             say(
                 f"there, in Settings: Model, Connect Model, {at}, Basic Authentication, any user, the token as password"
@@ -153,7 +153,7 @@ def serve_command(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Say what Ctrl-C means in the middle of an exchange with a server."""
+    """Print what was kept if Ctrl-C interrupts an exchange with a server."""
     try:
         yield
     except KeyboardInterrupt:
@@ -162,17 +162,17 @@ def interruptible() -> Iterator[None]:
 
 
 def token() -> str:
-    """The token: from the environment, or asked for without showing it."""
+    """Return the token from the environment, or prompt for it without echo."""
     given = os.environ.get(TOKEN, "")
     if given.strip():
         return given
     if not sys.stdin.isatty():
-        raise ValueError(f"a token must be given in the environment variable {TOKEN}; make one in Label Studio")
+        raise ValueError(f"a token must be given in the environment variable {TOKEN}; create one in Label Studio")
     return str(typer.prompt("Personal access token of Label Studio", hide_input=True))
 
 
 def linked(folder: Path, *, allow_imports: bool = False) -> tuple["Project", "Link", "Server"]:
-    """A project, its link, and the server."""
+    """Return a project, its link, and the server."""
     from batchbalance.project.bridge import Link
     from batchbalance.project.bridge.client import Server
 
@@ -182,7 +182,7 @@ def linked(folder: Path, *, allow_imports: bool = False) -> tuple["Project", "Li
 
 
 def as_seconds(text: str) -> float:
-    """Seconds of a text such as 30s, 5min or 1h."""
+    """Return the seconds of a text such as 30s, 5min or 1h."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|)", text.strip())
     if found is None or float(found[1]) == 0:
         raise ValueError(f"`every` must be a time such as 30s, 5min or 1h, got {text!r}")

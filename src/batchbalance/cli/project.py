@@ -25,7 +25,7 @@ Imports = Annotated[
 
 
 def opened(folder: Path, *, allow_imports: bool = False) -> "Project":
-    """The project in a folder; its notes are printed."""
+    """Open the project in a folder, and print its notes."""
     from batchbalance.project import Project
 
     imports_done()
@@ -35,21 +35,21 @@ def opened(folder: Path, *, allow_imports: bool = False) -> "Project":
 
 
 def check_not_its_own(folder: Path, output: Path) -> None:
-    """Refuse to write over what a project is made of."""
+    """Refuse to overwrite a project's own files."""
     from batchbalance.project.opening import OWN_FILES
 
     if output.resolve().parent == folder.resolve() and output.name in OWN_FILES:
-        raise ValueError(f"`output` must not be a file that the project is made of, got {output}; choose another name")
+        raise ValueError(f"`output` must not be one of the project's own files, got {output}; choose another name")
 
 
 def tell_notes(notes: Sequence[str]) -> None:
-    """Notes on standard error, one a line."""
+    """Print notes on standard error, one per line."""
     for note in notes:
         complain("note", note)
 
 
 def say(text: str) -> None:
-    """One line on standard output, as it is."""
+    """Print one line on standard output without markup."""
     out.print(Text(text), soft_wrap=True)
 
 
@@ -93,21 +93,20 @@ def init_command(
     ] = None,
     test: Annotated[
         Path | None,
-        typer.Option(help="A CSV file of ids and labels to measure accuracy on; never asked nor trained on."),
+        typer.Option(help="A CSV file of ids and labels to measure accuracy on; never asked or trained on."),
     ] = None,
-    encoder: Annotated[
-        str | None, typer.Option(help="What computes the embeddings; names as in 'batchbalance embed'.")
-    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="The encoder; names as in 'batchbalance embed'.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side in pixels of the square an image is scaled to.")] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="What to train, default bayesian-head: a posterior, a network or an estimator's path."),
+        typer.Option(help="The model, default bayesian-head: a posterior, a network or an estimator's path."),
     ] = None,
     strategy: Annotated[
         str | None, typer.Option(help="The strategy, default auto; see 'batchbalance strategies'.")
     ] = None,
     seek: Annotated[
-        list[str] | None, typer.Option(help="Rare classes to look for, such as fraud; repeat it or use commas.")
+        list[str] | None,
+        typer.Option(help="Rare classes to look for, such as fraud; repeatable, or separated by commas."),
     ] = None,
     seek_share: Annotated[
         float | None, typer.Option(help="With --seek: the share of a batch that looks for them; default 0.5.")
@@ -127,10 +126,10 @@ def init_command(
         float | None, typer.Option(help="Advise to stop after this many labels, or this much cost.")
     ] = None,
     instructions: Annotated[str | None, typer.Option(help="Instructions for the people who label.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed and same answers, same questions.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed and answers give the same questions.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip damaged files and empty texts.")] = False,
 ) -> None:
-    """Create a project: say where your items are, and name the classes."""
+    """Create a project from your items and the names of the classes."""
     with reported_errors(init_command):
         from batchbalance.cli.brought import brought, class_names, id_note, values_in
         from batchbalance.project import Project
@@ -190,7 +189,7 @@ def ask_command(
     folder: Folder,
     n: Annotated[int | None, typer.Option("-n", help="How many items; default: the project's batch size.")] = None,
     annotator: As = None,
-    again: Annotated[bool, typer.Option("--again", help="Bring back items that were skipped.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Ask skipped items again.")] = False,
     memory_budget: Annotated[
         str | None,
         typer.Option(help="Memory to use besides the embeddings, such as 2GiB; default: half of what is free."),
@@ -221,7 +220,7 @@ def ask_command(
 
 
 def batch_paths(folder: Path, annotator: str | None) -> tuple[Path, Path]:
-    """Where the questions of a person are written: batch.csv and batch.html, for each name its own."""
+    """Return the paths of a person's batch.csv and batch.html."""
     if annotator is None:
         return folder / "batch.csv", folder / "batch.html"
     safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in annotator)
@@ -229,23 +228,23 @@ def batch_paths(folder: Path, annotator: str | None) -> tuple[Path, Path]:
 
 
 def check_told(project: "Project", sheet: Path, annotator: str | None) -> None:
-    """Refuse to overwrite answers that were filled in and not told."""
+    """Refuse to overwrite answers that were filled in and not imported with `tell`."""
     from batchbalance.project.answers import read_answers
 
     if not sheet.exists():
         return
-    advice = f"tell it first, with: batchbalance tell {project.folder} {sheet}; or move it away"
+    advice = f"import it first with: batchbalance tell {project.folder} {sheet}; or move it away"
     try:
         answers = read_answers(sheet)
         untold = [each for each in answers if not project.is_told(each.id, each.label, each.annotator or annotator)]
     except (FileFormatError, ValueError) as error:
         raise FileExistsError(f"{sheet} exists and cannot be read as answers ({error}); {advice}") from error
     if untold:
-        raise FileExistsError(f"{sheet} has {len(untold)} labels that have not been told; {advice}")
+        raise FileExistsError(f"{sheet} has {len(untold)} labels that were not imported; {advice}")
 
 
 def show_batch(batch: "Batch") -> None:
-    """The items on the screen."""
+    """Print the items."""
     table = Table(show_edge=False, box=None, pad_edge=False)
     for name in ("id", *batch.columns):
         table.add_column(name, overflow="fold")
@@ -255,7 +254,7 @@ def show_batch(batch: "Batch") -> None:
 
 
 def short(cell: str) -> str:
-    """A cell on one line of the screen."""
+    """Shorten a cell to one line of the screen."""
     line = " ".join(cell.split())
     return line if len(line) <= CELL else f"{line[: CELL - 1]}…"
 
@@ -279,22 +278,22 @@ def tell_command(
     sample: Annotated[
         str | None,
         typer.Option(
-            help="For labels that you bring: 'random' if the items are a random sample of all (some measure the model "
+            help="For your own labels: 'random' if the items are a random sample of all (some measure the model "
             "at once), 'chosen' if not (all of them train)."
         ),
     ] = None,
     allow_imports: Imports = False,
 ) -> None:
-    """Take in labels: batch.csv, filled in wholly or in part, or a file of another tool."""
+    """Import labels: batch.csv, filled in completely or in part, or a file of another tool."""
     with reported_errors(tell_command):
         project = opened(folder, allow_imports=allow_imports)
         take_in(project, answers, annotator, id_column=id_column, label_column=label_column, sample=sample)
         left = len(project.open_questions(annotator))
         say(f"{len(project.labels):,} labels in all, {left:,} open questions{f' for {annotator}' if annotator else ''}")
         try:
-            project.train()  # so that `ask` and `status` need not
+            project.train()  # so that `ask` and `status` need not train
         except KeyboardInterrupt:
-            complain("stopped", "the labels are kept; the model is trained when it is needed")
+            complain("stopped", "the labels are saved; the model is trained when needed")
             raise typer.Exit(130) from None
         say(f"next: batchbalance status {folder} (how good is the model?), or batchbalance ask {folder}")
 
@@ -329,7 +328,7 @@ def status_command(
     ] = False,
     allow_imports: Imports = False,
 ) -> None:
-    """Show labels, accuracy with its interval, what is open, and whether to stop; write status.html."""
+    """Show labels, accuracy with its interval, open questions and advice on stopping; write status.html."""
     with reported_errors(status_command):
         project = opened(folder, allow_imports=allow_imports)
         if check:
@@ -348,7 +347,7 @@ def status_command(
             with replacing(page) as temporary:
                 temporary.write_text(status_page(status), encoding="utf-8")
             charts = f"with charts: {page}"
-        except OSError as error:  # a project that can only be read
+        except OSError as error:  # a read-only project
             charts = f"without charts: {sentence(error)}"
         if as_json:
             typer.echo(json.dumps(status.as_dict(), indent=2))
@@ -377,14 +376,16 @@ def export_command(
     ] = False,
     only_open: Annotated[
         bool,
-        typer.Option("--open", help="Write only items that were asked and not answered, in their order; not for csv."),
+        typer.Option("--open", help="Write only unanswered questions, in their order; not for csv."),
     ] = False,
     suspects: Annotated[
-        Path | None, typer.Option(help="A CSV file to write labels to that are probably wrong, with suggestions.")
+        Path | None, typer.Option(help="A CSV file for labels that are probably wrong, with suggestions.")
     ] = None,
     image_url: Annotated[
         str | None,
-        typer.Option(help="Where other tools find the folder of images; if omitted, images go into the file."),
+        typer.Option(
+            help="The address of the folder of images for other tools; if omitted, the file embeds the images."
+        ),
     ] = None,
     allow_imports: Imports = False,
 ) -> None:

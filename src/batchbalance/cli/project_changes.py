@@ -13,7 +13,7 @@ Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of the 
 
 @app.command("skip")
 def skip_command(folder: Folder, ids: Ids, annotator: As = None) -> None:
-    """Skip items that cannot be labelled; 'ask --again' brings them back."""
+    """Skip items that cannot be labelled; 'ask --again' asks them again."""
     with reported_errors(skip_command):
         opened(folder).skip(ids, annotator)
         say(f"{len(ids)} skipped")
@@ -23,7 +23,7 @@ def skip_command(folder: Folder, ids: Ids, annotator: As = None) -> None:
 def flag_command(
     folder: Folder,
     ids: Ids,
-    note: Annotated[str, typer.Option(help="What is wrong with them.")] = "",
+    note: Annotated[str, typer.Option(help="The problem.")] = "",
     annotator: As = None,
 ) -> None:
     """Flag items that have a problem; flags and notes are exported."""
@@ -46,10 +46,10 @@ def comment_command(
 def correct_command(
     folder: Folder,
     name: Annotated[str, typer.Argument(metavar="ID", help="The item.")],
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="What it should have been.")],
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="The correct label.")],
     annotator: As = None,
 ) -> None:
-    """Change a label that was told; with --as, the one of that person."""
+    """Change a label; with --as, that person's label."""
     with reported_errors(correct_command):
         told = opened(folder).correct(name, label, annotator)
         say(f"{name!r} is {label!r}" + ("" if told.corrected else ", as it was"))
@@ -61,7 +61,7 @@ def undo_command(
     n: Annotated[int, typer.Option("-n", help="How many to undo.")] = 1,
     annotator: As = None,
 ) -> None:
-    """Undo the last labels, skips, flags and comments, one at a time; with --as, those of that person."""
+    """Undo the last label, skip, flag or comment; with --as, that person's."""
     with reported_errors(undo_command):
         for each in opened(folder).undo(annotator, n, anyone=annotator is None):
             what = f" {each.value!r}" if each.value else ""
@@ -75,7 +75,7 @@ def add_items_command(
     ids: Annotated[Path | None, typer.Option(help="For embeddings: a file of ids, one per line.")] = None,
     cost: Annotated[str | None, typer.Option(help="The column with the costs, or a CSV file of ids and costs.")] = None,
 ) -> None:
-    """Add items to a project; its labels stay as they are."""
+    """Add items to a project; its labels do not change."""
     with reported_errors(add_items_command):
         project = opened(folder)
         before = len(project.notes)
@@ -86,7 +86,7 @@ def add_items_command(
 
 @app.command("add-class")
 def add_class_command(folder: Folder, name: Annotated[str, typer.Argument(help="The new class.")]) -> None:
-    """Add a class; earlier labels stay."""
+    """Add a class; earlier labels are kept."""
     with reported_errors(add_class_command):
         project = opened(folder)
         project.add_class(name)
@@ -96,10 +96,10 @@ def add_class_command(folder: Folder, name: Annotated[str, typer.Argument(help="
 @app.command("rename-class")
 def rename_class_command(
     folder: Folder,
-    old: Annotated[str, typer.Argument(help="Its present name.")],
+    old: Annotated[str, typer.Argument(help="Its current name.")],
     new: Annotated[str, typer.Argument(help="Its new name.")],
 ) -> None:
-    """Rename a class; its labels stay with it."""
+    """Rename a class; its labels are kept."""
     with reported_errors(rename_class_command):
         project = opened(folder)
         project.rename_class(old, new)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @app.command("report")
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold some.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.")],
     output: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("report"),
     only: Annotated[
         list[str] | None, typer.Option(help="Show only the run with this label, as in the table; repeatable.")
@@ -31,13 +31,13 @@ def report_command(
     ] = "accuracy",
     at: Annotated[str | None, typer.Option(help="Label counts to show, such as 50,100.")] = None,
     target: Annotated[
-        float | None, typer.Option(help="The value to reach; default: what the control's worst trial ends with.")
+        float | None, typer.Option(help="The value to reach; default: the final value of the control's worst trial.")
     ] = None,
     curves: Annotated[
-        str, typer.Option(help="What curves show: means with 95 % intervals, or medians with quartiles.")
+        str, typer.Option(help="Statistic of the curves: means with 95 % intervals, or medians with quartiles.")
     ] = "means",
     every: Annotated[
-        bool, typer.Option("--all", help="Show runs under earlier settings of an edited config too.")
+        bool, typer.Option("--all", help="Include runs with earlier settings of an edited config.")
     ] = False,
 ) -> None:
     """Turn runs into plots and tables: an HTML page, Markdown, CSV, PNG and SVG."""
@@ -67,10 +67,10 @@ def report_command(
 
 
 def parse_counts(text: str) -> list[int]:
-    """Return [50, 100] for "50,100"."""
+    """Parse "50,100" as [50, 100]."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise ValueError(f"--at must be label counts as 50,100, got {text!r}")
+        raise ValueError(f"--at must be label counts such as 50,100, got {text!r}")
     return [int(part) for part in parts]
 
 

@@ -36,7 +36,7 @@ def run_command(
         bool | None,
         typer.Option(
             "--equal-draws/--paper-draws",
-            help="For a name: the same 2K draws for all strategies, or K for those without edges, as in the paper. "
+            help="For a name: give all strategies the same 2K draws, or those without edges K, as in the paper. "
             "Default: as in the paper with --preset paper and released, else equal.",
             show_default=False,
         ),
@@ -46,7 +46,7 @@ def run_command(
         Path | None,
         typer.Option(help="The folder of published data sets; default: BATCHBALANCE_DATA, or else a cache folder."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Trials to run at the same time; no result depends on it.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials to run in parallel; results do not depend on it.")] = 1,
     trials: Annotated[
         int | None, typer.Option(min=1, help="Trials to run, with seeds 0 to N − 1, instead of the file's number.")
     ] = None,
@@ -63,7 +63,7 @@ def run_command(
     ray: Ray = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would run.")] = False,
 ) -> None:
-    """Run an active-learning comparison, or resume it where it was stopped."""
+    """Run an active-learning comparison, or resume an interrupted one."""
     with reported_errors():
         from batchbalance.arguments.checks import check_device
         from batchbalance.lab.config import read_comparison
@@ -115,7 +115,7 @@ def run_command(
         again = f"; the same command runs the {len(failed)} failed ones again" if failed else ""
         advice = f"their records are in {runs_dir}; next: batchbalance report {runs_dir}{again}"
         if len(failed) == len(tasks):
-            advice = "no trial is complete; fix what the errors say and run the same command again"
+            advice = "no trial is complete; fix the errors above and run the same command again"
         out.print(Text(advice), soft_wrap=True)
     if failed:
         raise typer.Exit(2)
@@ -139,10 +139,10 @@ def check_data(tasks: list["Task"]) -> None:
 
 
 def show_plan(tasks: list["Task"]) -> None:
-    """Print one line for each trial, with the number of rounds that it already has."""
+    """Print one line for each trial, with its number of complete rounds."""
     from batchbalance.lab.records import settled, trial_path
 
-    known: dict[int, tuple[str, Path]] = {}  # hashing the settings of a run takes longer than all the rest
+    known: dict[int, tuple[str, Path]] = {}  # cached, because hashing the settings of a run is slow
     for task in tasks:
         if id(task.config) not in known:
             known[id(task.config)] = task.config.label, task.config.folder(task.runs_dir)
@@ -153,7 +153,7 @@ def show_plan(tasks: list["Task"]) -> None:
 
 
 def lost_records(tasks: list["Task"], failed: list[int]) -> list[int]:
-    """Report and return trials that ended well but whose records are gone, for example deleted while they ran."""
+    """Report and return trials that succeeded but whose records are missing, for example deleted meanwhile."""
     from batchbalance.lab.records import trial_path
 
     lost = []
@@ -166,7 +166,7 @@ def lost_records(tasks: list["Task"], failed: list[int]) -> list[int]:
 
 
 def follow(tasks: list["Task"], all_news: Iterator["News"], stream: Any = None) -> list[int]:
-    """Show the progress of the tasks and return those that failed. An error that several share is printed once."""
+    """Show the progress of the tasks and return those that failed. A common error is printed once."""
     failed, warned, causes = [], set(), Counter[str]()
     with progress.jobs([task.label for task in tasks], stream) as shown:
         for news in all_news:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from batchbalance.strategies import Strategy
 
 ROWS_SHOWN = 20
-SHOW_PROGRESS = 10**7  # numbers in the pool; smaller ones take a moment
-FILLED_UP = {  # how a batch goes on once nothing is left to gain
+SHOW_PROGRESS = 10**7  # numbers in the pool; smaller pools are fast
+FILLED_UP = {  # how a batch continues once nothing is left to gain
     "tail": "follows the last surviving pairs",
     "power": "is sampled by the points' own Δ",
     "random": "is random",
@@ -39,10 +39,10 @@ def select_command(
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="How many points to choose.")],
     predictions: Annotated[
         list[Path] | None,
-        typer.Argument(help="Predictions of the pool: .npy, .npz or .safetensors; files are joined."),
+        typer.Argument(help="Predictions of the pool: .npy, .npz or .safetensors; several files are concatenated."),
     ] = None,
     strategy: Annotated[
-        str, typer.Option(help="See 'batchbalance strategies'; auto decides by what is given.")
+        str, typer.Option(help="See 'batchbalance strategies'; auto chooses by the input given.")
     ] = "auto",
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the strategy, such as beta=2; repeatable.")
@@ -51,14 +51,16 @@ def select_command(
         Path | None, typer.Option(help="Predictions of the same draws on the reference set; default: the pool.")
     ] = None,
     validation_error: Annotated[float | None, typer.Option(help="The error rate ε on validation data.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="The threshold τ itself, instead of ratio · ε.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="The threshold τ, instead of ratio · ε.")] = None,
     ratio: Annotated[float | None, typer.Option(help="The ratio τ / ε; default 0.25.")] = None,
     pairs: Annotated[
         str | None, typer.Option(help="Pairs of draws: disjoint (the default), all, or a number of random ones.")
     ] = None,
     values: Annotated[
         str | None,
-        typer.Option(help="What the files hold: probs, logits or log-probs; default: what they say, or else probs."),
+        typer.Option(
+            help="Content of the files: probs, logits or log-probs; default: as stated in the file, or else probs."
+        ),
     ] = None,
     axes: Annotated[str, typer.Option(help="Order of the axes: n points, s draws, c classes.")] = "nsc",
     embeddings: Annotated[
@@ -68,7 +70,7 @@ def select_command(
         Path | None, typer.Option(help="Features of labelled points outside the pool, as .npy.")
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="What each point that is covered is worth, as .npy; for strategies of coverage.")
+        Path | None, typer.Option(help="Weights of the points to cover, as .npy; for coverage strategies.")
     ] = None,
     targets: Annotated[
         Path | None, typer.Option(help="Features of the points to cover instead of the pool, as .npy.")
@@ -95,7 +97,7 @@ def select_command(
     max_reference: Annotated[
         int | None, typer.Option(help="Use at most this many reference points; default 10,000.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Same seed, same batch.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same batch.")] = 0,
     device: Annotated[
         str | None, typer.Option(help="The device to compute on, such as cuda; default: the CPU.")
     ] = None,
@@ -106,7 +108,7 @@ def select_command(
     ray: Ray = None,
     one_round: Annotated[
         bool,
-        typer.Option("--one-round", help="With --ray, for slow networks: workers pick batches, which are merged."),
+        typer.Option("--one-round", help="With --ray, for slow networks: merge batches chosen by the workers."),
     ] = False,
     output: Annotated[Path | None, typer.Option(help="Write the batch to this .csv or .json file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the batch as JSON.")] = False,
@@ -122,10 +124,10 @@ def select_command(
         if output is not None:
             check_output(output)
         if one_round and ray is None:
-            raise ValueError("--one-round is for --ray, which was not given; leave it out")
+            raise ValueError("--one-round must be used with --ray, which was not given; omit it")
         chosen_strategy = parse_strategy(strategy, parse_options(option or []))
         if ray is not None and isinstance(chosen_strategy, Strategy) and not chosen_strategy.runs_on_executors:
-            raise ValueError(f"--ray is not used by strategy {strategy!r}; leave it out")
+            raise ValueError(f"--ray is not used by strategy {strategy!r}; omit it")
         kind = None if values is None else parse_values(values)
         if predictions:
             check_distinct_files(predictions)
@@ -200,7 +202,7 @@ def select_command(
 
 @app.command("strategies")
 def strategies_command() -> None:
-    """List the strategies: what they do, what they need, their options."""
+    """List the strategies with their inputs and options."""
     from batchbalance.strategies import STRATEGIES
     from batchbalance.strategies.probing import parts_needed, parts_read
 
@@ -211,12 +213,12 @@ def strategies_command() -> None:
         needed = parts_needed(strategy())
         others = sorted(part.replace("_", "-") for part in parts_read(strategy()) - needed)
         parts = [f"needs {', '.join(sorted(needed))}"] * bool(needed) + [f"uses {', '.join(others)}"] * bool(others)
-        out.print(Text(f"    {'; '.join(parts) or 'needs nothing but the number of points'}"), soft_wrap=True)
+        out.print(Text(f"    {'; '.join(parts) or 'needs only the number of points'}"), soft_wrap=True)
         out.print(Text(f"    options {' '.join(options) or 'none'}"), soft_wrap=True)
 
 
 def parse_strategy(name: str, options: dict[str, Any]) -> "Strategy | str":
-    """The strategy with its options, or "auto", which has none."""
+    """Return the strategy with its options, or "auto", which has none."""
     from batchbalance.strategies import AUTO, strategy_named
 
     if name != AUTO:
@@ -227,7 +229,7 @@ def parse_strategy(name: str, options: dict[str, Any]) -> "Strategy | str":
 
 
 def parse_options(pairs: list[str]) -> dict[str, Any]:
-    """{"beta": "2"} from ["beta=2"]."""
+    """Parse ["beta=2"] as {"beta": "2"}."""
     options = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -238,7 +240,7 @@ def parse_options(pairs: list[str]) -> dict[str, Any]:
 
 
 def parse_values(text: str) -> "Values":
-    """What --values says."""
+    """Parse --values."""
     from batchbalance.predictions import Values
 
     for kind in get_args(Values):
@@ -248,7 +250,7 @@ def parse_values(text: str) -> "Values":
 
 
 def parse_pairs(text: str) -> "Pairs":
-    """What --pairs says: a name or a number."""
+    """Parse --pairs: a name or a number."""
     if text in ("disjoint", "all"):
         return text  # type: ignore[return-value]
     if not text.isdecimal():
@@ -257,11 +259,11 @@ def parse_pairs(text: str) -> "Pairs":
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, without blank ones at its end."""
+    """Return the lines of a text file, without trailing blank lines."""
     try:
         return path.read_text(encoding="utf-8-sig").rstrip().splitlines()
     except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} must be a UTF-8 text file with one entry a line") from error
+        raise FileFormatError(f"{path} must be a UTF-8 text file with one entry per line") from error
 
 
 def read_embeddings(path: Path) -> Any:
@@ -279,7 +281,7 @@ def read_array(path: Path, what: str, read: Callable[[Path], Any]) -> Any:
 
 
 def read_ids(paths: list[Path], num_points: int) -> list[str]:
-    """One distinct id for each point."""
+    """Return one distinct id for each point."""
     names = [id_of(line.strip()) for path in paths for line in read_lines(path)]
     files = ", ".join(map(str, paths))
     if len(names) != num_points:
@@ -296,13 +298,13 @@ def check_distinct(path: Path | str, names: list[str]) -> None:
 
 
 def read_points(path: Path, names: list[str] | None) -> list[int]:
-    """Indices of the points that a file names."""
+    """Return the indices of the points listed in a file."""
     lines = [id_of(line.strip()) for line in read_lines(path)]
     check_distinct(path, lines)
     if names is None:
         wrong = next((line for line in lines if not line.isdecimal()), None)
         if wrong is not None:
-            raise FileFormatError(f"{path} must have one index from 0 a line, got {wrong!r}; for names, give --ids")
+            raise FileFormatError(f"{path} must have one index from 0 per line, got {wrong!r}; for names, give --ids")
         return [int(line) for line in lines]
     position = {name: i for i, name in enumerate(names)}
     unknown = next((line for line in lines if line not in position), None)
@@ -312,7 +314,7 @@ def read_points(path: Path, names: list[str] | None) -> list[int]:
 
 
 def check_output(path: Path) -> None:
-    """Refuse, before any work, an output that could not be written."""
+    """Refuse an output path that cannot be written, before any work."""
     if path.suffix not in (".csv", ".json"):
         raise ValueError(f"--output must end in .csv or .json, got {str(path)!r}")
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
@@ -325,7 +327,7 @@ def batch_json(selection: "Selection", names: list[str]) -> str:
 
 
 def write_batch(path: Path, selection: "Selection", names: list[str]) -> None:
-    """Write the batch, whole or not at all."""
+    """Write the batch atomically."""
     from batchbalance.system.files import replacing
     from batchbalance.system.spreadsheets import csv_text
 
@@ -348,7 +350,7 @@ def write_batch(path: Path, selection: "Selection", names: list[str]) -> None:
 
 
 def show(selection: "Selection", names: list[str], num_points: int, seconds: float) -> None:
-    """A short table, then coverage with its baselines, certificate and time."""
+    """Print a short table, then coverage with its baselines, certificate and time."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rank", justify="right")
     table.add_column("id", overflow="fold")
@@ -377,7 +379,7 @@ def show(selection: "Selection", names: list[str], num_points: int, seconds: flo
 
 
 def facts(selection: "Selection") -> Iterator[str]:
-    """What is known about a batch, one line each."""
+    """Yield facts about a batch, one line each."""
     if selection.cover is not None:
         yield from cover_facts(selection.cover)
     if selection.coverage is None or selection.null_coverage is None:
@@ -400,7 +402,7 @@ def facts(selection: "Selection") -> Iterator[str]:
 
 
 def cover_facts(cover: "Cover") -> Iterator[str]:
-    """What a batch covers in the space of embeddings, one line each."""
+    """Yield what a batch covers in the space of embeddings, one line each."""
     seen = f"{cover.num_targets:,} points"
     if cover.is_sampled:
         seen = f"a sample of {cover.num_targets:,} of {cover.num_points:,} points"

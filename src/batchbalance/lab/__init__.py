@@ -1,1 +1,1 @@
-"""The experiments of a researcher: data sets, trials, durable records, reports, and the paper's experiments by name."""
+"""Experiments: data sets, trials, durable records, reports, and the paper's experiments by name."""

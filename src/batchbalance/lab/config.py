@@ -1,7 +1,7 @@
 """The settings of a run: read from TOML, validated and hashed.
 
 A TOML file describes one comparison: settings that all its runs share, and a list of strategies. `Comparison.runs`
-gives one `RunConfig` for each strategy. How far a run goes (trials, budget, target error) is not a part of it, so that
+returns one `RunConfig` for each strategy. The extent of a run (trials, budget, target error) is not part of it, so that
 a run can be extended later.
 """
 
@@ -46,7 +46,7 @@ from batchbalance.strategies import AUTO, Random, Strategy
 from batchbalance.strategies.probing import parts_read
 
 MAX_TRIALS = 10_000
-# Settings that came after runs had been recorded. At these values, which are what was done before, they are omitted
+# Settings that were added after runs had been recorded. At these values, the earlier behaviour, they are omitted
 # from the settings of a run, so that it is still found by its hash.
 ADDED: dict[str, dict[str, Any]] = {
     "data": {"column": None, "encoder": None, "image_size": None, "labels": None, "skip_bad": False},
@@ -62,7 +62,7 @@ ADDED: dict[str, dict[str, Any]] = {
 
 
 class DataSettings(Section):
-    """Which data, and the options of `data.prepare`.
+    """The data set, and the options of `data.prepare`.
 
     Attributes:
         name: a name of `batchbalance.lab.data.DATASETS`, or the path of your own data.
@@ -103,7 +103,7 @@ class DataSettings(Section):
 
 
 def _check_posterior(given: Any) -> Any:
-    """Return the options of a kind of posterior, MC dropout if none is named."""
+    """Return the options of a kind of posterior; MC dropout by default."""
     if not isinstance(given, dict):
         return given
     kind = given.get("kind", "mc-dropout")
@@ -121,7 +121,7 @@ def _check_model(given: Any) -> Any:
     options = network_options(network_named(given["name"]))
     check_keys(f"the model {given['name']!r}", given, ["name", *options])
     for key, value in given.items():
-        # 1 and 1.0 must hash alike
+        # 1 and 1.0 must have the same hash
         options[key] = float(value) if isinstance(options.get(key), float) and type(value) is int else value
     missing = next((key for key, value in options.items() if value is Parameter.empty), None)
     if missing is not None:
@@ -135,7 +135,7 @@ def _check_device(given: str) -> str:
     try:
         torch.device(given)
     except RuntimeError:
-        raise ValueError(f"`device` must be as 'cpu', 'cuda', 'cuda:1' or 'mps', got {given!r}") from None
+        raise ValueError(f"`device` must be a name such as 'cpu', 'cuda', 'cuda:1' or 'mps', got {given!r}") from None
     return given
 
 
@@ -164,17 +164,17 @@ class RunSettings(Section):
     """The settings that all runs of a comparison share.
 
     Attributes:
-        data: which data.
-        split: how many inputs go where; what is omitted is the paper's, or the default of your own data.
+        data: the data set.
+        split: the sizes of the sets; omitted ones are the paper's, or the defaults for your own data.
         model: the name of a network, and its options, for posteriors that have one.
         training: how networks are trained.
         posterior: the kind of posterior, and its options.
-        edges: which pairs of draws are compared.
-        batch_size: labels asked for in a round.
-        cold_start: the strategy for as long as there is no label, of all but `random`; their own if omitted.
-        candidates: choose from a new random sample of so many points of the pool in every round; from all if omitted.
-        threads: of each process; a part of the settings, because it can change the last digits.
-        device: where to compute, as `cpu`, `cuda`, `cuda:1` or `mps`.
+        edges: the pairs of draws to compare.
+        batch_size: labels to request in a round.
+        cold_start: the strategy of all but `random` while there is no label; if omitted, each uses its own.
+        candidates: the size of a new random sample of the pool to choose from in every round; all if omitted.
+        threads: threads of each process; part of the settings, because they can change the last digits.
+        device: where to compute, such as `cpu`, `cuda`, `cuda:1` or `mps`.
     """
 
     table = "a run"
@@ -209,9 +209,9 @@ class RunSettings(Section):
                 f"({', '.join(NETWORKS)}), or leave out [posterior] for a Bayesian head"
             )
         if not self.posterior.has_network and self.model is not None:
-            raise ValueError(f"[model] is not used by posterior {kind!r}; leave it out")
+            raise ValueError(f"[model] is not used by posterior {kind!r}; omit it")
         if self.training is not None and not self.posterior.uses_recipe:
-            raise ValueError(f"[training] is not used by posterior {kind!r} as it is set; leave it out")
+            raise ValueError(f"[training] is not used by posterior {kind!r} as configured; omit it")
         if self.candidates is not None and self.candidates < self.batch_size:
             raise ValueError(f"`candidates` must be at least the batch size {self.batch_size}, got {self.candidates}")
         return self
@@ -224,33 +224,34 @@ class RunSettings(Section):
         return bool(getattr(network_named(self.model["name"]), "flat_inputs", False))
 
     def posterior_fit(self, num_classes: int, validation: Any) -> PosteriorFit:
-        """Return what fits the posterior; `validation` as in `PosteriorFit`."""
+        """Return the fit of the posterior; `validation` as in `PosteriorFit`."""
         options = dict(self.model or {})
         name = options.pop("name", None)
         return PosteriorFit(self.posterior, num_classes, name, options, self.training, validation, self.device)
 
 
 class RunConfig(RunSettings):
-    """One strategy under its settings: what a run directory is for."""
+    """The settings of one run: a strategy and its settings, with one run directory."""
 
     strategy: Annotated[dict[str, Any], BeforeValidator(_check_strategy)]
 
     @property
     def chosen_strategy(self) -> Strategy | str:
-        """The strategy with its options, or "auto"; records name what that stood for in each round."""
+        """The strategy with its options, or "auto"; records name the strategy used in each round."""
         return _strategy_of(self.strategy)
 
     @property
     def first_strategy(self) -> Strategy | str | None:
-        """The strategy for as long as there is no label; None if it is the same."""
+        """The strategy while there is no label; None if it is the same."""
         return None if self.cold_start is None else _strategy_of(self.cold_start)
 
     @property
     def canonical(self) -> dict[str, Any]:
-        """The settings as they are written into the run directory and hashed: equal settings are equal text.
+        """The settings as written into the run directory and hashed; equal settings give equal text.
 
-        They have all defaults but those of `ADDED`. Edge settings that the strategy does not use are the defaults.
-        Options of the strategy that are None are omitted, so that a new option does not change the hash of older runs.
+        They include all defaults except those of `ADDED`. Edge settings that the strategy does not use have their
+        defaults. Options of the strategy that are None are omitted, so that a new option does not change the hash of
+        older runs.
         """
         content = self.model_dump(mode="json", include=set(RunSettings.model_fields))
         if self.data.name in PAPER_SIZES:
@@ -273,7 +274,7 @@ class RunConfig(RunSettings):
 
     @property
     def label(self) -> str:
-        """The strategy and what is not a default of its options and of [edges], as "batch-balance [ratio=0.5]"."""
+        """The strategy with its options and [edges] that are not defaults, such as "batch-balance [ratio=0.5]"."""
         edges = changed_settings(self.canonical["edges"], EdgeSettings.model_fields)
         return strategy_label(self.strategy) + (f" [{', '.join(edges)}]" if edges else "")
 
@@ -297,11 +298,11 @@ class Comparison(RunSettings):
     """A TOML file: shared settings, the strategies, and how far to go.
 
     Attributes:
-        strategies: names, or tables as `{name = "power-balance", beta = 2}` with options of the strategy, keys of
+        strategies: names, or tables such as `{name = "power-balance", beta = 2}` with options of the strategy, keys of
             `[edges]` and `num_draws`.
         trials: seeds 0 to trials − 1.
-        budget: training labels at the end, the initial set included; this or `target_error` must be given.
-        target_error: end once the validation error is this low.
+        budget: training labels at the end, including the initial set; this or `target_error` must be given.
+        target_error: stop once the validation error is this low.
     """
 
     table = "the config"
@@ -335,21 +336,21 @@ class Comparison(RunSettings):
         own = {key: entry[key] for key in EdgeSettings.model_fields if key in entry} if isinstance(entry, dict) else {}
         strategy = {key: value for key, value in entry.items() if key not in own} if own else entry
         if strategy in (Random.name, {"name": Random.name}):
-            shared = {**shared, "cold_start": None}  # what the others are compared with is random from the start
+            shared = {**shared, "cold_start": None}  # the baseline is random from the start
         edges = self.edges.model_dump(exclude_unset=True)
-        if "ratio" in own or "threshold" in own:  # one of them replaces whichever all strategies share
+        if "ratio" in own or "threshold" in own:  # one of them replaces the shared setting
             edges = {key: value for key, value in edges.items() if key not in ("ratio", "threshold")}
         run = RunConfig(**{**shared, "edges": EdgeSettings(**{**edges, **own}), "strategy": strategy})
         unused = next((key for key in own if key not in _edge_settings_used(run.chosen_strategy)), None)
         if unused is not None:
-            raise ValueError(f"`{unused}` is not used by strategy {run.strategy['name']!r}; leave it out")
+            raise ValueError(f"`{unused}` is not used by strategy {run.strategy['name']!r}; omit it")
         return run
 
 
 def with_draws(posterior: PosteriorOptions, num_draws: int) -> PosteriorOptions:
-    """Return the same posterior with another number of draws; `test_draws` stays if it is set."""
+    """Return the same posterior with another number of draws; `test_draws` is kept if set."""
     if "num_draws" not in type(posterior).model_fields:
-        raise ValueError(f"`num_draws` of a strategy is not used by posterior {posterior.kind!r}; leave it out")
+        raise ValueError(f"`num_draws` of a strategy is not used by posterior {posterior.kind!r}; omit it")
     content = {**posterior.model_dump(), "num_draws": num_draws}
     if content.get("test_draws") is not None and isinstance(num_draws, int):
         content["test_draws"] = min(content["test_draws"], num_draws)
@@ -363,7 +364,7 @@ def _strategy_of(table: dict[str, Any]) -> Strategy | str:
 
 def _edge_settings_used(strategy: Strategy | str) -> Set[str]:
     if isinstance(strategy, str):
-        return frozenset()  # auto takes strategies of coverage only
+        return frozenset()  # auto uses coverage strategies only
     return parts_read(strategy) & {"max_reference", "ratio", "threshold", "pairs"}
 
 
@@ -372,13 +373,13 @@ def read_comparison(path: Path, changes: Iterable[str] = (), *, allow_imports: b
 
     Args:
         path: the file.
-        changes: settings that take precedence over the file's, as "posterior.num_draws=20"; the value is written
-            as in TOML, and text that is not a TOML value is taken as it is.
-        allow_imports: let the file name a user's own strategies, posteriors and networks by their paths, which imports
-            them. What `changes` name is imported in any case.
+        changes: settings that take precedence over the file's, such as "posterior.num_draws=20"; the value is TOML, and
+            text that is not valid TOML is used as a string.
+        allow_imports: import the user's own strategies, posteriors and networks that the file names by path. Paths in
+            `changes` are always imported.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path} must be a TOML file that describes a comparison, got no such file")
+        raise FileNotFoundError(f"{path} must be a TOML file that describes a comparison, but it does not exist")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -423,5 +424,5 @@ def changed(content: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             inner[name] = text.strip()
         except RecursionError as error:
-            raise ValueError(f"{key.strip()!r} must be a value of TOML, got deep nesting") from error
+            raise ValueError(f"{key.strip()!r} must be a TOML value, got deep nesting") from error
     return result

@@ -1,7 +1,7 @@
 """Test metrics of averaged predictions: accuracy, balanced accuracy, macro AUC, macro F1, NLL and calibration.
 
-All take class probabilities averaged over draws, (N, C), and true classes, (N,). A class without a test
-input says nothing about a classifier, so the macro averages omit it; every result is finite.
+All take class probabilities averaged over draws, (N, C), and true classes, (N,). Macro averages omit classes without
+test inputs; every result is finite.
 """
 
 import math
@@ -106,7 +106,7 @@ def macro_f1(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
 def nll(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
     """Return the mean negative log-likelihood in nats.
 
-    A probability counts as 2⁻⁵² at least, so that one impossible label costs 36 nats and not infinity.
+    Probabilities are clipped to at least 2⁻⁵², so an impossible label costs 36 nats rather than infinity.
     """
     _check(probs, labels)
     of_label = probs.to(torch.float64).gather(1, labels[:, None].long())
@@ -116,7 +116,7 @@ def nll(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"]) -> float:
 def calibration_error(probs: Float[Tensor, "N C"], labels: Int[Tensor, " n"], num_bins: int = NUM_BINS) -> float:
     """Return the expected calibration error of the most probable class.
 
-    Inputs are put by confidence into `num_bins` bins of equal width, each with its upper end; the result is the mean
+    Inputs are grouped by confidence into `num_bins` bins of equal width, closed on the right. The result is the mean
     over inputs of the gap between mean confidence and accuracy in their bin.
     """
     _check(probs, labels)
@@ -136,4 +136,4 @@ def _check(probs: Tensor, labels: Tensor) -> None:
             f"`labels` must be classes from 0 to {probs.shape[1] - 1}, got {int(labels.min())} to {int(labels.max())}"
         )
     if not bool(torch.isfinite(probs).all()):
-        raise ValueError("`probs` must be finite, got NaN or infinity; look at the model's predictions")
+        raise ValueError("`probs` must be finite, got NaN or infinity; check the model's predictions")

@@ -1,8 +1,8 @@
 """Trials in parallel processes.
 
-Each process takes one trial after the other and sets its threads from the trial's config, so the number of processes
-never changes a result. A process ends with the one that started it, even if that was killed. On Linux the processes are
-copies of one that has imported all they need, so that a second one starts at once.
+Each process runs one trial after another and sets its threads from the trial's config, so the number of processes never
+changes a result. A process ends with its parent, even if the parent was killed. On Linux processes are forked from one
+that has already imported everything, so they start at once.
 """
 
 import multiprocessing
@@ -28,8 +28,8 @@ from batchbalance.lab.trial import Goal, LastPrepared, Prepare, Stage, run_trial
 
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError, OverflowError)
 
-# glibc returns a large block to the system as soon as it is freed, and every page of the next one is then fetched and
-# cleared anew, which can take a quarter of a training step. With these, which it reads as a process starts, it keeps
+# glibc returns a large block to the system as soon as it is freed, so every page of the next one is mapped and
+# cleared again, which can take a quarter of a training step. With these variables, read at process start, it keeps
 # blocks of up to 32 MiB, and up to 1 GiB in all.
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 
@@ -58,7 +58,7 @@ def tasks_of(comparison: Comparison, runs_dir: Path, data_dir: Path | None = Non
 
 @dataclass(frozen=True)
 class News:
-    """An event of a task: a step began, it ended, it failed, or it gave a warning."""
+    """An event of a task: a step began, or the task ended, failed or gave a warning."""
 
     task: int
     kind: Literal["step", "done", "failed", "warning"]
@@ -72,7 +72,7 @@ class News:
 
 
 def run_tasks(tasks: Sequence[Task], num_jobs: int) -> Iterator[News]:
-    """Run all tasks, `num_jobs` at a time, and yield what happens. A task that fails does not stop the others."""
+    """Run all tasks, `num_jobs` at a time, and yield their events. A task that fails does not stop the others."""
     waiting = list(range(len(tasks)))[::-1]
     workers: dict[Connection, _Worker] = {}
     try:
@@ -98,10 +98,10 @@ def run_tasks(tasks: Sequence[Task], num_jobs: int) -> Iterator[News]:
 
 
 class _Worker:
-    """A process and the task it has."""
+    """A process and its current task."""
 
     def __init__(self) -> None:
-        # A server that forks, or a new Python where forking is not safe.
+        # A fork server, or a new interpreter where forking is not safe.
         context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         if sys.platform == "linux":
             context.set_forkserver_preload([__name__])
@@ -151,7 +151,7 @@ def keeping_memory() -> Iterator[None]:
 
 
 def run_task(index: int, task: Task, tell: Callable[[News], None], prepare: Prepare | None = None) -> None:
-    """Run one task in this process and report what happens; the last news is that it is done or that it failed."""
+    """Run one task in this process and report its events; the last one is that it is done or that it failed."""
     try:
         torch.set_num_threads(task.config.threads)
         with warnings.catch_warnings():
@@ -168,11 +168,11 @@ def run_task(index: int, task: Task, tell: Callable[[News], None], prepare: Prep
 
 
 def _work(connection: Any, environment: dict[str, str], modules: Sequence[str]) -> None:
-    os.environ.update(environment)  # the server may have started under another one
+    os.environ.update(environment)  # the server may have started with another environment
     import_modules(modules)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process
     parent = multiprocessing.parent_process()
-    if parent is not None:  # end with it
+    if parent is not None:  # end with the parent
         threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
     prepare = LastPrepared()
     while (given := connection.recv()) is not None:

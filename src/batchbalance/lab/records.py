@@ -4,9 +4,9 @@
     <runs>/<label>-<hash>/trial-<seed>.jsonl  one record a line, round after round; a `batchbalance.system.journal`
 
 A record holds `round`, `trial`, `num_labelled`, `num_validation`, `metrics` and `validation_error` of the model trained
-on that many labels, in `training` the kept epoch, its steps and the training accuracy of each network, then the batch
-it chose (`indices`, empty in the last round), what is known about the batch, and the `versions` it was written under.
-Without validation labels, `validation_error` is by cross-validation if the threshold came from it, else null.
+on that many labels. `training` holds the kept epoch, its steps and the training accuracy of each network. Then follow
+the chosen batch (`indices`, empty in the last round), facts about it, and the `versions` of the software. Without
+validation labels, `validation_error` is cross-validated if the threshold uses it, else null.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from batchbalance.system.sealed import read_checked, write_sealed
 
 CONFIG = "config.json"
 HASH_DIGITS = 10
-NAMED_DIFFERENCES = 3  # settings named in a label before it falls back to the name of the folder
+NAMED_DIFFERENCES = 3  # settings that a label may name
 
 Record = dict[str, Any]
 
@@ -42,7 +42,7 @@ class Run:
 
     Attributes:
         path: the run directory.
-        label: the strategy and its options that are not defaults, unlike those of the other runs read with it.
+        label: the strategy and its options that are not defaults; distinct among the runs read together.
         config: the settings.
         trials: the records of each trial's seed, in the order of rounds.
     """
@@ -57,31 +57,31 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read run directories.
 
     Args:
-        paths: run directories, or folders that hold some at any depth.
+        paths: run directories, or folders that contain some at any depth.
 
     Raises:
-        FileNotFoundError: if a path is missing or holds no run.
-        FileFormatError: if a file is damaged; a last line that was cut short is ignored.
+        FileNotFoundError: if a path is missing or contains no run.
+        FileFormatError: if a file is damaged; a truncated last line is ignored.
     """
     folders: dict[Path, None] = {}
     for path in map(Path, paths):
         found = [path] if (path / CONFIG).is_file() else sorted(config.parent for config in path.rglob(CONFIG))
         if not found:
-            what = "no run in it" if path.is_dir() else "nothing there"
-            raise FileNotFoundError(f"{path} must be a run directory or a folder that holds some, got {what}")
+            what = "a folder without runs" if path.is_dir() else "a path that does not exist"
+            raise FileNotFoundError(f"{path} must be a run directory or a folder of them, got {what}")
         folders.update(dict.fromkeys(folder.resolve() for folder in found))
     return _with_distinct_labels([_read_run(folder) for folder in folders])
 
 
 def newest_settings(runs: Sequence[Run], named: Sequence[Path] = ()) -> tuple[list[Run], list[Run]]:
-    """Split runs into those under the settings that were run last in their folder, and those under earlier ones.
+    """Split runs into those with the settings that were run last in their folder, and those with earlier ones.
 
-    A config was edited where one strategy was run under several settings in a folder. The settings in which these
-    differ must then be those of the run that was written to last; runs without records do not count for that.
+    If a folder has one strategy under several settings, its config was edited. The settings in which these runs differ
+    must then equal those of the run written last; runs without records are ignored for that.
 
     Args:
         runs: as `read_runs` returns them.
-        named: run directories to keep in any case.
+        named: run directories that are always kept.
     """
     kept = [run for run in runs if run.path in {Path(path).resolve() for path in named}]
     omitted: list[Run] = []
@@ -116,7 +116,7 @@ def _last_change(run: Run) -> int:
 
 
 def only_labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:
-    """Return the runs of these labels, in their order; UnknownNameError for a label that no run has."""
+    """Return the runs with these labels, in their order; raise UnknownNameError for an unknown label."""
     by_label = {run.label: run for run in runs}
     for label in labels:
         if label not in by_label:
@@ -144,7 +144,7 @@ def open_trial(folder: Path, config: dict[str, Any], seed: int) -> Journal:
 def settled(records: Iterable[Record], path: Path, seed: int) -> list[Record]:
     """Return one record for each round, in order.
 
-    A run that is extended repeats its last round, this time with a batch; the later record takes precedence.
+    An extended run repeats its last round with a batch; the later record takes precedence.
 
     Raises:
         FileFormatError: if rounds are missing or of another trial.
@@ -161,7 +161,7 @@ def settled(records: Iterable[Record], path: Path, seed: int) -> list[Record]:
 
 
 def check_records(records: Iterable[Record], path: Path) -> None:
-    """Raise FileFormatError unless records hold what reports and runs read of them."""
+    """Raise FileFormatError if records lack fields that reports and runs need."""
     kinds = {"num_labelled": int, "metrics": dict, "indices": list, "validation_error": float, "seconds": dict}
     for record in records:
         where = f"round {record.get('round')} in {path}"
@@ -169,7 +169,7 @@ def check_records(records: Iterable[Record], path: Path) -> None:
             value = record.get(name, ...)
             optional = value is None and name in ("validation_error", "seconds", "metrics")
             if not isinstance(value, int | float if kind is float else kind) and not optional:
-                got = "nothing of that name" if value is ... else f"{value!r}"
+                got = "no such field" if value is ... else f"{value!r}"
                 raise FileFormatError(f"{where} must hold `{name}`, got {got}; restore it, or run the trial again")
         trained = record.get("training", [])
         tables = trained if isinstance(trained, list) else [trained]
@@ -193,7 +193,7 @@ def versions() -> dict[str, str]:
 
 
 def settings_hash(config: dict[str, Any]) -> str:
-    """Return the hash that ends the name of a run directory."""
+    """Return the hash at the end of a run directory's name."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:HASH_DIGITS]
 
 
@@ -203,7 +203,7 @@ def trial_path(folder: Path, seed: int) -> Path:
 
 
 def strategy_label(strategy: dict[str, Any]) -> str:
-    """Return the name of a strategy and its options that are not defaults, as "power-balance(beta=2)"."""
+    """Return the name of a strategy with its options that are not defaults, such as "power-balance(beta=2)"."""
     name: str = strategy["name"]
     options = {key: value for key, value in strategy.items() if key != "name"}
     fields = LAB_STRATEGIES[name].model_fields if name in LAB_STRATEGIES else {}
@@ -212,7 +212,7 @@ def strategy_label(strategy: dict[str, Any]) -> str:
 
 
 def changed_settings(settings: dict[str, Any], fields: Mapping[str, Any]) -> list[str]:
-    """Return the settings that differ from the defaults of a model's `fields`, as "beta=2"."""
+    """Return the settings that differ from the defaults of a model's `fields`, such as "beta=2"."""
     defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
     return [f"{key}={_short(x)}" for key, x in settings.items() if key not in defaults or x != defaults[key]]
 
@@ -238,19 +238,19 @@ def _read_config(folder: Path) -> dict[str, Any]:
     named = re.search(f"-([0-9a-f]{{{HASH_DIGITS}}})$", folder.name)
     if named is not None and named[1] != settings_hash(config):
         raise FileFormatError(
-            f"{path} must hold the settings whose hash {named[1]} ends its folder's name, got others; restore the "
-            "file, or give the folder another name if you named it"
+            f"{path} must hold the settings with the hash {named[1]} in its folder's name, got others; restore the "
+            "file, or rename the folder if you named it"
         )
     if named is None and not is_sealed:
-        raise FileFormatError(f"{path} must be as it was written, got other contents; restore it from a copy")
+        raise FileFormatError(f"{path} must be unchanged, got other contents; restore it from a copy")
     return config
 
 
 def _with_distinct_labels(runs: list[Run]) -> list[Run]:
     """Make labels distinct: equal ones get the settings in which they differ, or the name of the folder.
 
-    A setting that more than half of the runs share is not named, and "edges.ratio" is shortened to "ratio" if no other
-    setting ends so.
+    A setting that more than half of the runs share is not named, and "edges.ratio" is shortened to "ratio" if that is
+    unambiguous.
     """
     configs = [_flat(run.config) for run in runs]
     labels = []

@@ -1,16 +1,16 @@
-"""Strategies that only reproductions of the paper need, known by name to configs and experiments but not to `select`.
+"""Strategies for reproductions of the paper, available by name in configs and experiments but not in `select`.
 
 The released scripts of the paper estimate Δ, and the information of BatchBALD, from M sampled label configurations ŷ of
-the points already chosen. They draw each label on its own from the mean prediction of its point, so that ŷ is a sample
-of Π_i p(ŷ_i), but weight it by p(ŷ | ω_j) / Σ_j w_j p(ŷ | ω_j), which is right for samples of the joint p(ŷ) only. With
-one chosen point the two are the same; from the third pick on the estimate is biased. `ReleasedBalance` and
+the points already chosen. They draw each label independently from the mean prediction of its point, so ŷ is a sample of
+Π_i p(ŷ_i). But they weight it by p(ŷ | ω_j) / Σ_j w_j p(ŷ | ω_j), which is correct only for samples of the joint p(ŷ).
+With one chosen point the two are equal; from the third pick on the estimate is biased. `ReleasedBalance` and
 `ReleasedBatchBald` are written from this description.
 
 With U_jm the weight of draw j given configuration m and V_km the survival of edge k, the estimate of Δ(A ∪ x) is
 
     Σ_k v_k − Σ_y Σ_jk p_j(y | x) λ_a(y) λ_b(y) · (1/M) Σ_m U_jm V_km
 
-so the configurations enter through one (S, E) matrix, and a point costs the same however many there are.
+so the configurations enter through one (S, E) matrix, and the cost of a point does not depend on their number.
 """
 
 from typing import Any, ClassVar
@@ -31,7 +31,7 @@ from batchbalance.strategies.connected import BalanceStrategy, GreedyBalance
 from batchbalance.strategies.contract import Choice
 from batchbalance.strategies.pool import Pool
 
-CHUNK_NUMBERS = 2**22  # numbers of points × classes × draws held at a time
+CHUNK_NUMBERS = 2**22  # numbers (points × classes × draws) in memory at a time
 
 
 class MarginalConfigurations:
@@ -67,7 +67,7 @@ class ReleasedEstimator:
         model: predictions and edges.
         exact: the number of picks for which all label configurations are enumerated.
         num_samples: M, the sampled configurations after that.
-        generator: draws them.
+        generator: the generator for sampling them.
     """
 
     def __init__(self, model: BalanceModel, *, exact: int, num_samples: int, generator: torch.Generator) -> None:
@@ -79,7 +79,7 @@ class ReleasedEstimator:
         self._num_chosen = 0
 
     def add(self, index: int) -> None:
-        """Put a point into the batch."""
+        """Add a point to the batch."""
         log_probs, log_kept = self._point(torch.tensor([index]), torch.float64)
         self._survival = self._survival * (log_probs[0].exp().T @ log_kept[0].exp())
         labels = self._configurations.extend(log_probs[0].T)
@@ -87,7 +87,7 @@ class ReleasedEstimator:
         self._num_chosen += 1
 
     def scores(self, indices: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Return the estimate of Δ(A ∪ x) for each x, as float32 holds it."""
+        """Return the estimate of Δ(A ∪ x) for each x, in float32 precision."""
         matrix = self._survival
         if self._num_chosen >= self._exact:
             survival = self._log_survival.exp() * self._model.edge_weights.unsqueeze(1)
@@ -108,7 +108,7 @@ class ReleasedEstimator:
 
 
 class ReleasedBalance(BalanceStrategy):
-    """Greedy on Δ as the released scripts of the paper estimate it: biased from the third pick on, ties to the first.
+    """Greedy on Δ as the paper's released scripts estimate it: biased from the third pick on; ties go to the first.
 
     Scores are compared in float32, where they tie once little of the edge weight survives. `continued_from` of the
     choice is the first pick that such a tie decided.
@@ -156,8 +156,8 @@ class ReleasedBalance(BalanceStrategy):
 class ReleasedBatchBald(Strategy):
     """BatchBALD as the released scripts of the paper estimate it: labels drawn independently of each other.
 
-    The gain of x is the mean over configurations of the entropy of its label given them, less its mean entropy under
-    the draws' own weights. These no longer belong together from the third pick on.
+    The gain of x is the mean over configurations of the entropy of its label given them, minus its mean entropy under
+    the draws' own weights. From the third pick on the two terms use inconsistent weights.
 
     Attributes:
         exact: the number of picks for which all label configurations are enumerated.
@@ -243,5 +243,5 @@ LAB_STRATEGIES: Registry[type[Strategy]] = Registry(
 
 
 def lab_strategy(name: str, options: dict[str, Any] | None = None) -> Strategy:
-    """Return the strategy of that name with these options, those of this module included."""
+    """Return the strategy with this name and these options, including those of this module."""
     return LAB_STRATEGIES.named(name).with_options(options or {})

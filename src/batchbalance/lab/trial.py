@@ -1,7 +1,8 @@
-"""The benchmark loop: ask and tell with the data set's labels as the oracle, one durable record for each round.
+"""The benchmark loop: ask and tell with the data set's labels as the oracle, and a durable record for each round.
 
-Everything random comes from (trial, purpose, round), so a trial that is killed and resumed equals one that was not in
-every field but seconds and peak memory. Splits and initial sets depend on the trial alone: strategies are paired.
+All randomness is derived from (trial, purpose, round), so a trial that is killed and resumed equals an uninterrupted
+one in every field except seconds and peak memory. Splits and initial sets depend on the trial only, so strategies are
+paired.
 """
 
 import time
@@ -32,9 +33,9 @@ Prepare = Callable[[RunConfig, int, Path | None], tuple[Dataset, Splits]]  # as 
 
 @dataclass(frozen=True)
 class Goal:
-    """When a trial ends: before the training labels exceed `budget`, or once the validation error is `target_error`.
+    """The end of a trial: before the training labels exceed `budget`, or once the validation error is `target_error`.
 
-    Only whole batches are asked for, so that a run whose budget is raised later equals one that had it from the start.
+    Only whole batches are requested, so a run whose budget is raised later equals one that had it from the start.
     """
 
     budget: int | None = None
@@ -67,23 +68,23 @@ def run_trial(
     report: Callable[[Stage], None] | None = None,
     prepare: Prepare | None = None,
 ) -> list[Record]:
-    """Run one trial of a run, from its last complete round on, and return all its records.
+    """Run one trial of a run, starting from its last complete round, and return all its records.
 
     Args:
         config: the run.
         seed: the trial.
-        runs_dir: where run directories are.
+        runs_dir: the folder of run directories.
         goal: when to end.
-        data_dir: where published data sets are.
+        data_dir: the folder of published data sets.
         report: called with each phase as it begins.
-        prepare: gives the data set and the split; `prepared` if omitted.
+        prepare: returns the data set and the split; `prepared` if omitted.
 
     Raises:
         BlockingIOError: if another process runs this trial.
         OSError: if a record cannot be written; the earlier ones are intact.
 
     Warns:
-        UserWarning: if the trial goes on under other versions than its last record names.
+        UserWarning: if the trial continues with other versions than those in its last record.
     """
     with open_trial(config.folder(runs_dir), config.canonical, seed) as journal:
         records = settled(journal, journal.path, seed)
@@ -99,7 +100,7 @@ def run_trial(
         if records:
             warn_of_other_versions(records[-1])
         if last is not None:
-            records.pop()  # that round is done again, this time with a batch
+            records.pop()  # repeat that round, this time with a batch
         learner = trial.learner(records)
         while not records or records[-1]["indices"]:
             record = trial.round(learner, len(records))
@@ -118,9 +119,9 @@ def warn_of_other_versions(last: Record) -> None:
         changed = [name for name in now if before.get(name) != now[name]]
         changes = ", ".join(f"{name} {before.get(name, 'unnamed')} before, {now[name]} now" for name in changed)
     if changes:
-        # No name of a trial, so that `run` says it once for all of them.
+        # Without the trial's name, so that `run` prints it once for all trials.
         warnings.warn(
-            f"the trial goes on under other versions ({changes}); later rounds may differ from those of a "
+            f"the trial continues with other versions ({changes}); later rounds may differ from those of a "
             "trial that had one version throughout",
             UserWarning,
             stacklevel=3,
@@ -128,7 +129,7 @@ def warn_of_other_versions(last: Record) -> None:
 
 
 class Trial:
-    """The data of one trial and what is done with it in a round."""
+    """The data of one trial and the steps of a round."""
 
     def __init__(
         self, config: RunConfig, seed: int, goal: Goal, data: tuple[Dataset, Splits], report: Callable[[Stage], None]
@@ -136,17 +137,17 @@ class Trial:
         self._config, self._seed, self._goal, self._report = config, seed, goal, report
         self._data, self._splits = data
         if goal.target_error is not None and not len(self._splits.validation):
-            raise ValueError("`target_error` needs a validation set, got [split] with validation = 0; give it labels")
+            raise ValueError("`target_error` needs a validation set, got [split] with validation = 0; set it above 0")
         self._rows = torch.cat([self._splits.initial, self._splits.pool])
         self._now = Stage(0, "load", 0.0)
 
     @property
     def num_points(self) -> int:
-        """Inputs of the initial set and the pool."""
+        """The number of inputs in the initial set and the pool."""
         return len(self._rows)
 
     def learner(self, records: list[Record]) -> Learner:
-        """Return the learner as it is after these rounds."""
+        """Return the learner in its state after these rounds."""
         config, data, splits = self._config, self._data, self._splits
         events = []
         for index, record in enumerate(records):
@@ -273,9 +274,9 @@ def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Datas
 
 
 class LastPrepared:
-    """`prepared` with its last result kept: trials of one seed differ in their strategies only.
+    """A cached `prepared` that keeps its last result: trials of one seed differ in their strategies only.
 
-    For a process that works through a list of trials. It does not notice that files have changed since.
+    It is for a process that runs a list of trials, and does not notice changed files.
     """
 
     def __init__(self) -> None:
@@ -292,7 +293,7 @@ class LastPrepared:
 
 
 def facts(selection: Selection | None) -> Record:
-    """Return what a record keeps of a selection; None where it has no such number."""
+    """Return the recorded facts about a selection; None for those it does not have."""
     known = {} if selection is None else selection.as_dict()
     plain = ("threshold", "num_edges", "num_pairs", "random_coverage", "certificate", "continued_from")
     return {

@@ -219,7 +219,7 @@ def test_image_folder_damage(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"b\.png must have the size of .*a\.png, 4×4, got 5×4"):
         formats.read_image_folder(tmp_path)
     Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)).save(tmp_path / "cat" / "b.png")
-    with pytest.raises(FileFormatError, match=r"b\.png must have 8 bits a channel"):
+    with pytest.raises(FileFormatError, match=r"b\.png must have 8 bits per channel"):
         formats.read_image_folder(tmp_path)
     files.write(tmp_path / "cat" / "b.png", b"\x89PNG")
     with pytest.raises(FileFormatError, match=r"b\.png must be an image"):

@@ -58,7 +58,7 @@ def _drawn(num: int) -> np.ndarray:
     ("labels", "complaint"),
     [
         (["1", "2", "1.5"], "whole numbers or names, got '1.5'"),
-        (["1", "2", "01"], "written in one way, got '01' and '1'"),
+        (["1", "2", "01"], "spelled in one way, got '01' and '1'"),
         (["a", "b", ""], "must be labels, got '' at 2"),
         (["a", "NaN", "b"], "must be labels, got 'NaN' at 1"),
     ],

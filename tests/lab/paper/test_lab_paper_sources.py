@@ -269,7 +269,7 @@ def test_released_presets_can_be_run_or_are_refused(name):
     if found.presets["released"]:
         assert all(comparison.runs() for comparison in found.comparisons("released").values())
     else:
-        with pytest.raises(ValueError, match="no released script of it is known; use 'paper'"):
+        with pytest.raises(ValueError, match="it has no known released script; use 'paper'"):
             found.settings("released", next(iter(found.parts)))
 
 

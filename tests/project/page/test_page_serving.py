@@ -70,7 +70,7 @@ def test_mistakes_on_the_command_line(tmp_path):
     make(tmp_path / "x", num=10)
     project = tmp_path / "x" / "p"
     assert "--annotators must be distinct" in told(project, "--annotators", "a,a")
-    assert "--annotators must be names with commas between them, got ','" in told(project, "--annotators", ",")
+    assert "--annotators must be names separated by commas, got ','" in told(project, "--annotators", ",")
     assert "no such file" in told(project, "--certfile", tmp_path / "none.pem")
     assert "--keyfile needs --certfile beside it" in told(project, "--keyfile", project / "project.toml")
     assert "cannot listen on 192.0.2.1, port 0" in told(project, "--host", "192.0.2.1", "--port", "0")
@@ -106,7 +106,7 @@ def test_links_are_lines_of_their_own_and_others_are_warned_of(monkeypatch, tmp_
     )
     many = CliRunner().invoke(app, ["label", str(tmp_path), "--host", "0.0.0.0", "--annotators", "ann,bob"])
     assert many.stdout.splitlines() == ["ann:", "http://x/?token=ann", "bob:", "http://x/?token=bob"]
-    assert "other machines can reach this server, and what it sends can be read on the way" in many.stderr
+    assert "other machines can reach this server, and its traffic is not encrypted" in many.stderr
     assert opened == ["http://x/?token=ann"]
 
 

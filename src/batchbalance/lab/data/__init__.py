@@ -1,6 +1,6 @@
 """Data sets by name or path, and the splits that trials are run on.
 
-``prepare`` gives what one trial needs; ``load`` and ``split`` are its two halves.
+``prepare`` returns the data and split of one trial; it combines ``load`` and ``split``.
 """
 
 import os
@@ -64,9 +64,9 @@ def load(
     Args:
         name: one of ``DATASETS``, or a path to a user's own data: a folder of class-named image folders, a ``.npz``
             file with `x` and `y`, a file of rows with a header, or a ``.npy`` file of embeddings. A known name takes
-            precedence over a path; write "./digits" for a folder of that name. One of ``GENERATED``, as
-            "generated-mnist", is a stand-in of the same shape.
-        data_dir: where published data sets are, or are downloaded to; default: the variable BATCHBALANCE_DATA, else a
+            precedence over a path; write "./digits" for a folder of that name. A name in ``GENERATED``, such as
+            "generated-mnist", is generated data of the same shape.
+        data_dir: the folder of published data sets and downloads; default: the variable BATCHBALANCE_DATA, else a
             per-user cache folder.
         seed: draws the test part where the publisher gives none (digits, drift, dry-bean, own data), and the shares of
             imbalanced-mnist.
@@ -77,8 +77,8 @@ def load(
 
     Raises:
         UnknownNameError: if there is no data set of that name.
-        FileNotFoundError: if files are missing and cannot be downloaded; it says which, where to put them and where
-            to get them.
+        FileNotFoundError: if files are missing and cannot be downloaded; the message names them, their folder and their
+            source.
         FileFormatError: if a file is truncated, damaged or of another format.
     """
     name = os.fspath(name)
@@ -109,11 +109,11 @@ def prepare(
     download: bool = True,
     own: OwnData = AS_IT_IS,
 ) -> tuple[Dataset, Splits]:
-    """Return the data set and the split of one trial, both a function of the arguments alone.
+    """Return the data set and the split of one trial; both depend on the arguments only.
 
     Args:
         name: as in ``load``.
-        sizes: sizes of the sets, or a function that makes them from the default; the paper's if omitted.
+        sizes: sizes of the sets, or a function of the default sizes; the paper's if omitted.
         seed: the trial's seed.
         data_dir: as in ``load``.
         copies: how often each pool input occurs, with Gaussian noise; 3 for repeated-mnist, else 1, if omitted.

@@ -1,8 +1,8 @@
 """A data set in memory: a training part and a test part, and how raw inputs become network inputs.
 
 Images stay uint8 and are normalised when they are read, so that the largest data set of the paper (814,255 images)
-takes 640 MB and not 2.5 GB. Tables are standardised once. Every statistic comes from the inputs of the training
-part alone: no test input and no label enters it.
+takes 640 MB rather than 2.5 GB. Tables are standardised once. All statistics are computed on training inputs only,
+without test inputs or labels.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ class Dataset:
     """Inputs and labels of the training part, from which splits are drawn, and of the test part.
 
     Attributes:
-        name: the name it was loaded by.
-        train_x: (N, channels, height, width) uint8 images, or (N, ...) float32 that is normalised already.
+        name: the name it was loaded with.
+        train_x: (N, channels, height, width) uint8 images, or (N, ...) normalised float32.
         train_y: (N,) int64 classes.
-        test_x: (T, ...) as `train_x`.
+        test_x: (T, ...) like `train_x`.
         test_y: (T,) int64 classes.
         class_names: one name for each class.
         mean: (channels,) mean of the training images on the scale 0 to 1; None unless the images are uint8.
@@ -78,10 +78,10 @@ def assemble(
     test: tuple[NDArray[Any], NDArray[Any]],
     class_names: Sequence[str],
 ) -> Dataset:
-    """Make a data set from (inputs, integer classes) of both parts.
+    """Create a data set from (inputs, integer classes) of both parts.
 
-    uint8 inputs are images, (N, height, width) or (N, channels, height, width). All others are standardised with the
-    training part's mean and standard deviation: each channel of an image, each feature of a table.
+    uint8 inputs are images, (N, height, width) or (N, channels, height, width). Other inputs are standardised with the
+    training part's mean and standard deviation, per image channel or table feature.
     """
     train_x, test_x = (torch.from_numpy(np.require(x, requirements=["C", "W"])) for x, _ in (train, test))
     train_y, test_y = (torch.from_numpy(np.require(y, np.int64, ["C", "W"])) for _, y in (train, test))
@@ -102,7 +102,7 @@ def assemble(
 def byte_moments(x: UInt8[Tensor, "N c h w"]) -> tuple[Float32[Tensor, " c"], Float32[Tensor, " c"]]:
     """Return mean and standard deviation of each channel on the scale 0 to 1; a constant channel has deviation 1.
 
-    Both come from counts of the 256 values, so they are exact and do not depend on the order of the images.
+    Both are computed from counts of the 256 values, so they are exact and do not depend on the order of the images.
     """
     values = torch.arange(256, dtype=torch.float64) / 255
     moments = []
@@ -119,7 +119,7 @@ def byte_moments(x: UInt8[Tensor, "N c h w"]) -> tuple[Float32[Tensor, " c"], Fl
 def standardise(
     train_x: Float[Tensor, "N ..."] | UInt8[Tensor, "N ..."], test_x: Float[Tensor, "T ..."] | UInt8[Tensor, "T ..."]
 ) -> tuple[Float32[Tensor, "N ..."], Float32[Tensor, "T ..."]]:
-    """Scale both parts to mean 0 and deviation 1 in every feature (or channel) of the training part.
+    """Scale both parts so that every feature (or channel) of the training part has mean 0 and deviation 1.
 
     A feature that is constant in the training part is only shifted.
     """

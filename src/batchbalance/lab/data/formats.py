@@ -1,7 +1,7 @@
-"""Readers of the formats in which publishers ship data sets, plain or gzipped. Nothing is ever unpickled.
+"""Readers for the file formats of published data sets, plain or gzipped. Nothing is ever unpickled.
 
-A reader returns NumPy arrays as the file holds them, and raises FileFormatError, naming the file and what was
-expected, if the file is truncated, damaged or of another shape.
+A reader returns NumPy arrays as stored in the file. It raises FileFormatError, with the file and the expected format,
+if the file is truncated, damaged or of another shape.
 """
 
 import csv
@@ -31,7 +31,7 @@ PIECE_BYTES = 2**24
 
 
 def content(path: Path) -> bytes:
-    """Return the bytes of a file, unpacked if it is gzipped, whatever its name.
+    """Return the bytes of a file, unpacked if it is gzipped, regardless of its name.
 
     A few megabytes may unpack to gigabytes, so memory is checked.
     """
@@ -64,7 +64,7 @@ def parsed(path: Path, expected: str, parse: Callable[[], T]) -> T:
         return parse()
     except (FileFormatError, MissingExtraError, MemoryError):
         raise
-    except Exception as error:  # foreign parsers raise a dozen types for a damaged file
+    except Exception as error:  # third-party parsers raise a dozen types for a damaged file
         raise FileFormatError(f"{path} must be {expected}; it is damaged or of another format: {error}") from error
 
 
@@ -193,7 +193,7 @@ def table(
         if len(row) != len(header):
             raise FileFormatError(f"{path} line {line} must have {len(header)} cells, got {len(row)}")
         for j, column in enumerate(columns):
-            try:  # "1_000", which only Python reads as a number, is refused
+            try:  # refuse "1_000", which only Python reads as a number
                 x[i, j] = math.nan if "_" in str(row[column]) else float(row[column])
             except (TypeError, ValueError):
                 x[i, j] = math.nan
@@ -231,7 +231,7 @@ def read_svmlight(path: Path, num_features: int) -> tuple[Array, Array]:
 
 
 def read_numbers(path: Path, num_columns: int) -> Array:
-    """Read a text file of numbers between blanks: (N, num_columns) float64."""
+    """Read a text file of numbers separated by blanks: (N, num_columns) float64."""
     lines = text(path).splitlines()
     x = parsed(path, f"lines of {num_columns} numbers", lambda: np.loadtxt(lines, ndmin=2)) if lines else np.empty(0)
     if x.ndim != 2 or x.shape[1] != num_columns:
@@ -251,7 +251,7 @@ def check_finite(path: Path, x: Array) -> None:
 def read_image_folder(folder: Path) -> tuple[Array, list[str]]:
     """Read images in folders named after their class: (N, channels, height, width) uint8 and N class names.
 
-    There are 3 channels if any image has colour, else 1; all images must have one size.
+    There are 3 channels if any image is in colour, else 1. All images must have the same size.
     """
     try:
         from PIL import Image
@@ -261,7 +261,7 @@ def read_image_folder(folder: Path) -> tuple[Array, list[str]]:
     def pixels(path: Path) -> tuple[Array, bool]:
         with Image.open(path) as image:
             if image.mode.startswith(("I", "F")):
-                raise FileFormatError(f"{path} must have 8 bits a channel, got mode {image.mode}; convert it first")
+                raise FileFormatError(f"{path} must have 8 bits per channel, got mode {image.mode}; convert it first")
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1), image.mode in ("1", "L", "LA")
 
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -278,7 +278,7 @@ def read_image_folder(folder: Path) -> tuple[Array, list[str]]:
             (height, width), (first_height, first_width) = image.shape[1:], images.shape[2:]
             raise FileFormatError(
                 f"{path} must have the size of {paths[0]}, {first_width}×{first_height}, got {width}×{height}; "
-                "resize the images to one size"
+                "resize the images to the same size"
             )
         images[i] = image
         all_grey = all_grey and grey
@@ -286,6 +286,6 @@ def read_image_folder(folder: Path) -> tuple[Array, list[str]]:
 
 
 def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
-    """Read those of the named arrays that a ``.npz`` file holds."""
+    """Read the named arrays that exist in a ``.npz`` file."""
     expected = "a .npz file of plain arrays (pickled objects are never loaded)"
     return parsed(path, expected, lambda: archived_arrays(path, names))

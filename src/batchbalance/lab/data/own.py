@@ -35,11 +35,11 @@ def load_own(name: str, own: OwnData, folder: Callable[[], Path], *, seed: int, 
 
     Args:
         name: the path: a folder with a folder of images for each class, or with two such folders `train` and `test`;
-            a ``.npz`` file with `x`, `y` and perhaps `x_test`, `y_test`; a CSV file with a header row; with an encoder
-            any file of rows; or a ``.npy`` file of embeddings.
+            a ``.npz`` file with `x`, `y` and optionally `x_test`, `y_test`; a CSV file with a header row; with an
+            encoder any file of rows; or a ``.npy`` file of embeddings.
         own: how to read it.
         folder: returns the folder for embeddings.
-        seed: draws a fifth of the inputs as test part where none is given.
+        seed: the seed for drawing a fifth of the inputs as test part if there is none.
         progress: show the progress of an encoder.
     """
     path = Path(name)
@@ -84,7 +84,7 @@ def ordered(labels: Iterable[str]) -> list[str]:
     Whole numbers are in the order of their values, so that classes 0 to C − 1 keep their numbers; names are sorted.
 
     Raises:
-        ValueError: if all are numbers but not all whole, or one number is written in two ways.
+        ValueError: if all are numbers but not all are whole, or a number is written in two ways.
     """
     names = sorted(set(labels))
     if not all(NUMBER.fullmatch(name) for name in names):
@@ -95,7 +95,7 @@ def ordered(labels: Iterable[str]) -> list[str]:
             raise ValueError(f"labels must be whole numbers or names, got {name!r}; round it, or give it a name")
         number = int(name.partition(".")[0])
         if number in spelled:
-            raise ValueError(f"a class must be written in one way, got {spelled[number]!r} and {name!r}")
+            raise ValueError(f"a class must be spelled in one way, got {spelled[number]!r} and {name!r}")
         spelled[number] = name
     return [spelled[number] for number in sorted(spelled)]
 
@@ -106,7 +106,7 @@ def _numbered(part: Labelled, names: list[str]) -> Part:
 
 
 def _checked(path: Path, arrays: dict[str, NDArray[Any]], x_name: str, y_name: str) -> Labelled:
-    """Return inputs and labels of a ``.npz`` file; raise for what cannot be right."""
+    """Return inputs and labels of a ``.npz`` file after checking them."""
     if x_name not in arrays or y_name not in arrays:
         raise FileFormatError(
             f"{path} must hold arrays named {x_name} and {y_name}, got {', '.join(arrays) or 'neither'}; "

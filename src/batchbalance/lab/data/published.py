@@ -1,7 +1,7 @@
-"""The published data sets by name: which files they consist of, and how these become one data set.
+"""The published data sets by name: their files, and how to read them.
 
-Sizes are the publishers'. A data set that is not whole (some CIFAR batches, a text file that lost lines) loads only
-if `partial` asks for it, with a warning that says how much is there.
+Sizes are the publishers'. An incomplete data set (some CIFAR batches, a text file that lost lines) loads only with
+`partial`, with a warning that gives its size.
 """
 
 import gzip
@@ -44,13 +44,13 @@ class Published:
     """One published data set.
 
     Attributes:
-        source: where its files come from.
-        read: its training and test parts; the test part is None where the publisher gives one part only.
-        num_train: the publisher's number of training inputs (of all inputs, if there is one part only).
-        num_test: the publisher's number of test inputs; where there is one part only, how many are drawn.
+        source: the source of its files.
+        read: reads its training and test parts; the test part is None if the publisher provides only one part.
+        num_train: the publisher's number of training inputs, or of all inputs if there is only one part.
+        num_test: the publisher's number of test inputs, or the number to draw if there is only one part.
         class_names: one name for each class.
-        shape: of one input.
-        names_file: a file that comes with the data and names the classes, used if it is there.
+        shape: the shape of one input.
+        names_file: a file of class names that comes with the data, used if present.
     """
 
     source: DataSource
@@ -106,7 +106,7 @@ def _read_cifar_10(files: Files) -> tuple[Part, Part]:
 
 
 def _read_cinic_10(files: Files) -> tuple[Part, Part]:
-    """Read CINIC-10. Its train and valid folders are the training part: the paper splits 180,000 images."""
+    """Read CINIC-10. Its train and valid folders form the training part: the paper splits 180,000 images."""
     parts = []
     for folder in files.need("train", "valid", "test"):
         x, labels = formats.read_image_folder(folder)
@@ -216,12 +216,12 @@ def load_published(
 def draw_test(part: Part, num_test: int, seed: int) -> tuple[Part, Part]:
     """Split a part without a published test set into a training and a test part, drawn from `seed`.
 
-    A small part gives a fifth of its inputs at most.
+    At most a fifth of the inputs are drawn.
     """
     x, y = part
     num_test = min(num_test, len(y) // 5)
     if num_test < 1:
-        raise ValueError(f"a test part needs at least 5 inputs to be drawn from, got {len(y)}; give more data")
+        raise ValueError(f"drawing a test part needs at least 5 inputs, got {len(y)}; provide more data")
     order = torch.randperm(len(y), generator=generator(seed, "test part")).numpy()
     test, train = np.sort(order[:num_test]), np.sort(order[num_test:])
     return (x[train], y[train]), (x[test], y[test])
@@ -238,7 +238,7 @@ def bundled_digits() -> Part:
     found = find_spec("sklearn")
     package = None if found is None or found.origin is None else Path(found.origin).parent
     path = None if package is None else package / "datasets" / "data" / "digits.csv.gz"
-    if path is None or not path.is_file():  # another version keeps it elsewhere
+    if path is None or not path.is_file():  # another version stores it elsewhere
         from sklearn.datasets import load_digits as bundled
 
         digits = bundled()
@@ -248,8 +248,8 @@ def bundled_digits() -> Part:
     return rows[:, :64].reshape(-1, 8, 8).astype(np.uint8), rows[:, 64]
 
 
-# Stand-ins for the published data sets: generated inputs of the same shape, with the same number of classes. They let
-# every experiment be tried in seconds and without a download.
+# Substitutes for the published data sets: generated inputs of the same shape, with the same number of classes. They let
+# every experiment run in seconds and without a download.
 PREFIX = "generated-"
 IMBALANCED = "imbalanced-"
 GENERATED = tuple(PREFIX + name for name in ("imbalanced-mnist", *PUBLISHED))
@@ -260,8 +260,8 @@ NOISE = 1.0  # deviation of an input from its class's pattern; the patterns them
 def load_generated(name: str, seed: int) -> Dataset:
     """Generate a data set by name, such as "generated-mnist"; the same seed gives the same inputs.
 
-    Each class has a random pattern of its own, and an input is the pattern of its class under noise, so that a network
-    can learn something from a few labels.
+    Each class has its own random pattern, and an input is the pattern of its class plus noise, so a network can learn
+    from a few labels.
     """
     if name not in GENERATED:
         raise UnknownNameError("generated data set", name, GENERATED)
@@ -270,7 +270,7 @@ def load_generated(name: str, seed: int) -> Dataset:
     shape, class_names = entry.shape, entry.class_names
     stream = np.random.default_rng(derived_seed(seed, name))
     patterns = stream.standard_normal((len(class_names), *shape), dtype=np.float32)
-    # All classes in turn, so that each has its share of both parts.
+    # Classes alternate, so that each has its share of both parts.
     y = np.arange(NUM_TRAIN + NUM_TEST) % len(class_names)
     x = patterns[y] + NOISE * stream.standard_normal((len(y), *shape), dtype=np.float32)
     if len(shape) == 3:

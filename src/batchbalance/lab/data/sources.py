@@ -1,10 +1,9 @@
-"""Where the files of published data sets come from and where they are put.
+"""The sources and locations of the files of published data sets.
 
-A file that is there is always used as it is; only a missing one is downloaded. Hashes are checked for downloads only,
-because a file may well be repacked. Published hashes are those of TensorFlow Datasets, at
-github.com/tensorflow/datasets in tensorflow_datasets/url_checksums. Where none is published, a warning says so, the
-hash of the first download is written into the data directory, and every later download must have it, also after the
-data set's folder was deleted.
+An existing file is always used unchanged; only missing files are downloaded. Hashes are checked for downloads only,
+because users may repack files. Published hashes are those of TensorFlow Datasets, at github.com/tensorflow/datasets in
+tensorflow_datasets/url_checksums. If none is published, a warning is given and the hash of the first download is
+written into the data directory. Every later download must match it, even after the data set's folder was deleted.
 """
 
 import json
@@ -33,10 +32,10 @@ class DataSource:
     """The folder, the web page and the files of one data set.
 
     Attributes:
-        folders: names of its folder in the data directory; the first is the one we make.
-        page: where a person finds it.
-        downloads: the SHA-256 of each address, None where no citable source gives one: single files, stored as they
-            are, or one archive, unpacked into the folder.
+        folders: accepted names of its folder in the data directory; the first one is created.
+        page: its web page.
+        downloads: the SHA-256 of each address, or None if no citable source gives one. Addresses are single files,
+            stored unchanged, or one archive, unpacked into the folder.
     """
 
     folders: tuple[str, ...]
@@ -131,7 +130,7 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of one data set: those that are there, and downloads of those that are not.
+    """The files of one data set: existing ones, and downloads of missing ones.
 
     Attributes:
         source: the data set.
@@ -146,7 +145,7 @@ class Files:
     download: bool = True
 
     def need(self, *names: str) -> list[Path]:
-        """Return the paths of all these files; raise FileNotFoundError if some cannot be had."""
+        """Return the paths of all these files; raise FileNotFoundError if some are unavailable."""
         missing = [name for name in names if self.have(name) is None]
         if self.download and missing:
             self.fetch(missing)
@@ -163,7 +162,7 @@ class Files:
         try:
             return self.need(*names)
         except FileNotFoundError as error:
-            hint = f". To work on {', '.join(here)} alone, say `partial=True`" if here else ""
+            hint = f". To work on {', '.join(here)} alone, pass `partial=True`" if here else ""
             raise FileNotFoundError(f"{error}{hint}") from error
 
     def have(self, name: str) -> Path | None:
@@ -176,7 +175,7 @@ class Files:
         return None
 
     def missing_message(self, names: Sequence[str]) -> str:
-        """Return a message that says where to get missing files and where to put them."""
+        """Return a message with the source of missing files and the folder for them."""
         return (
             f"data missing: put {', '.join(names)} into {self.root / self.source.folders[0]} (plain or .gz); "
             f"get them from {', '.join(self.source.downloads)} (see {self.source.page})"
@@ -192,7 +191,7 @@ class Files:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FileNotFoundError(f"{self.missing_message(names)}. Cannot make the folder: {error}") from error
+            raise FileNotFoundError(f"{self.missing_message(names)}. Cannot create the folder: {error}") from error
         for url, sha256 in self.source.downloads.items():
             packed = url.endswith((".zip", ".tar.gz"))
             if not packed and self.have(_file_name(url).removesuffix(".gz")):
@@ -222,14 +221,14 @@ def _pooch(feature: str) -> Any:
 
 
 def retrieve(url: str, sha256: str | None, folder: Path) -> Path:
-    """Download a file into a folder of the data directory; check its hash, or keep that of the first download."""
+    """Download a file into a folder of the data directory; check its hash, or record that of the first download."""
     pooch, hashes = _pooch("downloading a data set"), folder.parent / HASHES
     try:
         recorded = json.loads(hashes.read_text(encoding="utf-8")) if hashes.is_file() else {}
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{hashes} must hold the hashes of earlier downloads, got: {error}; delete it") from error
     if not isinstance(recorded, dict) or not all(isinstance(value, str) for value in recorded.values()):
-        raise FileFormatError(f"{hashes} must hold the hashes of earlier downloads, got something else; delete it")
+        raise FileFormatError(f"{hashes} must hold the hashes of earlier downloads, got other content; delete it")
     expected = sha256 or recorded.get(url)
     known = None if expected is None else f"sha256:{expected}"
     bar = DownloadBar(_file_name(url)) if sys.stderr.isatty() else None
@@ -245,16 +244,16 @@ def retrieve(url: str, sha256: str | None, folder: Path) -> Path:
             temporary.write_text(json.dumps({**recorded, url: found}, indent=1) + "\n", encoding="utf-8")
         warnings.warn(
             f"no hash of {url} is published: the download is trusted, with SHA-256 {found}; "
-            f"{hashes} keeps that, and a later download must have it",
+            f"it is recorded in {hashes}, and later downloads must match it",
             stacklevel=2,
         )
     return path
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip or tar.gz, and zips inside it, into `folder` without a single folder around it all.
+    """Unpack a zip or tar.gz, and zips inside it, into `folder`, without a single enclosing folder.
 
-    Files that are there already are kept. The work is done beside `folder`, so an interrupted run leaves no part.
+    Existing files are kept. Unpacking happens beside `folder`, so an interrupted run leaves nothing in it.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as temporary:
         top = Path(temporary)

@@ -26,12 +26,12 @@ class SplitSizes:
 
     Attributes:
         initial_per_class: labelled inputs of each class to start from: one number, or one for each class.
-        initial: labelled inputs to start from, drawn at random whatever their class, on top of those.
+        initial: further labelled inputs to start from, drawn at random regardless of class.
         validation: inputs of the validation set.
         reference: inputs of the reference set, or "pool" to use the pool as reference set.
-        pool: the most inputs to keep in the pool; all if omitted.
+        pool: the maximum size of the pool; all if omitted.
         small_validation: never use more validation labels than there are training labels.
-        test: the most inputs of the test part to measure on, drawn at random; all if omitted.
+        test: the maximum number of test inputs to measure on, drawn at random; all if omitted.
     """
 
     initial_per_class: int | tuple[int, ...] = 0
@@ -65,14 +65,14 @@ class SplitSizes:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Rows of the training part, no row in two sets (but the reference set may be the pool itself).
+    """Disjoint sets of rows of the training part; only the reference set may be the pool itself.
 
     Attributes:
         initial: labelled rows to start from, ascending.
         pool: unlabelled rows to choose from, ascending.
         validation: rows of the validation set in the order drawn, so that every prefix is a random sample.
         reference: rows of the reference set, ascending.
-        small_validation: whether ``validation_rows`` keeps to the number of training labels.
+        small_validation: whether ``validation_rows`` is limited to the number of training labels.
     """
 
     initial: Int64[Tensor, " i"]
@@ -89,7 +89,7 @@ class Splits:
 MNIST_SIZES = SplitSizes(initial_per_class=2, validation=10_000, reference=10_000)
 EMNIST_SIZES = SplitSizes(validation=18_800, reference=18_800)
 CIFAR_SIZES = SplitSizes(initial=5_000, validation=5_000, reference=5_000)
-# The appendix gives no starting set for the tables; two of each class as for MNIST.
+# The appendix gives no initial set for the tables; two of each class as for MNIST.
 TABLE_SIZES = SplitSizes(initial_per_class=2, validation=2_000, reference="pool")
 
 PAPER_SIZES = {
@@ -123,8 +123,8 @@ def default_sizes(dataset: Dataset) -> SplitSizes:
 def split(dataset: Dataset, sizes: SplitSizes, seed: int) -> Splits:
     """Draw a split of the training part.
 
-    The initial set is drawn first, then validation, then reference, so that a change of a later size leaves the
-    earlier sets as they are.
+    The initial set is drawn first, then validation, then reference, so changing a later size does not affect the
+    earlier sets.
     """
     order = torch.randperm(len(dataset.train_y), generator=generator(seed, "split"))
     per_class, order = _draw_per_class(dataset, sizes.initial_per_class, order)
@@ -163,7 +163,7 @@ def _draw_per_class(dataset: Dataset, per_class: int | tuple[int, ...], order: T
         if len(places) < number:
             raise ValueError(
                 f"`initial_per_class` must be at most {len(places)} for class {dataset.class_names[label]!r} of "
-                f"{dataset.name}, got {number}; ask for fewer"
+                f"{dataset.name}, got {number}; request fewer"
             )
         taken[places[:number]] = True
     return order[taken], order[~taken]
@@ -182,15 +182,15 @@ def repeat_pool(
 ) -> tuple[Dataset, Splits]:
     """Repeat every pool input `copies` times, each with its own Gaussian noise on the normalised input.
 
-    The first copy takes the place of the original, the others follow after the training part, copy by copy. Initial,
-    validation and test inputs stay as they are; a reference set that is the pool becomes the repeated pool.
+    The first copy replaces the original; the others are appended to the training part, copy by copy. Initial,
+    validation and test inputs do not change. If the reference set is the pool, it becomes the repeated pool.
 
     Args:
         dataset: the data set; the result holds its training part as float32.
         splits: a split of it.
         copies: how often each pool input occurs; 1 changes nothing.
         noise: standard deviation.
-        seed: for the noise.
+        seed: the seed of the noise.
     """
     check_whole("copies", copies, least=1)
     if not 0 <= noise < float("inf"):
@@ -224,7 +224,7 @@ def repeat_pool(
 def imbalance(dataset: Dataset, seed: int) -> Dataset:
     """Remove a random share of each class from the training part (Appendix, effect of K and τ).
 
-    The share kept is uniform between a tenth and all, so that no class dies out.
+    The share kept is uniform between a tenth and all, so no class disappears.
     """
     draws = generator(seed, "imbalance")
     shares = LEAST_SHARE + (1 - LEAST_SHARE) * torch.rand(dataset.num_classes, generator=draws)

@@ -1,7 +1,7 @@
 """The paper's figures that are not learning curves, and one of ours: ``analyse`` computes, draws and writes them.
 
-Each analysis has two functions: one computes plain numbers, the other draws a figure from these numbers alone. Their
-settings are TOML files beside those of the experiments.
+Each analysis has two functions: one computes plain numbers, the other draws a figure from these numbers only. Their
+settings are TOML files next to those of the experiments.
 """
 
 import json
@@ -64,7 +64,7 @@ def analyse(
         name: one of `analysis_names`.
         preset: "paper", "laptop" or "smoke".
         folder: where to write; created if it does not exist.
-        changes: settings that take precedence over the file's, as "options.repeats=3".
+        changes: settings that take precedence over the file's, such as "options.repeats=3".
         seed: the same seed gives the same numbers, except for times.
         data_dir: where published data sets are.
 

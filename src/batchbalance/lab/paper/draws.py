@@ -1,11 +1,11 @@
-"""How the draws of one trained network behave: four analyses, each with its options, `compute` and `draw` functions.
+"""Four analyses of the draws of one trained network, each with its options, `compute` and `draw` functions.
 
 - Posterior map (figure 1): where the draws lie, and how their mass is spread over equivalence classes. A network is
   trained on few images of an imbalanced set (appendix C.2). Distances are Hamming distances between hard predictions
   on the reference set; its true labels are one more point of the map. Accuracy is that on the reference set. The paper
   does not name the radius of its classes; here it is the smallest that leaves at most `max_classes` of them.
 - Score variation (figure 16) and Δ against K (figure 8): how much scores depend on the draws.
-- Saturation (ours): how soon a batch has discounted everything, and which picks are still informed after that. With
+- Saturation (ours): how soon a batch has discounted everything, and which later picks are still informed. With
   many draws a few points discount nearly all edge weight, and a random batch does so almost as fast. From there on,
   what counts is whether scores still distinguish candidates. A pick is informed if a single candidate has the largest
   score in float32; in a tie the order of the pool decides.
@@ -29,7 +29,7 @@ from batchbalance.lab.paper.trained import Setup, draw_lines, first_draws, panel
 from batchbalance.lab.report.figures import look
 from batchbalance.scores import bald
 
-TICKS = 6  # of the lower panel of the posterior map, at most
+TICKS = 6  # at most, in the lower panel of the posterior map
 NUM_BINS = 40
 
 
@@ -73,9 +73,9 @@ def compute_map(options: PosteriorMapOptions, setup: Setup) -> dict[str, Any]:
 
 
 def fewest_classes(distances: Tensor, most: int) -> tuple[int, Tensor]:
-    """Return the smallest radius that gives at most so many classes, and the class of each draw."""
+    """Return the smallest radius that gives at most `most` classes, and the class of each draw."""
     radii = distances.unique().tolist()
-    # Centres are found in the same order whatever the radius, so a larger one never gives more of them.
+    # Centres are found in the same order for every radius, so a larger one never gives more of them.
     place = bisect_left(radii, True, key=lambda radius: int(partition(distances, radius).max()) < most)
     return radii[place], partition(distances, radii[place])
 
@@ -107,12 +107,12 @@ def draw_map(numbers: dict[str, Any]) -> Any:
 
 
 class VariationOptions(Section):
-    """How many sets of draws are compared, and on how many points of the pool.
+    """The number of sets of draws to compare, and of points of the pool.
 
     Attributes:
         num_sets: sets of draws.
         max_pool: points of the pool.
-        equal_draws: score BALD by all 2K draws, as BALanCe; else by the first K.
+        equal_draws: score BALD with all 2K draws, like BALanCe; else with the first K.
     """
 
     table = "[options]"
@@ -271,13 +271,13 @@ def coverage(model: BalanceModel, picks: Tensor) -> Tensor:
 
 
 def exact_picks(model: BalanceModel, batch: int) -> tuple[Tensor, Tensor]:
-    """Choose greedily by the closed form in float32; also return whether each pick had the largest gain alone."""
+    """Choose greedily by the closed form in float32; also return whether each pick was the unique maximum."""
     objective = BalanceObjective(model, torch.arange(model.predictions.num_points))
     return _greedy_picks(lambda: objective.gains().to(torch.float32), objective.add, batch)
 
 
 def sampled_picks(model: BalanceModel, batch: int, num_samples: int, seed: int) -> Tensor:
-    """Return whether each greedy pick by the paper's estimator in float32 had the largest score alone."""
+    """Return whether each greedy pick by the paper's estimator in float32 was the unique maximum."""
     stream = generator(seed, "configurations")
     estimator = ConfigurationEstimator(model, num_samples=num_samples, generator=stream, dtype=torch.float32)
     every = torch.arange(model.predictions.num_points)
@@ -285,7 +285,7 @@ def sampled_picks(model: BalanceModel, batch: int, num_samples: int, seed: int) 
 
 
 def _greedy_picks(scores: Callable[[], Tensor], add: Callable[[int], object], batch: int) -> tuple[Tensor, Tensor]:
-    """Add the point of largest score so many times; return the picks, and whether each had that score alone."""
+    """Add the point with the largest score `batch` times; return the picks, and whether each was the unique maximum."""
     picks: list[int] = []
     informed = []
     while len(picks) < batch:
@@ -301,7 +301,7 @@ def _greedy_picks(scores: Callable[[], Tensor], add: Callable[[int], object], ba
 
 
 def best(scores: Tensor, left: Tensor) -> tuple[int, bool]:
-    """Return the first candidate of largest score among those left, and whether no other has that score."""
+    """Return the first remaining candidate with the largest score, and whether it is the unique maximum."""
     open_scores = torch.where(left, scores.cpu(), -torch.inf)
     largest = open_scores.max()
     return int(open_scores.argmax()), int((open_scores == largest).sum()) == 1 and float(largest) > 0

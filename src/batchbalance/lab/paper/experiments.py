@@ -2,11 +2,11 @@
 
 A file holds a title, what it shows, and one table for each preset:
 
-    [paper]    the paper's settings, complete; where it is silent, those of its released code
-    [released] what that code has where the two differ; `script` names the file of it that values are read from
-    [laptop]   what differs so that two cores finish; `reduced` and `cost` say what was cut and what it takes
-    [smoke]    what differs so that it ends in seconds, on generated data of the same shape
-    [[parts]]  panels or rows that differ in some settings; each may have tables `laptop` and `smoke` of its own
+    [paper]    all settings of the paper; where it does not specify one, that of its released code
+    [released] settings of that code that differ; `script` names the file that values are read from
+    [laptop]   changes for a laptop with two cores; `reduced` and `cost` describe what was cut and what it costs
+    [smoke]    changes to finish in seconds, on generated data of the same shape
+    [[parts]]  panels or rows that differ in some settings; each may have its own tables `laptop` and `smoke`
 
 An experiment is one comparison for each part. A file with `analysis` in it holds the settings of an analysis instead,
 see `batchbalance.lab.paper`.
@@ -36,11 +36,11 @@ class Experiment:
     """A figure or table of the paper.
 
     Attributes:
-        name: what it is run by.
-        title: what it is, in a few words.
+        name: the name to run it by.
+        title: a short description.
         shows: the figure or table of the paper.
         reduced: what the laptop preset cuts.
-        cost: what the laptop preset takes, and how that is known.
+        cost: the cost of the laptop preset, and how it was determined.
         script: the file of the paper's released code that values are read from, or None.
         analysis: the name of the analysis that it sets, or None for learning curves.
         presets: the table of each preset.
@@ -63,7 +63,7 @@ class Experiment:
             raise UnknownNameError("preset", preset, PRESETS)
         if preset == "released" and not self.presets[preset]:
             raise ValueError(
-                f"`preset` must not be 'released' for {self.name!r}: no released script of it is known; use 'paper'"
+                f"`preset` must not be 'released' for {self.name!r}: it has no known released script; use 'paper'"
             )
         own = self.parts[part]
         shared = {key: value for key, value in own.items() if key not in PRESETS}
@@ -78,9 +78,9 @@ class Experiment:
         Args:
             preset: one of `PRESETS`.
             changes: settings that take precedence over the file's, as in `config.read_comparison`.
-            equal_draws: give all strategies the same S = 2K draws of MC dropout. If not, strategies that do not join
-                draws by edges have K of them, as in the paper (section 4.3, table 1). If omitted: False for "paper" and
-                "released", else True.
+            equal_draws: give all strategies the same S = 2K draws of MC dropout. If False, strategies without edges
+                have K of them, as in the paper (section 4.3, table 1). If omitted: False for "paper" and "released",
+                else True.
         """
         if self.analysis is not None:
             raise ValueError(
@@ -94,7 +94,7 @@ class Experiment:
 
 
 def halved_draws(comparison: Comparison) -> Comparison:
-    """Return the settings with half of the draws of MC dropout for strategies that do not join draws by edges.
+    """Return the settings with half of the draws of MC dropout for strategies without edges.
 
     A strategy whose table gives `num_draws` keeps that number.
     """
@@ -125,7 +125,7 @@ def experiment_names() -> list[str]:
 
 
 def experiment(name: str) -> Experiment:
-    """Return the experiment of that name; an unknown name suggests the nearest one."""
+    """Return the experiment with this name; the error for an unknown name suggests the nearest one."""
     names = experiment_names()
     if name not in names:
         raise UnknownNameError("experiment", name, names)

@@ -1,9 +1,9 @@
-"""Figure 5: where the most informative question is not the most useful one (appendix A.1, limitation of BALD).
+"""Figure 5: an example where the most informative question is not the most useful one (appendix A.1).
 
-Hypothesis h_i lies at 2^(1−i) on a line, and two of them disagree on a share of all data that is their distance.
-For every subset of the hypotheses there is a point that exactly they label 1. Labels are free of noise. The search
-stops when all hypotheses left are within σ of each other. BALD halves the hypotheses and ignores the distances;
-EC² only distinguishes what lies further apart than σ.
+Hypothesis h_i lies at 2^(1−i) on a line, and the distance of two hypotheses is the share of data on which they
+disagree. For every subset of the hypotheses there is a point that exactly these label 1. Labels have no noise. The
+search stops when all remaining hypotheses are within σ of each other. BALD halves the hypotheses and ignores the
+distances; EC² only distinguishes hypotheses further apart than σ.
 """
 
 import math
@@ -21,7 +21,7 @@ from batchbalance.lab.paper.trained import Setup, draw_lines, panels
 from batchbalance.predictions import Predictions
 from batchbalance.scores import bald
 
-MAX_HYPOTHESES = 1_000  # 2^(1−n) is still a number in float64
+MAX_HYPOTHESES = 1_000  # 2^(1−n) is still representable in float64
 
 
 class LineExampleOptions(Section):
@@ -87,8 +87,8 @@ def classes_within(places: Float[Tensor, " n"], sigma: float) -> Int[Tensor, " n
 def labels_of_points(classes: Int[Tensor, " n"]) -> Float[Tensor, "n N"]:
     """Return labels (n, N) of the points, one for every subset of the hypotheses, up to symmetry.
 
-    There are 2^n subsets. Members of one class can be exchanged for each other, so that it only matters how many of
-    them a subset takes: those are the first so many of the class.
+    There are 2^n subsets. Members of a class are interchangeable, so only the number of members in a subset matters;
+    the first members of the class are used.
     """
     labels = torch.zeros(len(classes), 1)
     for members in (classes == c for c in classes.unique()):
@@ -110,7 +110,7 @@ def ask_ec2(table: Float[Tensor, "n N 2"], classes: Int[Tensor, " n"]) -> int:
 
 
 def worst_case(num_hypotheses: int, sigma: float, ask: Callable[[Tensor, Tensor], int]) -> int:
-    """Count queries until the hypotheses left have diameter ≤ σ, for the target that takes longest."""
+    """Count the queries until the remaining hypotheses have diameter ≤ σ, for the worst target."""
     places = positions(num_hypotheses)
     classes = classes_within(places, sigma)
     labels = labels_of_points(classes)

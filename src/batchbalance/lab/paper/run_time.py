@@ -1,7 +1,7 @@
-"""Figures 2 and 6 and table 1: the time that strategies take against the batch size, on random predictions.
+"""Figures 2 and 6 and table 1: the run time of strategies against the batch size, on random predictions.
 
-The paper's complexities are those of its own implementation; the exponent beside them is measured here: the slope of
-log seconds against log batch size.
+The paper's complexities are those of its implementation. The measured exponent is the slope of log seconds against log
+batch size.
 """
 
 import math
@@ -19,7 +19,7 @@ from batchbalance.predictions import Predictions
 from batchbalance.strategies import STRATEGIES, ConnectedStrategy, strategy_named
 from batchbalance.strategies.pool import Pool
 
-# Table 1 of the paper: the cost, and the power of B in it where that is what grows.
+# Table 1 of the paper: the cost, and its power of B.
 COMPLEXITIES: dict[str, tuple[str, int | None]] = {
     "mean-std": ("|D|(CK + log B)", 0),
     "variation-ratio": ("|D|(CK + log B)", 0),
@@ -32,12 +32,12 @@ COMPLEXITIES: dict[str, tuple[str, int | None]] = {
     "cluster-balance": ("|D| C·2K + |C|²(C²·2K + T), |C| = cB", 2),
 }
 WARM_UP_POINTS = 100
-# All but the one whose cost is C^B.
+# All except the one whose cost is C^B.
 TIMED = (*COMPLEXITIES, *(name for name in STRATEGIES if name not in (*COMPLEXITIES, "enumerated-balance")))
 
 
 class RunTimeOptions(Section):
-    """The sizes of the random predictions, and which strategies are timed.
+    """The sizes of the random predictions, and the strategies to time.
 
     Attributes:
         num_points: N.
@@ -45,7 +45,7 @@ class RunTimeOptions(Section):
         num_classes: C.
         num_features: D of the embeddings, the paper's H.
         batch_sizes: B, ascending.
-        strategies: their names; all but enumerated-balance if omitted.
+        strategies: their names; all except enumerated-balance if omitted.
         max_seconds: a strategy that took longer is not timed at larger batches.
         threshold: τ.
         equal_draws: give all strategies all S = 2K draws; else those without edges have K.
@@ -67,7 +67,7 @@ def compute(options: RunTimeOptions, setup: Setup) -> dict[str, Any]:
     """Measure the seconds of each strategy and batch size, and the exponents."""
     stream = generator(setup.seed, "run time")
     shape = (options.num_points, options.num_draws, options.num_classes)
-    shared = 2 * torch.randn(shape[0], 1, shape[2], generator=stream)  # what draws agree on
+    shared = 2 * torch.randn(shape[0], 1, shape[2], generator=stream)  # the part that all draws share
     pool = Predictions.from_logits(shared + torch.randn(shape, generator=stream))
     embeddings = torch.randn(options.num_points, options.num_features, generator=stream)
     few = first_draws(pool, max(1, options.num_draws // 2))
@@ -93,14 +93,14 @@ def compute(options: RunTimeOptions, setup: Setup) -> dict[str, Any]:
 
 
 def timed(name: str, given: dict[str, Any], seed: int, options: RunTimeOptions) -> list[float | None]:
-    """Return the seconds for each batch size; None where it was not tried."""
+    """Return the seconds for each batch size; None for those not timed."""
 
     def choose(num_points: int, size: int) -> None:
         pool = Pool(given).to_choose(candidates=torch.arange(num_points), batch_size=size, seed=seed)
         strategy_named(name).choose(pool)
 
     few = min(WARM_UP_POINTS, options.num_points)
-    choose(few, min(options.batch_sizes[0], few))  # a first call pays for more
+    choose(few, min(options.batch_sizes[0], few))  # the first call includes one-time costs
     found: list[float | None] = []
     for size in options.batch_sizes:
         if size > options.num_points or (found and (found[-1] is None or found[-1] > options.max_seconds)):
@@ -113,7 +113,7 @@ def timed(name: str, given: dict[str, Any], seed: int, options: RunTimeOptions) 
 
 
 def slope(sizes: Sequence[int], seconds: Sequence[float | None]) -> float | None:
-    """Return the least-squares slope of log seconds against log size; None with fewer than two of them."""
+    """Return the least-squares slope of log seconds against log size; None with fewer than two values."""
     points = [(math.log(b), math.log(s)) for b, s in zip(sizes, seconds, strict=True) if s]
     if len({x for x, _ in points}) < 2:
         return None

@@ -1,7 +1,7 @@
-"""Figure 17: what one batch is worth, from training sets of growing size (appendix "Predictive variance").
+"""Figure 17: the value of one batch, for training sets of growing size (appendix "Predictive variance").
 
-Each step adds random points to the training set. From each such set every strategy chooses one batch, several times
-with other weights and draws; the network is trained again with the batch, and its test accuracy is what counts.
+Each step adds random points to the training set. For each training set every strategy chooses one batch, several times
+with different weights and draws. The network is then trained again with the batch, and its test accuracy is recorded.
 """
 
 from statistics import fmean
@@ -20,14 +20,14 @@ from batchbalance.strategies import ConnectedStrategy, strategy_named
 
 
 class SingleBatchOptions(Section):
-    """Sizes and strategies.
+    """The sizes and strategies of the analysis.
 
     Attributes:
         start: random training labels in the first step.
         step: random labels that each further step adds.
-        num_steps: how many training sets.
+        num_steps: the number of training sets.
         batch: points that a strategy chooses.
-        repeats: of each strategy on each training set.
+        repeats: repeats of each strategy on each training set.
         strategies: their names.
         equal_draws: give all strategies the same 2K draws; else those without edges have the first K.
     """
@@ -63,7 +63,7 @@ def compute(options: SingleBatchOptions, setup: Setup) -> dict[str, Any]:
 
 
 def accuracies(setup: Setup, fit: Fit, strategy: str, labelled: Tensor, batch: int, seed: int) -> tuple[float, float]:
-    """Return test accuracy on some labelled rows of the pool, and after one batch more."""
+    """Return the test accuracy with some labelled rows of the pool, and after one more batch."""
     rows = setup.splits.pool
     learner = Learner(
         setup.inputs(rows), setup.data.num_classes, fit, strategy=strategy, edges=setup.config.edges,
@@ -81,7 +81,7 @@ def accuracies(setup: Setup, fit: Fit, strategy: str, labelled: Tensor, batch: i
 
 
 def remembered(fit: Fit) -> Fit:
-    """Return a fit that does not repeat what was fitted before to the same labels and seed."""
+    """Return a fit that reuses earlier results for the same labels and seed."""
     known: dict[Any, Posterior | Fitted] = {}
 
     def remember(inputs: Tensor, labels: Tensor, seed: int) -> Posterior | Fitted:

@@ -1,4 +1,4 @@
-"""What the analyses share: a data set, its split and a network trained on it, and the panels of their figures."""
+"""Shared parts of the analyses: a data set, its split and a network trained on it, and figure panels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ PANEL_HEIGHT = 3.0  # inches
 
 @dataclass(frozen=True)
 class Setup:
-    """A data set, its split, and the settings of a network on it, read when they are first used.
+    """A data set, its split, and the settings of a network on it, loaded on first use.
 
     Attributes:
         settings: the tables data, split, model, training, posterior and edges of a run.
-        seed: draws the split, the initial weights and the masks.
-        data_dir: where published data sets are.
+        seed: the seed of the split, the initial weights and the masks.
+        data_dir: the folder of published data sets.
     """
 
     settings: dict[str, Any]
@@ -102,12 +102,12 @@ class Setup:
         return predict(posterior, self.inputs(rows), torch.arange(len(rows)))
 
     def sampled_pool(self, most: int) -> Tensor:
-        """Return at most so many rows of the pool, in order."""
+        """Return at most `most` random rows of the pool, in order."""
         order = torch.randperm(len(self.splits.pool), generator=generator(self.seed, "sampled pool"))
         return self.splits.pool[order[:most].sort().values]
 
     def test_accuracy(self, posterior: Posterior) -> float:
-        """Return accuracy of the mean prediction on the test part."""
+        """Return the accuracy of the mean prediction on the test part."""
         probs = test_probs(posterior, self.data, self.config.flat_inputs)
         return int((probs.argmax(dim=1) == self.data.test_y).sum()) / len(self.data.test_y)
 
@@ -119,12 +119,12 @@ def first_draws(predictions: Predictions, num_draws: int) -> Predictions:
 
 
 def panels(num: int, legend_rows: int = 0) -> tuple[Any, list[Any], str]:
-    """Make a figure with `num` panels below each other; return it with its axes and its text colour."""
+    """Create a figure with `num` stacked panels; return it with its axes and its text colour."""
     return blank_figure(num * PANEL_HEIGHT + LEGEND_ROW * legend_rows, num)
 
 
 def draw_lines(axes: Any, x: Sequence[float], curves: Mapping[str, Sequence[float]], first: int = 0) -> None:
-    """Draw one line for each label, in the looks from number `first` on."""
+    """Draw one line for each label, with the line styles from number `first` on."""
     for index, (label, values) in enumerate(curves.items(), start=first):
         colour, line, marker = look(index, LIGHT[0])
         axes.plot(x, values, color=colour, linestyle=line, marker=marker, linewidth=1.6, label=label)

@@ -1,4 +1,4 @@
-"""Runs into tables and plots: ``compare`` finds what runs show, ``write_report`` puts it into files."""
+"""Reports on runs: ``compare`` computes the comparison, ``write_report`` writes tables and plots to files."""
 
 from batchbalance.lab.report.comparisons import PairedComparison, Report, Summary, compare
 from batchbalance.lab.report.notes import notes

@@ -1,4 +1,4 @@
-"""Comparison of runs: a summary of each, its difference to a control over shared seeds, and pairwise wins.
+"""Comparison of runs: a summary of each, its difference from a control over shared seeds, and pairwise wins.
 
 The measure compared is the mean height of the learning curve over the label counts that both sides cover.
 """
@@ -29,28 +29,28 @@ from batchbalance.lab.report.curves import (
 from batchbalance.lab.report.paired import holm, mean_interval, median_interval, middle, sign_flip_test, smallest_p
 
 DEFAULT_CONTROL = "random"
-NUM_COUNTS = 4  # label counts looked at unless some are given
+NUM_COUNTS = 4  # label counts to show by default
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One run: its curves, and what it cost.
+    """The curves and costs of one run.
 
     Attributes:
-        label: as in ``Run``.
-        num_trials: all trials, with results or not.
+        label: the label, as in ``Run``.
+        num_trials: the number of trials, with or without results.
         curves: for each metric, the curve of each seed that has one.
         areas: for each seed that covers the report's span, the mean height over it.
-        reached: for each seed, training labels to reach the target; None if it never does.
-        reached_total: the same with the validation labels of that round.
+        reached: for each seed, the training labels to reach the target; None if it is never reached.
+        reached_total: the same, including the validation labels of that round.
         labels: the fewest and the most training labels of any trial.
         num_validation: the most validation labels of any round.
         num_rounds: the most rounds of any trial.
-        select_seconds: of every round that chose a batch.
-        round_seconds: of every round, all phases.
-        peak_memory: in bytes; None if no record has it.
-        clustering_rounds: of every batch that was clustered by Δ, where recorded.
-        versions: what its records were written under, each once; an empty one for records without versions.
+        select_seconds: the time to choose each batch.
+        round_seconds: the total time of each round.
+        peak_memory: the peak memory in bytes; None if not recorded.
+        clustering_rounds: the rounds of clustering of each batch that was clustered by Δ, if recorded.
+        versions: the distinct versions in its records; an empty one for records without versions.
     """
 
     label: str
@@ -69,7 +69,7 @@ class Summary:
     versions: tuple[dict[str, str], ...]
 
     def bands(self, metric: str) -> list[Band]:
-        """Return a metric over trials, at each label count."""
+        """Return the band of a metric over trials, at each label count."""
         return bands(list(self.curves.get(metric, {}).values()))
 
     def at(self, metric: str, num_labels: int) -> list[float]:
@@ -80,7 +80,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """One run against the control, over the seeds that both have.
+    """A comparison of one run with the control, over the seeds that both have.
 
     Attributes:
         label: the run.
@@ -89,12 +89,12 @@ class PairedComparison:
         differences: run minus control for each seed that covers the span.
         effect: their mean.
         interval: Student's 95 % interval of the effect; None for fewer than two differences.
-        p: of the exact sign-flip test.
-        corrected_p: by Holm over all comparisons of the report.
-        least_p: the smallest p that so many differences can give.
-        least_corrected_p: the same, corrected.
-        saved: the median over seeds of labels saved to the target. ∞: the control never reached it; −∞: the run. None
-            if neither did in more than half of the shared seeds.
+        p: the p-value of the exact sign-flip test.
+        corrected_p: p with Holm's correction over all comparisons of the report.
+        least_p: the smallest p possible with this number of differences.
+        least_corrected_p: the same with Holm's correction.
+        saved: the median over seeds of labels saved to the target. It is ∞ if the control never reached it, −∞ if the
+            run did not, and None if neither did in more than half of the shared seeds.
         saved_interval: its 95 % interval; None with fewer than six seeds.
         num_saved: seeds in which at least one of the two reached the target.
     """
@@ -120,21 +120,21 @@ class Report:
 
     Attributes:
         data: the data sets of the runs.
-        alike: whether all runs have the same data and split, so that trials of one seed start alike.
+        alike: whether all runs have the same data and split, so that trials of one seed start from the same sets.
         metric: the metric of tables and tests.
         metrics: all metrics that have curves.
-        control: the label compared with; None if there is none.
-        counts: label counts looked at.
+        control: the label of the control; None if there is none.
+        counts: the label counts to show.
         target: the value to reach.
-        target_origin: where the target comes from.
+        target_origin: the origin of the target, in words.
         span: the label counts of `Summary.areas`; None if the runs have none in common.
         summaries: one for each run, the control first.
-        comparisons: one for each run but the control.
+        comparisons: one for each run except the control.
         wins: for a pair of labels, (seeds in which the first is better, a tie counting half; seeds compared).
-        empty: labels of the runs omitted, which have no value of the metric yet.
-        earlier: labels of the runs omitted, which were run under earlier settings.
-        runs: those that are compared, the control first.
-        curves: what the learning curves show: means with 95 % intervals, or medians with quartiles.
+        empty: labels of runs omitted because they have no value of the metric yet.
+        earlier: labels of runs omitted because they have earlier settings.
+        runs: the runs compared, the control first.
+        curves: the statistic of the learning curves: means with 95 % intervals, or medians with quartiles.
     """
 
     data: tuple[str, ...]
@@ -173,14 +173,14 @@ def compare(
     """Summarise runs and compare them with a control.
 
     Args:
-        runs: with distinct labels, of one data set if the comparison is to mean anything.
-        metric: of the tables and tests.
-        control: the label of the run to compare with. If omitted: the run of the strategy ``random``, if there is one.
-        at: label counts to look at; if omitted: up to four, evenly spread.
-        target: the value to reach; if omitted: what the control's worst trial has at the last label count that
-            all runs cover.
-        curves: what the learning curves show: "means" with 95 % intervals, or "medians" with quartiles.
-        seed: of the sign flips.
+        runs: runs with distinct labels; they should have the same data set.
+        metric: the metric of the tables and tests.
+        control: the label of the run to compare with; if omitted, the run of the strategy ``random``, if there is one.
+        at: the label counts to show; if omitted, up to four, evenly spread.
+        target: the value to reach; if omitted, that of the control's worst trial at the last label count that all runs
+            cover.
+        curves: the statistic of the learning curves: "means" with 95 % intervals, or "medians" with quartiles.
+        seed: the seed of the sign flips.
 
     Raises:
         ValueError: if no run has a result yet, or an argument is out of range.
@@ -234,7 +234,7 @@ def compare(
 def _check_arguments(
     metrics: Sequence[str], metric: str, at: Sequence[int] | None, target: float | None, curves: str
 ) -> None:
-    """Raise unless these are arguments of `compare` that fit the metrics of the runs."""
+    """Raise if arguments of `compare` are invalid for the metrics of the runs."""
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
     if curves not in get_args(Drawn):
@@ -272,7 +272,7 @@ def _default_target(
 ) -> tuple[float, str]:
     """Return the worst trial's value at the end of the span, of the control or, without one, of any run.
 
-    All trials of the control reach that, so that the labels saved against it are known in every trial.
+    All trials of the control reach it, so the labels saved are defined in every trial.
     """
     worst = max if metric in LOWER_IS_BETTER else min
     trials = [trial for label, found in curves.items() if control in (None, label) for trial in found.values()]

@@ -1,6 +1,6 @@
-"""Learning curves: one metric of one trial, and its mean and interval, or its median and quartiles, over trials.
+"""Learning curves: one metric of one trial, and its statistics over trials.
 
-Between two rounds a curve is the straight line; before its first and after its last round it has no value.
+Between two rounds a curve is interpolated linearly; before its first and after its last round it has no value.
 """
 
 import math
@@ -15,11 +15,11 @@ import numpy as np
 from batchbalance.lab.report.paired import mean_interval
 
 Span = tuple[int, int]  # label counts, both included
-Drawn = Literal["means", "medians"]  # what the figures show of all trials
+Drawn = Literal["means", "medians"]  # the statistic in the figures
 
 METRIC_NAMES = {"macro_auc": "macro AUC", "macro_f1": "macro F1", "nll": "NLL"}
 LOWER_IS_BETTER = frozenset({"nll", "calibration_error"})
-LEAST_SHARE = 0.5  # a median over fewer of the trials than this would show the slow or the lucky ones only
+LEAST_SHARE = 0.5  # a median over a smaller share of trials would be biased towards slow or lucky ones
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Curve:
     """One metric of one trial.
 
     Attributes:
-        labels: training labels at each round, rising.
+        labels: training labels at each round, ascending.
         values: the metric at each round, finite.
     """
 
@@ -63,12 +63,12 @@ class Band:
 
     Attributes:
         num_labels: the label count.
-        mean: over trials.
+        mean: the mean over trials.
         interval: Student's 95 % interval of the mean; None for one trial.
         lower: the lower quartile.
-        median: over trials.
+        median: the median over trials.
         upper: the upper quartile.
-        num_trials: those that cover the label count.
+        num_trials: the number of trials that cover the label count.
     """
 
     num_labels: int
@@ -80,7 +80,7 @@ class Band:
     num_trials: int
 
     def drawn(self, what: Drawn) -> tuple[float, float, float]:
-        """Return the lower end, the middle and the upper end of what a figure shows."""
+        """Return the lower limit, the middle and the upper limit to draw."""
         if what == "medians":
             return self.lower, self.median, self.upper
         low, high = self.interval or (self.mean, self.mean)
@@ -124,7 +124,7 @@ def bands(curves: Sequence[Curve]) -> list[Band]:
 def common_span(curves: Sequence[Curve]) -> Span:
     """Return the first and last label count that at least half of the curves start and end with.
 
-    A trial that is still at its beginning does not cut the span of the others short; it does not cover it.
+    A trial that has just begun does not shorten the span of the others; it does not cover it.
     """
     starts, ends = zip(*((trial.labels[0], trial.labels[-1]) for trial in curves), strict=True)
     return median_high(starts), median_low(ends)
@@ -141,7 +141,7 @@ def shared_span(first: dict[int, Curve], second: dict[int, Curve]) -> Span | Non
 
 
 def evenly_spaced(counts: Sequence[int], num: int) -> tuple[int, ...]:
-    """Return at most `num` of some rising label counts, evenly spread, always with the last one."""
+    """Return at most `num` of some ascending label counts, evenly spread, always including the last one."""
     if len(counts) <= num:
         return tuple(counts)
     steps = (round((i + 1) * (len(counts) - 1) / num) for i in range(num))

@@ -1,7 +1,7 @@
-"""The figures of a report: learning curves of every metric, and differences to the control.
+"""The figures of a report: learning curves of every metric, and differences from the control.
 
-Readable in colour, in grey and by colour-blind people: every run has its own colour, line and marker. Legends stand
-below the axes. Figures are drawn on canvases of their own; matplotlib's global state is not touched.
+Every run has its own colour, line and marker, so figures are readable in colour, in grey and by colour-blind people.
+Legends are below the axes. Figures use their own canvases and do not change matplotlib's global state.
 """
 
 import io
@@ -20,10 +20,10 @@ COLOURS = ("ink", "blue", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 LINES: tuple[Any, ...] = ("--", "-", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (7, 2)), ":", (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h")
 LIGHT, DARK = ("#1A1A1A", "#FFFFFF", "#DDDDDD"), ("#E8E8E8", "#16181C", "#3A3D42")  # ink, paper, grid
-WIDTH, AXES_HEIGHT, LEGEND_ROW = 5.6, 3.3, 0.24  # inches: narrow, so that the text stays readable on a phone
-LEGEND_CHARACTERS, TICK_CHARACTERS = 50, 24  # of a line
+WIDTH, AXES_HEIGHT, LEGEND_ROW = 5.6, 3.3, 0.24  # inches; narrow, so that text is readable on a phone
+LEGEND_CHARACTERS, TICK_CHARACTERS = 50, 24  # per line
 DOTS_PER_INCH = 200
-MARKS = 8  # markers on a curve, about
+MARKS = 8  # approximate number of markers on a curve
 
 Draw = Callable[[bool], Any]  # dark -> a matplotlib figure
 
@@ -37,7 +37,7 @@ def require_matplotlib() -> None:
 
 
 def figures(report: Report) -> dict[str, Draw]:
-    """Return, for the name of each figure, the function that draws it on a light or dark background."""
+    """Return, by name, the functions that draw each figure on a light or dark background."""
     require_matplotlib()
     draws: dict[str, Draw] = {
         name: partial(draw_curves, report, metric) for name, metric in curve_figures(report).items()
@@ -48,7 +48,7 @@ def figures(report: Report) -> dict[str, Draw]:
 
 
 def curve_figures(report: Report) -> dict[str, str]:
-    """Return, for the name of each figure of curves, its metric; that of the tables comes first."""
+    """Return the metric of each figure of curves by its name; the metric of the tables comes first."""
     found: dict[str, str] = {}
     for metric in sorted(report.metrics, key=lambda name: name != report.metric):
         plain = re.sub(r"[^a-zA-Z0-9]+", "-", metric).strip("-")
@@ -86,7 +86,7 @@ def draw_curves(report: Report, metric: str, dark: bool = False) -> Any:
 
 
 def draw_differences(report: Report, dark: bool = False) -> Any:
-    """Draw the differences of each run to the control, one tick a seed, and their mean with its interval."""
+    """Draw the differences of each run from the control, one tick per seed, and their mean with its interval."""
     shown = [c for c in report.comparisons if c.differences]
     labels = [_wrapped(c.label, TICK_CHARACTERS) for c in shown]
     figure, (axes,), ink = blank_figure(1.1 + sum(0.38 + 0.18 * label.count("\n") for label in labels), dark=dark)
@@ -110,7 +110,7 @@ def draw_differences(report: Report, dark: bool = False) -> Any:
 
 
 def _wrapped(label: str, width: int) -> str:
-    """Wrap a label; options start a line of their own if they do not fit."""
+    """Wrap a label; options start a new line if they do not fit."""
     lines = textwrap.fill(label.replace("(", " (", 1), width, break_on_hyphens=False)
     return label if len(label) <= width else lines.replace(" (", "(")
 
@@ -118,13 +118,13 @@ def _wrapped(label: str, width: int) -> str:
 def look(index: int, ink: str) -> tuple[str, Any, str]:
     """Return the colour, line and marker of a run; the combination repeats after 616 runs."""
     colour = COLOURS[index % len(COLOURS)]
-    blue = "#0072B2" if ink == LIGHT[0] else "#56A0E8"  # the blue of the palette is too dark for dark paper
+    blue = "#0072B2" if ink == LIGHT[0] else "#56A0E8"  # the blue of the palette is too dark for a dark background
     colour = {"ink": ink, "blue": blue}.get(colour, colour)
     return colour, LINES[index % len(LINES)], MARKERS[index % len(MARKERS)]
 
 
 def blank_figure(height: float, num_axes: int = 1, *, dark: bool = False) -> tuple[Any, list[Any], str]:
-    """Make a figure with empty axes below each other; return it with its axes and its text colour."""
+    """Create a figure with stacked empty axes; return it with its axes and its text colour."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -9,12 +9,12 @@ from batchbalance.strategies import AUTO
 
 ENOUGH_TRIALS = 10
 LEVEL = 0.05
-MOST_NAMED = 3  # runs that the conclusion lists by name; of more it gives the number
+MOST_NAMED = 3  # runs that the conclusion names; otherwise it gives their number
 FITTED = 0.9  # training accuracy below which a network did not fit its labels
 
 
 def conclusion(report: Report) -> str:
-    """Say in one sentence which runs differ from the control after correction, or that none does."""
+    """Return one sentence on which runs differ from the control after correction."""
     tested = [c for c in report.comparisons if c.corrected_p is not None]
     if not tested:
         return _untested(report)
@@ -66,7 +66,7 @@ def verdict(report: Report) -> str:
 
 
 def _untested(report: Report) -> str:
-    """Say what is known without a test: no strategy is called better than another."""
+    """Return a conclusion without a test, which ranks no strategy above another."""
     shown = [s for s in report.summaries if s.areas]
     if report.span is None or not shown:
         return "The runs have no label counts in common, so nothing can be concluded."
@@ -80,7 +80,7 @@ def _untested(report: Report) -> str:
 
 
 def _said(how: str, found: Sequence[PairedComparison], num_tested: int, control: str) -> str:
-    """Say how some runs, or a number of them, compare with the control."""
+    """Return how some runs compare with the control, by name or by number."""
     names = [c.label for c in found]
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     who = f"{len(names)} of {num_tested} strategies" if len(names) > MOST_NAMED else listed
@@ -100,12 +100,12 @@ def _runs(report: Report) -> Iterator[str]:
     if report.earlier:
         yield (
             f"Omitted, because other settings were run last in their folder: {', '.join(report.earlier)}. "
-            "`--all` shows them too, `--only LABEL` some of them."
+            "`--all` includes them; `--only LABEL` selects some."
         )
     if report.empty:
         yield f"Omitted, because they have no value of {report.metric} yet: {', '.join(report.empty)}."
     if report.control is None:
-        yield "There is no single run of random, and no other control is named: nothing is tested."
+        yield "There is no single run of random and no other control is named, so nothing is tested."
     if report.span is None:
         yield "The runs have no label counts in common, so there are no areas."
         return
@@ -129,7 +129,7 @@ def _fits(report: Report) -> Iterator[str]:
             yield (
                 f"{run.label}: the networks of {len(poor)} of {len(fits)} rounds did not fit their training labels "
                 f"(training accuracy below {FITTED:g}; lowest {lowest:.2f} at {at} labels), so the comparison may "
-                "say more about the training than about the strategy. Train for more steps."
+                "reflect the training rather than the strategy. Train for more steps."
             )
 
 

@@ -1,4 +1,4 @@
-"""A report as files: figures (PNG and SVG), Markdown, CSV, and one HTML page that needs nothing else."""
+"""Write a report to files: figures (PNG and SVG), Markdown, CSV, and one self-contained HTML page."""
 
 import base64
 import html
@@ -25,7 +25,7 @@ figure { margin: 0; } figure.first { max-width: 60rem; } img { width: 100%; heig
 """
 
 CURVES: dict[Drawn, str] = {
-    "means": "Mean over trials; the band is Student's 95 % interval of the mean, of each strategy by itself. Trials "
+    "means": "Mean over trials; the band is Student's 95 % interval of the mean, separately for each strategy. Trials "
     "are paired, so strategies whose bands overlap can still differ.",
     "medians": "Median over trials; the band reaches from the lower to the upper quartile.",
 }
@@ -34,18 +34,18 @@ DIFFERENCES = "Each tick is a trial; the marker and the bar are the mean and its
 
 
 def write_report(report: Report, folder: str | os.PathLike[str], *, progress: bool = False) -> Path:
-    """Write all files of a report into a folder, created if it does not exist; files of an earlier report are replaced.
+    """Write all files of a report into a folder, created if necessary. Files of an earlier report are replaced.
 
     Args:
         report: what to write.
-        folder: where to.
-        progress: show how far the drawing is.
+        folder: where to write it.
+        progress: show the progress of drawing.
 
     Returns:
         The path of the HTML page.
 
     Raises:
-        MissingExtraError: if matplotlib is not installed; nothing is written then.
+        MissingExtraError: if matplotlib is not installed; nothing is written.
         OSError: if the folder cannot be written to.
     """
     drawn = figures(report)
@@ -86,12 +86,12 @@ def title(report: Report) -> str:
 def _caption(report: Report, name: str) -> tuple[str, str]:
     """Return the title and the explanation of a figure."""
     if name == "differences":
-        return "Differences to the control", DIFFERENCES
+        return "Differences from the control", DIFFERENCES
     return f"Learning curves, {metric_name(curve_figures(report)[name])}", f"{CURVES[report.curves]} {WHERE}"
 
 
 def as_markdown(report: Report, figure_names: Sequence[str]) -> str:
-    """Return the report as Markdown that shows the PNG files beside it."""
+    """Return the report as Markdown that links the PNG files beside it."""
     figure = {name: f"![{escaped(_caption(report, name)[0])}]({name}.png)" for name in figure_names}
     parts = [f"# {escaped(title(report))}", escaped(conclusion(report))]
     parts += [f"> {escaped(note)}" for note in notes(report)]
@@ -122,13 +122,13 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
 
     Args:
         report: what to show.
-        images: for the name of each figure, its SVG files on light and on dark paper.
+        images: the light and dark SVG files of each figure, by name.
     """
     shown: list[str] = []
     for name, svgs in images.items():
         heading, text = _caption(report, name)
         light, dark = (f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}" for svg in svgs)
-        # Of the curves, only the first ones are explained.
+        # Only the first figure of curves has an explanation.
         explained = f" {text}" if not shown or text == DIFFERENCES else ""
         shown.append(
             f'<figure class="{"more" if shown else "first"}"><picture>'

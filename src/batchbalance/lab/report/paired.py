@@ -1,7 +1,7 @@
 """Statistics of paired differences: an exact test, Holm's correction, and intervals.
 
-The trials of two strategies with the same seed share their data split and first labels, so what is compared is the
-difference within a seed. All tests are two-sided.
+The trials of two strategies with the same seed share their data split and first labels, so differences are taken within
+a seed. All tests are two-sided.
 """
 
 import math
@@ -11,7 +11,7 @@ from statistics import fmean
 import numpy as np
 import torch
 
-EXACT_LIMIT = 36  # differences, up to which all sign flips are counted
+EXACT_LIMIT = 36  # up to this many differences, all sign flips are counted
 NUM_SAMPLED_FLIPS = 100_000
 CONFIDENCE = 0.95
 TIE = 1e-9  # sums that differ by less than this share of the largest one count as equal
@@ -20,11 +20,11 @@ TIE = 1e-9  # sums that differ by less than this share of the largest one count 
 def sign_flip_test(differences: Sequence[float], *, generator: torch.Generator) -> float:
     """Return the p-value of "differences are symmetric about 0", by their mean under all 2ⁿ flips of their signs.
 
-    Exact up to 36 differences: the sums of the flips of either half are sorted, and pairs of them are counted. Above
-    that from 100,000 random flips, the observed one counted with them.
+    The test is exact up to 36 differences: the sums of the flips of each half are sorted, and pairs of them are
+    counted. Above that it uses 100,000 random flips and the observed one.
 
     Args:
-        differences: one for each pair, at least one.
+        differences: the difference of each pair; at least one.
         generator: used above 36 differences only.
     """
     values = np.asarray(differences, dtype=np.float64)
@@ -49,12 +49,12 @@ def _flipped_sums(values: np.ndarray) -> np.ndarray:
 
 
 def smallest_p(num_pairs: int) -> float:
-    """Return the smallest p-value that so many pairs can give: that of differences of one sign."""
+    """Return the smallest p-value possible with `num_pairs` pairs: that of differences of one sign."""
     return min(1.0, 2.0 ** (1 - num_pairs))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values by Holm: rejecting those below α errs in any of them with a probability of at most α."""
+    """Apply Holm's correction: rejecting p-values below α makes any error with probability at most α."""
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
@@ -74,7 +74,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def standard_deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation over n − 1; 0 for one value."""
+    """Return the standard deviation with n − 1 in the denominator; 0 for one value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
@@ -89,8 +89,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the distribution-free 95 % interval of a median, between two of the values; None for fewer than six.
 
     The median lies below the k-th smallest value with the probability of fewer than k heads in n tosses, and above the
-    k-th largest alike. Even the smallest and the largest of five values hold it in 93.75 % only, and of three in 75 %.
-    Values may be infinite, and so may the ends.
+    k-th largest with the same probability. The smallest and the largest of five values contain it in only 93.75 % of
+    cases, and of three in 75 %. Values may be infinite, and so may the limits.
     """
     num, ordered = len(values), sorted(values)
     below, k = 0, 0  # of the 2ⁿ outcomes of n tosses, those with fewer than k + 1 heads

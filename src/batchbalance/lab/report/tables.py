@@ -15,7 +15,7 @@ NONE = "–"
 SETTINGS = ("data", "split", "model", "training", "posterior", "batch_size", "candidates")
 
 
-UNTESTED = PairedComparison("", 0, None, {})  # stands for the control, which is not compared with itself
+UNTESTED = PairedComparison("", 0, None, {})  # the entry of the control, which is not compared with itself
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ReportTable:
     text: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    is_text: bool = False  # sentences, no numbers
+    is_text: bool = False  # sentences rather than numbers
 
 
 def tables(report: Report) -> list[ReportTable]:
@@ -34,7 +34,7 @@ def tables(report: Report) -> list[ReportTable]:
     against = [comparisons(report)] if report.comparisons else []
     beaten = [wins(report)] if len(report.summaries) > 1 else []
     timed = [costs(report)] if any(s.round_seconds or s.peak_memory for s in report.summaries) else []
-    text = "The settings of the runs; where they differ, each value with its runs. The whole is in their config.json."
+    text = "The settings of the runs; where they differ, each value with its runs. config.json has all of them."
     ran = (
         [ReportTable("Settings", text, ("setting", "value"), settings(report.runs), is_text=True)]
         if report.runs
@@ -69,7 +69,7 @@ def overview(report: Report) -> ReportTable:
 def _table(
     title: str, text: str, items: Sequence[Summary | PairedComparison], columns: Mapping[str, Callable[[Any], str]]
 ) -> ReportTable:
-    """Make a table with one row for each item and one column for each function of it, after the label."""
+    """Create a table with one row for each item and, after the label, one column for each function of it."""
     rows = tuple((each.label, *(cell(each) for cell in columns.values())) for each in items)
     return ReportTable(title, text, ("strategy", *columns), rows)
 
@@ -92,7 +92,7 @@ def comparisons(report: Report) -> ReportTable:
     text = (
         f"Difference in area, strategy minus {report.control}, over the seeds and label counts that both have: its "
         "mean, Student's interval, and p of the exact two-sided sign-flip test, then corrected for all rows. "
-        "Least p is the smallest that so many pairs can give."
+        "Least p is the smallest possible with this number of pairs."
     )
     columns: dict[str, Callable[[PairedComparison], str]] = {
         "pairs": lambda c: str(len(c.differences)),
@@ -118,7 +118,7 @@ def savings(report: Report) -> ReportTable:
     if report.comparisons:
         text += (
             f" Saved is the median over shared seeds of {report.control}'s training labels minus the strategy's, with "
-            f"its interval from six seeds on; ∞ where {report.control} did not get there, −∞ where the strategy did "
+            f"its interval from six seeds on; ∞ where {report.control} did not reach it, −∞ where the strategy did "
             "not. Seeds in which neither did are omitted."
         )
         against = {c.label: c for c in report.comparisons}
@@ -131,11 +131,11 @@ def savings(report: Report) -> ReportTable:
 
 
 def wins(report: Report) -> ReportTable:
-    """Return the table of how often each run is better than each other one."""
+    """Return the table of how often each run is better than each of the others."""
     names = [s.label for s in report.summaries]
     won = {pair: f"{num:g} of {compared}" for pair, (num, compared) in report.wins.items() if compared}
     rows = tuple((a, *(won.get((a, b), NONE) for b in names)) for a in names)
-    text = "Shared seeds in which the row has the better area than the column, of those compared; a tie counts half."
+    text = "Shared seeds in which the row has a better area than the column, of those compared; a tie counts half."
     return ReportTable("Wins", text, ("better than", *names), rows)
 
 
@@ -154,14 +154,16 @@ def labels(report: Report) -> ReportTable:
 
 def costs(report: Report) -> ReportTable:
     """Return the table of time and memory."""
-    text = "Median seconds a round, and the most memory any process of the run held, training included."
+    text = "Median seconds per round, and the peak memory of any process of the run, including training."
     columns: dict[str, Callable[[Summary], str]] = {
         "choosing a batch": lambda s: seconds(s.select_seconds),
         "a whole round": lambda s: seconds(s.round_seconds),
         "peak memory": lambda s: NONE if s.peak_memory is None else f"{s.peak_memory / 1e6:,.0f} MB",
     }
     if any(s.clustering_rounds for s in report.summaries):
-        text += " Rounds of clustering: median and most over all batches; the paper says usually less than 5."
+        text += (
+            " Rounds of clustering: median and maximum over all batches; usually less than 5 according to the paper."
+        )
         columns["rounds of clustering"] = lambda s: (
             f"{median(s.clustering_rounds):g}, at most {max(s.clustering_rounds)}" if s.clustering_rounds else NONE
         )
