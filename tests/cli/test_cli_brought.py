@@ -58,7 +58,7 @@ def test_classes_of_a_file():
 def test_the_column_of_labels_is_not_a_feature(tmp_path):
     result = run("init", "t", "--table", "mails.csv", "--labels-from", "intent", "--drop", "number", "--drop", "body",
                  code=2)  # fmt: skip
-    assert "must have columns beside the id" in result.stderr
+    assert "must have columns besides the id" in result.stderr
     result = run("init", "t", "--table", "mails.csv", "--labels-from", "intent", "--id", "number")
     assert "columns taken: body" in result.output
 

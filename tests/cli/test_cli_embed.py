@@ -196,7 +196,7 @@ def test_select_finds_the_ids_beside_the_embeddings(tmp_path):
     (tmp_path / "e.ids.txt").write_text("only one\n", encoding="utf-8")
     result = CliRunner().invoke(app, [str(word) for word in command])
     assert result.exit_code == 2
-    assert f"{tmp_path / 'e.ids.txt'} must be as e.embed.json says it was written, got other contents" in result.stderr
+    assert f"{tmp_path / 'e.ids.txt'} must match the hash in e.embed.json, got other contents" in result.stderr
     (tmp_path / "e.embed.json").unlink()
     result = CliRunner().invoke(app, [str(word) for word in command])
     assert f"{tmp_path / 'e.ids.txt'} must have one id for each of 40 points, got 1" in result.stderr

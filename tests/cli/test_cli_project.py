@@ -406,7 +406,7 @@ def test_a_project_on_a_read_only_file_system_can_be_read(tmp_path, read_only, m
     before = {path: path.read_bytes() for path in Path("p").rglob("*") if path.is_file()}
     read_only(tmp_path / "p")
     shown = run("status", tmp_path / "p").output
-    assert "cannot be written to: it can be read, and nothing can be" in " ".join(shown.split())
+    assert "is read-only: nothing can be" in " ".join(shown.split())
     assert "without charts: cannot write" in " ".join(shown.split())
     assert "30 items written" in run("export", tmp_path / "p", "--output", "labels.csv").output
     shown = run("predict", tmp_path / "p", "new.npy", "--output", "said.csv").output

@@ -125,7 +125,7 @@ def test_a_cluster_that_wants_a_token_says_so(monkeypatch):
         raise ConnectionError("Failed to connect") from RuntimeError("ray.exceptions.AuthenticationError: no token")
 
     monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(ConnectionError, match="wants a token that this process did not send; set RAY_AUTH_MODE=token"):
+    with pytest.raises(ConnectionError, match="needs a token that this process did not send; set RAY_AUTH_MODE=token"):
         connected_ray("auto")
 
 

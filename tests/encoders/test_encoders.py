@@ -256,7 +256,9 @@ def test_a_model_that_cannot_be_downloaded(monkeypatch):
     module = ModuleType("sentence_transformers")
     module.SentenceTransformer = create_model
     monkeypatch.setitem(sys.modules, "sentence_transformers", module)
-    with pytest.raises(OSError, match=r"'sentence-transformers:a' cannot be loaded .* 'wordllama', which needs none"):
+    with pytest.raises(
+        OSError, match=r"'sentence-transformers:a' cannot be loaded .* 'wordllama', which needs no download"
+    ):
         encoder("sentence-transformers:a")
 
 

@@ -172,7 +172,7 @@ def test_damaged_parts_start_over(table, tmp_path):
     stopped(table, tmp_path / "parted", 24)
     part = EmbeddingPaths(tmp_path / "parted" / "e.npy", tmp_path / "parted" / "e.ids.txt").vectors_part
     part.write_bytes(part.read_bytes()[:200])
-    with pytest.warns(UserWarning, match="made again from the start: they were damaged meanwhile"):
+    with pytest.warns(UserWarning, match="made again from the start: they were damaged in the meantime"):
         embed(table, Counting(), output=tmp_path / "parted" / "e.npy", batch_size=8)
     np.testing.assert_array_equal(np.load(tmp_path / "parted" / "e.npy"), lengths(texts()))
 
@@ -300,7 +300,7 @@ def test_mistakes_are_refused_before_any_work(table, tmp_path, monkeypatch, opti
 
 
 def test_an_encoder_that_changes_its_mind_is_refused(table, tmp_path):
-    with pytest.raises(ValueError, match="must give 5 numbers for every item, got 6"):
+    with pytest.raises(ValueError, match="must return 5 numbers for every item, got 6"):
         embed(
             table,
             lambda batch: np.zeros((len(batch), 5 + ("text 8 " in batch[0]))),
@@ -382,12 +382,12 @@ def test_long_texts_are_cut_and_said(tmp_path):
     made = embed(texts, lengths)
     assert seen == [5, 100_000, 100_000]
     assert made.cut == ("2",)
-    assert made.notes == ("only the first 100,000 characters were read of 1 texts, as '2'",)
+    assert made.notes == ("only the first 100,000 characters were read of 1 texts, e.g. '2'",)
     assert embed(texts[:2], lengths).notes == ()
     assert embed(texts, lengths, output=tmp_path / "e.npy").cut == ("2",)
     (tmp_path / "t.txt").write_text("one two three\nfour five six\n" + "seven eight " * 1_000_000 + "\n")
     project = Project.create(tmp_path / "p", texts=tmp_path / "t.txt", classes=["a", "b"], encoder="tfidf", audit=0)
-    assert "only the first 100,000 characters were read of 1 texts, as '2'" in project.notes
+    assert "only the first 100,000 characters were read of 1 texts, e.g. '2'" in project.notes
     assert len(project.contents(["2"])[0]) > 10_000_000
 
 
@@ -404,9 +404,7 @@ def test_a_flipped_bit_in_finished_embeddings_is_noticed(table, tmp_path, name, 
     before = contents(tmp_path)
     assert mapped_embeddings(tmp_path / "e.npy").shape == (50, 3)
     flip(tmp_path / name, at)
-    says = (
-        rf"{name} must be as e\.embed\.json says it was written, got other contents; embed again .*, or delete e\.emb"
-    )
+    says = rf"{name} must match the hash in e\.embed\.json, got other contents; embed again .*, or delete e\.emb"
     with pytest.raises(FileFormatError, match=says):
         mapped_embeddings(tmp_path / "e.npy")
     with pytest.warns(UserWarning, match=r"e\.npy is made again: it or its ids were changed"):
@@ -424,7 +422,7 @@ def test_a_flipped_bit_in_finished_embeddings_is_noticed(table, tmp_path, name, 
 def test_a_flipped_bit_in_unfinished_embeddings_starts_over(table, tmp_path, name, at):
     stopped(table, tmp_path / "parted", 24)
     flip(tmp_path / "parted" / name, at)
-    with pytest.warns(UserWarning, match="made again from the start: they were damaged meanwhile"):
+    with pytest.warns(UserWarning, match="made again from the start: they were damaged in the meantime"):
         embed(table, Counting(), output=tmp_path / "parted" / "e.npy", batch_size=8)
     np.testing.assert_array_equal(np.load(tmp_path / "parted" / "e.npy"), lengths(texts()))
     assert read_ids(tmp_path / "parted" / "e.ids.txt") == [f"t{i}" for i in range(50)]

@@ -112,7 +112,7 @@ def test_images_of_any_mode_become_rgb(tmp_path):
     Image.fromarray(np.full((4, 6), 40000, dtype=np.uint16)).save(tmp_path / "deep.png")
     assert read_image(tmp_path / "deep.png").getpixel((0, 0)) == (40000 >> 8,) * 3
     Image.fromarray(np.zeros((4, 6), dtype=np.float32)).save(tmp_path / "float.tif")
-    with pytest.raises(FileFormatError, match=r"float\.tif must have 8 or 16 bits a channel, got mode F"):
+    with pytest.raises(FileFormatError, match=r"float\.tif must have 8 or 16 bits per channel, got mode F"):
         read_image(tmp_path / "float.tif")
 
 
@@ -234,7 +234,7 @@ def test_json_rows_need_not_have_all_columns(tmp_path):
         ("text,n\na,1\nb\n", {}, "line 3 must have 2 cells, got 1"),
         ('text\n"a\n', {}, "must be a CSV file, got damage"),
         ("", {}, "must start with a row of column names, got an empty file"),
-        ("id\n", {}, "must have columns beside the id, got id"),
+        ("id\n", {}, "must have columns besides the id, got id"),
         ("text\n", {"kind": "images"}, "must be a folder of images or an image"),
     ],
 )

@@ -248,7 +248,7 @@ def test_a_log_that_cannot_be_written_to_can_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
     made = EventLog(path)
     assert len(made.events()) == 6
-    assert made.notes == (f"{tmp_path} cannot be written to: it can be read, and nothing can be added",)
+    assert made.notes == (f"{tmp_path} is read-only: nothing can be added",)
     with pytest.raises(PermissionError, match=r"cannot write to .*readonly.*: copy it to such"), made.writing():
         made.append([NewEvent("labelled")])
 
@@ -270,7 +270,7 @@ def test_another_database_is_refused(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path):
-    with pytest.raises(PermissionError, match=r"cannot write to .*; its folder must be there and writable"):
+    with pytest.raises(PermissionError, match=r"cannot write to .*; its folder must exist and be writable"):
         EventLog(tmp_path / "nowhere" / "a.sqlite")
     made = EventLog(tmp_path / "a.sqlite")
     made.query("PRAGMA query_only = ON")  # as a read-only file system would

@@ -281,7 +281,7 @@ def test_an_own_fit_may_give_a_posterior_or_a_fitted_one():
     assert "estimated error" in plain.selection.threshold_source
     known = started(model=PosteriorFit(CommitteeOptions(size=5), 3, validation=None))
     assert len(known.ask(2)) == 2
-    with pytest.raises(TypeError, match="`model` must give a Posterior or a Fitted, got float"):
+    with pytest.raises(TypeError, match="`model` must return a Posterior or a Fitted, got float"):
         started(model=lambda *_: 0.5).ask(1)
     assert learner().fitted() is None
 
@@ -405,8 +405,8 @@ def test_the_model_is_options_or_a_builder_or_a_fit(model):
     [
         ({"model": Net(3)}, "got a built Net; pass a function"),
         ({"model": 3}, "`model` must be options of a posterior"),
-        ({"model": BayesianHead()}, r"got a BayesianHead; hand over posterior_options\('bayesian-head'\)"),
-        ({"model": FunctionPosterior(np.asarray, name="f")}, "got a FunctionPosterior; hand over a function that fits"),
+        ({"model": BayesianHead()}, r"got a BayesianHead; pass posterior_options\('bayesian-head'\)"),
+        ({"model": FunctionPosterior(np.asarray, name="f")}, "got a FunctionPosterior; pass a function that fits"),
         ({"model": MCDropoutOptions()}, "`network` must be given for posterior 'mc-dropout'"),
         ({"model": forest, "network": "tabular-mlp"}, "omit one of them"),
         ({"model": forest, "recipe": Recipe()}, "`recipe` is not used"),

@@ -360,7 +360,7 @@ GAPS = [None, *Y[1:]]
         (GaussianNB(), X, Y, {"size": 0}, "`size` must be a whole number of at least 1, got 0"),
         (GaussianNB(), X, Y, {"jobs": 0}, "`jobs` must be a whole number of at least 1, got 0"),
         (GaussianNB(), X, Y, {"seed": -1}, "`seed` must be a whole number of at least 0, got -1"),
-        (GaussianNB, X, Y, {}, "must be a classifier with `fit` .*, got the class GaussianNB; call it"),
+        (GaussianNB, X, Y, {}, "must be a classifier with `fit` .*, got the class GaussianNB; pass an instance"),
         ("forest", X, Y, {}, "must be a classifier with `fit` and `predict_proba`, got 'forest'"),
         (LinearSVC(dual=True), X, Y, {}, r"got LinearSVC without it; wrap it: CalibratedClassifierCV\(LinearSVC"),
         (VotingClassifier([("a", GaussianNB())]), X, Y, {}, "got VotingClassifier without it; use voting='soft'"),

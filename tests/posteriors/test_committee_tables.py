@@ -438,7 +438,7 @@ def test_a_table_for_a_network_is_refused():
 
 
 def test_a_class_in_place_of_a_classifier_is_refused():
-    with pytest.raises(ValueError, match="`model` must be a classifier, got the class GaussianNB; call it"):
+    with pytest.raises(ValueError, match="`model` must be a classifier, got the class GaussianNB; pass an instance"):
         Learner(NUMBERS, ["ant", "bee", "cat"], GaussianNB)
 
 

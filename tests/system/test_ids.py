@@ -102,7 +102,7 @@ def test_stored_halves_are_mended_and_said_once(tmp_path, monkeypatch):
     project.close()
     project = Project.open(tmp_path / "p")
     assert [note for note in project.notes if "half a character" in note] == [
-        "a note has half a character (a lone surrogate); it is shown and exported with \ufffd in its place"
+        "a note has half a character (a lone surrogate); it is shown and exported as \ufffd"
     ]
     assert project.check() == []
     assert project.export(tmp_path / "out.csv", every=True) == 2

@@ -1,4 +1,4 @@
-"""Connecting to a Ray cluster. A cluster that does not answer is an error within seconds."""
+"""Connecting to a Ray cluster. If it does not answer, an error is raised within seconds."""
 
 import logging
 import os
@@ -15,8 +15,8 @@ from batchbalance.errors import MissingExtraError
 
 CONNECT_SECONDS = 5.0
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and settings, all as they are
-MAX_LOSSES = 3  # workers that may die, one after the other, before their work is given up
+HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with an empty settings frame
+MAX_LOSSES = 3  # times that a worker may be lost before an error is raised
 
 
 def connected_ray(address: str) -> Any:
@@ -29,7 +29,7 @@ def connected_ray(address: str) -> Any:
 
     Raises:
         MissingExtraError: if Ray is not installed.
-        ConnectionError: if the cluster does not answer, or if one that is started here would listen to other machines.
+        ConnectionError: if the cluster does not answer, or if one started here would be open to other machines.
     """
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         return sys.modules["ray"]
@@ -57,7 +57,7 @@ def connected_ray(address: str) -> Any:
     except ConnectionError as error:
         if "AuthenticationError" in repr(error.__cause__):
             raise ConnectionError(
-                f"the Ray cluster at {address} wants a token that this process did not send; set RAY_AUTH_MODE=token "
+                f"the Ray cluster at {address} needs a token that this process did not send; set RAY_AUTH_MODE=token "
                 "here if the token of the cluster is on this machine"
             ) from error
         where = "runs on this machine" if address == "auto" else f"answers at {address}"
@@ -73,19 +73,19 @@ def _runs_here() -> bool:
 
 
 def _report_end(ray: Any) -> None:
-    """Say that Ray's process on this machine has died: Ray then ends programs that use it, often without a message."""
+    """Report that Ray's process on this machine has died: Ray then ends programs that use it, often silently."""
     own = ray.get_runtime_context().get_node_id()
     name = next(node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == own)
     with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(name)
-        connection.recv(1)  # the end of the connection: nothing is sent before
+        connection.recv(1)  # returns when the connection ends, because nothing is ever sent
     if ray.is_initialized():
         told = "Ray's process on this machine has died, and Ray ends programs that use it; start the cluster again"
         sys.stderr.write(told + "\n")
 
 
 def _stay_on_loopback() -> None:
-    """Make Ray use 127.0.0.1 alone, as it does on Windows and macOS.
+    """Make Ray use only 127.0.0.1, as it does on Windows and macOS.
 
     Ray 2.60 has no option for this on Linux. It reads the variable once, when it is imported.
     """
@@ -104,8 +104,8 @@ def _check_answer(address: str) -> None:
         raise ValueError(f"`address` must look like host:port, or be 'auto' or 'local', got {address!r}")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
-            # Ray speaks gRPC, whose server begins with its settings, a frame of type 4. With anything else `ray.init`
-            # would try for minutes. Under TLS only Ray itself can tell.
+            # Ray uses gRPC, whose server starts with a settings frame (type 4). With any other server `ray.init` would
+            # retry for minutes. With TLS this cannot be checked here.
             if os.environ.get("RAY_USE_TLS", "0") in ("", "0"):
                 connection.sendall(HTTP2_HELLO)
                 if connection.recv(9, socket.MSG_WAITALL)[3:4] != b"\x04":

@@ -1,4 +1,4 @@
-"""Some points of a pool as they are sent to a worker: numbers, or where and how it finds them."""
+"""Some points of a pool as they are sent to a worker: their numbers, or where to read or predict them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class Part(Protocol):
     """Points of a pool, in ascending order."""
 
     def load(self) -> tuple[Predictions, Int[Tensor, " n"]]:
-        """Predictions, and the rows of them where the points are."""
+        """Return predictions, and the rows of the points in them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +31,13 @@ class SentPart:
     predictions: Predictions
 
     def load(self) -> tuple[Predictions, Int[Tensor, " n"]]:
-        """The predictions as they are, and the rows they stand for."""
+        """Return the predictions and all their rows."""
         return self.predictions, torch.arange(self.predictions.num_points)
 
 
 @dataclass(frozen=True, eq=False)
 class FilePart:
-    """Points in a ``.npy`` file, which a worker maps and does not read."""
+    """Points in a ``.npy`` file, which a worker maps into memory."""
 
     path: Path
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class FilePart:
     rows: Int[Tensor, " n"]
 
     def load(self) -> tuple[Predictions, Int[Tensor, " n"]]:
-        """The whole file, and the rows."""
+        """Return the whole file and the rows of the points."""
         array = mapped_array(self.path)
         stored = as_nsc(as_tensor(array), self.axes)
         check_shape(self.path, self.shape, tuple(stored.shape))
@@ -86,7 +86,7 @@ class JoinedPart:
     draws: Draws
 
     def load(self) -> tuple[Predictions, Int[Tensor, " n"]]:
-        """The pieces, joined."""
+        """Return the joined pieces and the rows of the points."""
         pieces, rows, start = [], [], 0
         for part in self.parts:
             piece, inner = part.load()
@@ -97,7 +97,7 @@ class JoinedPart:
 
 
 def part_of(predictions: Predictions, rows: Int[Tensor, " n"]) -> Part:
-    """Some points of a pool, ready to be sent."""
+    """Return some points of a pool in a form that can be sent."""
     return _part(predictions.source, predictions.draws, rows)
 
 
@@ -116,6 +116,6 @@ def _part(source: Source, draws: Draws, rows: Int[Tensor, " n"]) -> Part:
 
 
 def check_shape(path: Path, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
-    """Raise FileFormatError if a worker finds another file than the driver did."""
+    """Raise FileFormatError if a worker finds a different file than the driver."""
     if found != expected:
         raise FileFormatError(f"{path} must hold the pool's {expected} numbers on every worker, got {found}")

@@ -1,7 +1,7 @@
-"""Trials as Ray tasks, one after the other on as many CPUs as the cluster has.
+"""Trials as Ray tasks, run in turn on all CPUs of the cluster.
 
-A task runs the code of a local process and writes the same run directory, which lies on a file system that all machines
-share. If its worker dies it is started again and goes on from its last complete round.
+A task runs the code of a local process and writes the same run directory, which must be on a file system that all
+machines share. If its worker dies, the task is restarted and continues after its last complete round.
 """
 
 import os
@@ -20,15 +20,15 @@ from batchbalance.lab.processes import News, Task, run_task
 
 
 def run_tasks_on_ray(tasks: Sequence[Task], address: str) -> Iterator[News]:
-    """``jobs.run_tasks`` on a cluster: each task takes as many CPUs as its config has threads.
+    """Run ``jobs.run_tasks`` on a cluster: each task uses as many CPUs as its config has threads.
 
     Args:
-        tasks: what to run. Folders are made absolute, and must be the same on every machine.
+        tasks: the tasks. Folders are made absolute, and must be the same on every machine.
         address: as in ``RayExecutor``.
 
     Raises:
         ConnectionError: if the cluster does not answer.
-        ValueError: if no machine of the cluster has the CPUs that a task takes.
+        ValueError: if no machine of the cluster has enough CPUs for a task.
     """
     if address.startswith("ray://"):
         raise ValueError(f"trials need host:port of the cluster on one of its machines, got {address!r}")
@@ -39,7 +39,7 @@ def run_tasks_on_ray(tasks: Sequence[Task], address: str) -> Iterator[News]:
     losses: Counter[int] = Counter()
 
     def started(index: int) -> Any:
-        # Ray reads what is in a list only when it is asked to, after the modules of a user's own classes were imported.
+        # Ray does not unpickle the contents of a list until `ray.get`, so a user's modules can be imported before that.
         given = index, [ray.put(placed[index])], Path.cwd(), imported_modules()
         return follow.options(num_cpus=tasks[index].config.threads).remote(*given)
 
@@ -63,9 +63,9 @@ def run_tasks_on_ray(tasks: Sequence[Task], address: str) -> Iterator[News]:
             ray.cancel(stream, force=True)
 
 
-@no_type_check  # Ray takes generator functions only, and checkers of types wrap them into others
+@no_type_check  # Ray accepts only generator functions, and type checkers wrap them
 def told_by(index: int, task: list[Any], folder: Path, modules: Sequence[str]) -> Iterator[News]:
-    """Run one task and give its news as they come; what a worker runs."""
+    """Run one task on a worker and yield its news."""
     import ray
 
     if folder.is_dir():
@@ -80,7 +80,7 @@ def told_by(index: int, task: list[Any], folder: Path, modules: Sequence[str]) -
 
 
 def check_cpus(ray: Any, tasks: Sequence[Task]) -> None:
-    """Raise ValueError if a task would wait for ever."""
+    """Raise ValueError if a task would wait forever."""
     largest = max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
     wanted = max((task.config.threads for task in tasks), default=0)
     if wanted > largest:
@@ -90,7 +90,7 @@ def check_cpus(ray: Any, tasks: Sequence[Task]) -> None:
 
 
 def _placed(task: Task) -> Task:
-    """The task as it is to be run elsewhere: no path depends on this process."""
+    """Return the task with absolute paths, so that it can run in another process."""
     data_dir = task.data_dir or os.environ.get(FOLDER_VARIABLE)
     return replace(
         task, runs_dir=task.runs_dir.absolute(), data_dir=None if data_dir is None else Path(data_dir).absolute()
@@ -98,7 +98,7 @@ def _placed(task: Task) -> Task:
 
 
 def _next_news(ray: Any, stream: Any, index: int) -> News | None:
-    """The next news of a task, or None if its worker is lost."""
+    """Return the next news of a task, or None if its worker is lost."""
     try:
         news: News = ray.get(next(stream))
     except StopIteration:
@@ -112,5 +112,5 @@ def _next_news(ray: Any, stream: Any, index: int) -> News | None:
 
 def _loss(index: int, num_losses: int) -> News:
     if num_losses > MAX_LOSSES:
-        return News(index, "failed", text=f"its worker was lost {num_losses} times; was it short of memory?")
-    return News(index, "warning", text="its worker was lost; it goes on from its last complete round")
+        return News(index, "failed", text=f"its worker was lost {num_losses} times, possibly out of memory")
+    return News(index, "warning", text="its worker was lost; it continues after its last complete round")

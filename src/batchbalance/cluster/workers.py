@@ -1,4 +1,4 @@
-"""The actors of a Ray cluster. An actor that dies is replaced, and asked again."""
+"""The actors of a Ray cluster. An actor that dies is replaced, and its call is repeated."""
 
 import warnings
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from batchbalance.scores import unsureness
 from batchbalance.scores.ranking import Best
 from batchbalance.system.progress import progress
 
-START_SECONDS = 60.0  # after this, workers that still wait for a CPU are worth a warning
+START_SECONDS = 60.0  # after this, a warning is issued if workers still wait for a CPU
 
 
 class Worker:
@@ -59,7 +59,7 @@ class Worker:
         self._candidates = CoverCandidates(problem)
 
     def best(self, survival: Survival, chosen: list[int], num_chosen: int, skip_small: bool) -> Best:
-        """Return the best candidate of the shard, given the chosen ones in it and how many were chosen in all."""
+        """Return the best candidate of the shard, given those chosen in it and the total number chosen."""
         self._num_chosen = num_chosen
         best: Best = self._candidates.best(survival, chosen, skip_small)
         return best
@@ -83,7 +83,7 @@ class Worker:
         self._candidates = None
 
     def check(self, part: Part) -> tuple[float, list[str]]:
-        """Return how far rows of a part are from a sum of 1, and warnings; raise if they are not distributions."""
+        """Return how far the sums of a part's rows are from 1, and warnings; raise if they are not distributions."""
         predictions, rows = part.load()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -107,7 +107,7 @@ class Workers:
         if len(started) < num:
             warnings.warn(
                 f"{len(started)} of {num} workers have started after {START_SECONDS:.0f} s, the others wait for CPUs; "
-                "to continue at once, give fewer `num_shards`, or stop other work on the cluster",
+                "to continue at once, lower `num_shards`, or stop other work on the cluster",
                 stacklevel=3,
             )
 
@@ -123,7 +123,7 @@ class Workers:
             actor.drop.remote()
 
     def build(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> None:
-        """Let each actor load its points by a method of `Worker`; an actor that replaces a dead one does so too."""
+        """Make each actor load its points by a method of `Worker`; the replacement of a dead actor does the same."""
         self.ask(method, arguments)
         self._builds = method, arguments
 
@@ -143,7 +143,7 @@ class Workers:
                     answers.append(self._answer(index, answer, method, arguments[index]))
                     bar.advance()
         except Exception:
-            for other in pending[len(answers) + 1 :]:  # Ray would print errors that nobody has asked for
+            for other in pending[len(answers) + 1 :]:  # otherwise Ray would print their errors
                 with suppress(Exception):
                     self.ray.get(other)
             raise
@@ -163,10 +163,10 @@ class Workers:
                 return self.ray.get(pending)
             except errors.RayTaskError as error:
                 raise error.cause from None
-            except errors.RayError as error:  # the actor, its machine, or an answer that was stored there
+            except errors.RayError as error:  # the actor, its machine, or a result stored there was lost
                 lost = error
         raise ConnectionError(
-            f"worker {index} of the Ray cluster was lost {MAX_LOSSES + 1} times; look at its machine: {lost}"
+            f"worker {index} of the Ray cluster was lost {MAX_LOSSES + 1} times; check its machine: {lost}"
         ) from lost
 
     def _replacement(self) -> Any:

@@ -18,17 +18,17 @@ from batchbalance.arguments.checks import unmasked
 Vectors = NDArray[np.float32]  # (n, D)
 Kind = Literal["images", "texts", "rows"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-MOST_CHARACTERS = 100_000  # of a text that encoders read: about 40 pages; 10 million take WordLlama 39 s and 6.5 GB
+MOST_CHARACTERS = 100_000  # read of a text: about 40 pages; 10 million take WordLlama 39 s and 6.5 GB
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns inputs into vectors. The same inputs in the same batch always give the same numbers.
+    """An object that encodes inputs as vectors. The same inputs in the same batch always give the same numbers.
 
     Attributes:
-        name: what it is called on the command line and in records.
-        kind: what it reads: "images" (RGB images of Pillow), "texts" (strings) or "rows" (dicts of cells); None if it
-            is unknown.
+        name: its name on the command line and in records.
+        kind: what it reads: "images" (Pillow images in RGB), "texts" (strings) or "rows" (dicts of cells); None if
+            unknown.
         dim: D; None before the first batch or before `fit`.
         fingerprint: changes whenever the same inputs may give other numbers.
     """
@@ -51,10 +51,10 @@ class Encoder(Protocol):
 
 @runtime_checkable
 class FittedEncoder(Encoder, Protocol):
-    """An encoder that looks at all inputs before the first batch; once it has a `dim`, it is fitted and stays so."""
+    """An encoder that is fitted on all inputs before the first batch; it is fitted once it has a `dim`."""
 
     def fit(self, inputs: Iterable[Any]) -> None:
-        """Learn from inputs, which can be iterated over more than once."""
+        """Fit the encoder on inputs, which can be iterated over more than once."""
 
 
 class FunctionEncoder:
@@ -62,9 +62,9 @@ class FunctionEncoder:
 
     Args:
         function: `f(batch) -> (n, D)`; an array, a tensor or a list of rows.
-        name: what it is called; by default its module and name.
+        name: the name of the encoder; by default the module and name of the function.
         kind: what it reads; None if unknown.
-        fingerprint: by default a hash of the source file that it comes from, and its name.
+        fingerprint: by default a hash of its source file and its name.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class FunctionEncoder:
         if fingerprint is None:
             try:
                 source = hashlib.sha256(Path(inspect.getfile(named)).read_bytes()).hexdigest()[:16]
-            except (OSError, TypeError):  # a built-in, or typed into a prompt
+            except (OSError, TypeError):  # a built-in, or defined at a prompt
                 source = "no source"
             fingerprint = f"{self.name}/{source}"
         self.fingerprint = fingerprint
@@ -118,7 +118,7 @@ def as_encoder(given: Any, name: str | None = None) -> Encoder:
 
 
 def cut(value: Any) -> Any:
-    """Return a text as encoders read it: at most its first 100,000 characters; anything else as it is."""
+    """Return at most the first 100,000 characters of a text; anything else is returned unchanged."""
     return value[:MOST_CHARACTERS] if isinstance(value, str) else value
 
 

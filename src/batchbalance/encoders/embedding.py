@@ -1,6 +1,6 @@
-"""From files to embeddings, batch by batch, in memory or in files that can be resumed after an interruption.
+"""Embedding of files, batch by batch, in memory or in files that can be resumed after an interruption.
 
-Encoders are found by name here.
+Encoders are looked up by name here.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from batchbalance.system.sealed import read_sealed
 
 BATCH_SIZES: dict[Kind, int] = {"images": 64, "texts": 1024, "rows": 1024}
 DEFAULTS: dict[Kind, str] = {"images": "efficientnet-lite0", "texts": "wordllama", "rows": "table"}
-ENCODERS: dict[str, tuple[Callable[..., Encoder], tuple[str, ...]]] = {  # and the options that each takes
+ENCODERS: dict[str, tuple[Callable[..., Encoder], tuple[str, ...]]] = {  # with the options of each
     "efficientnet-lite0": (EfficientNetLite0, ("image_size", "device")),
     "pixels": (Pixels, ("image_size",)),
     "wordllama": (WordLlama, ()),
@@ -51,11 +51,11 @@ def encoder(name: str, *, image_size: int | None = None, device: str | None = No
         name: "efficientnet-lite0", "pixels", "wordllama", "tfidf", "table", "timm:MODEL",
             "sentence-transformers:MODEL", or "package.module:function" for a function `f(batch) -> (n, D)`, a class
             of encoders or an encoder. Modules in the current folder are found too.
-        image_size: pixels of the square that an encoder of images looks at.
-        device: where to compute, as "cuda"; the CPU if omitted.
+        image_size: side of the square, in pixels, that an image encoder reads.
+        device: where to compute, such as "cuda"; the CPU if omitted.
 
     Raises:
-        UnknownNameError: if there is no encoder of that name.
+        UnknownNameError: if the name is unknown.
         MissingExtraError: if a package is missing.
         OSError: if a model cannot be downloaded.
         ValueError: if the encoder does not take an option.
@@ -90,7 +90,7 @@ class Embeddings:
         ids: N names.
         encoder: the name of the encoder.
         skipped: id and reason of each item that was skipped.
-        num_resumed: how many of them an earlier run had made; all of them if the file was up to date.
+        num_resumed: number of vectors from an earlier run; all of them if the file was up to date.
         cut: ids of texts that were truncated in this call.
     """
 
@@ -107,7 +107,7 @@ class Embeddings:
         if not self.cut:
             return ()
         return (
-            f"only the first {MOST_CHARACTERS:,} characters were read of {len(self.cut):,} texts, as {self.cut[0]!r}",
+            f"only the first {MOST_CHARACTERS:,} characters were read of {len(self.cut):,} texts, e.g. {self.cut[0]!r}",
         )
 
 
@@ -124,14 +124,14 @@ def embed(
     """Embed images, texts or rows of a table.
 
     Args:
-        source: a path, a list of texts, of images or of dicts, or what `open_items` gives (for columns and ids).
+        source: a path, a list of texts, of images or of dicts, or the result of `open_items` (for columns and ids).
         encoder: an encoder, its name, or a function `f(batch) -> (n, D)`; by default the one for the kind of items.
         output: a ``.npy`` file to write to, batch by batch. After an interruption, the same call resumes and ends
             with the same bytes. If omitted, everything is kept in memory.
         ids_output: the file for the ids; by default ``e.ids.txt`` beside ``e.npy``.
         skip_bad: omit damaged files and empty texts instead of raising an error.
-        batch_size: items in a batch; 64 images, else 1,024.
-        progress: show the progress.
+        batch_size: items per batch; by default 64 images, or 1,024 texts or rows.
+        progress: show progress.
 
     Raises:
         FileFormatError: if an item is damaged or empty, unless `skip_bad`.
@@ -247,10 +247,10 @@ class _Work:
             if not has_vectors(record, vectors) or not has_ids(record, places.ids):
                 warnings.warn(f"{places.output} is made again: it or its ids were changed", stacklevel=4)
                 return None
-        except (OSError, ValueError, KeyError, TypeError):  # no record, or not one of ours
+        except (OSError, ValueError, KeyError, TypeError):  # no record, or of another program
             return None
-        if places.journal.exists():  # of a process that was killed right before its end
-            Journal(places.journal).close()  # refuses if another process is at work
+        if places.journal.exists():  # left by a process that was killed right before it ended
+            Journal(places.journal).close()  # raises an error if another process has it open
             places.remove_journal()
         skipped = tuple((name, reason) for name, reason in record["skipped"])
         return Embeddings(vectors, read_ids(places.ids), self.encoder.name, skipped, record["rows"])

@@ -1,6 +1,6 @@
-"""Image files as RGB images of Pillow, and encoders of images.
+"""Image files as Pillow images in RGB, and image encoders.
 
-The encoders are plain pixels, EfficientNet-Lite0, whose weights come in a package, and models of timm by name.
+The encoders are plain pixels, EfficientNet-Lite0, whose weights are in a package, and timm models by name.
 """
 
 import hashlib
@@ -35,10 +35,10 @@ def require_pillow() -> None:
 
 
 def read_image(path: Path) -> "Image.Image":
-    """Read an image in RGB, rotated as its EXIF tag says; transparent parts become white.
+    """Read an image in RGB, rotated according to its EXIF tag; transparent parts become white.
 
     Raises:
-        FileFormatError: if it is damaged, or has neither 8 nor 16 bits a channel.
+        FileFormatError: if it is damaged, or has neither 8 nor 16 bits per channel.
     """
     require_pillow()
     from PIL import Image, ImageOps
@@ -50,24 +50,24 @@ def read_image(path: Path) -> "Image.Image":
         if image.mode.startswith("I;16"):
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         if image.mode in ("I", "F"):
-            raise FileFormatError(f"image {path} must have 8 or 16 bits a channel, got mode {image.mode}")
+            raise FileFormatError(f"image {path} must have 8 or 16 bits per channel, got mode {image.mode}")
         if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
             rgba = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
         return image.convert("RGB")
     except (FileFormatError, FileNotFoundError, MemoryError):
         raise
-    except Exception as error:  # Pillow's readers raise a dozen types for a damaged file
+    except Exception as error:  # Pillow raises many types of errors for a damaged file
         text = str(error).replace(repr(str(path)), "it").replace(repr(path), "it")
         detail = "" if text == "cannot identify image file it" else f": {text or type(error).__name__}"
         raise FileFormatError(f"image {path} is damaged or of another format{detail}") from error
 
 
 class Pixels:
-    """The pixels themselves, from 0 to 1: for tiny images, such as digits, unlike those of pretrained networks.
+    """Pixels as features, from 0 to 1: for tiny images, such as digits, which pretrained networks do not suit.
 
     Args:
-        image_size: pixels of the square that the middle of an image is scaled to, by means; 16 if omitted.
+        image_size: side of the square to which the centre of an image is scaled, by averaging; 16 if omitted.
     """
 
     name = "pixels"
@@ -88,7 +88,7 @@ class EfficientNetLite0:
     """The 1,280 features before the last layer of EfficientNet-Lite0, trained on ImageNet; needs no download.
 
     Args:
-        image_size: pixels of the square that the middle of an image is scaled to; 224 as in its training if omitted.
+        image_size: side of the square to which the centre of an image is scaled; 224, as in its training, if omitted.
         device: where to compute; the CPU if omitted.
     """
 
@@ -120,11 +120,11 @@ class EfficientNetLite0:
 
 
 class Timm:
-    """The features before the last layer of a model of timm; downloaded once.
+    """The features before the last layer of a timm model; downloaded once.
 
     Args:
-        model: its name, as "vit_small_patch14_dinov2.lvd142m".
-        image_size: pixels of the square that the model gets; its own size if omitted.
+        model: its name, such as "vit_small_patch14_dinov2.lvd142m".
+        image_size: side of the square that the model gets; the model's own size if omitted.
         device: where to compute; the CPU if omitted.
     """
 
@@ -139,10 +139,10 @@ class Timm:
             raise MissingExtraError(f"the encoder {self.name!r}", "timm") from error
         try:
             network = timm.create_model(model, pretrained=True, num_classes=0)
-        except Exception as error:  # a dozen types, by what is missing: the network, the model, a part of it
+        except Exception as error:  # the type depends on what is missing: the network, the model or a part of it
             raise OSError(
                 f"the model {self.name!r} cannot be loaded ({sentence(error)}); check its name and the network, "
-                f"or use the encoder {EfficientNetLite0.name!r}, which needs none"
+                f"or use the encoder {EfficientNetLite0.name!r}, which needs no download"
             ) from error
         config = timm.data.resolve_model_data_config(network)
         self._network = network.eval().to(self._device)
@@ -169,7 +169,7 @@ class Timm:
 
 
 def squared(image: "Image.Image", side: int, method: str = "BICUBIC") -> Tensor:
-    """Return the middle square of an image, scaled: (3, side, side) float32 from 0 to 255."""
+    """Return the central square of an image, scaled: (3, side, side) float32 from 0 to 255."""
     from PIL import Image, ImageOps
 
     scaled = ImageOps.fit(image, (side, side), method=Image.Resampling[method])

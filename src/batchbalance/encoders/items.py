@@ -28,7 +28,7 @@ class Item:
     Attributes:
         id: its name.
         key: changes whenever its content may have changed.
-        read: gives the image, the text or the row; raises FileFormatError if it is damaged or empty.
+        read: returns the image, the text or the row; raises FileFormatError if it is damaged or empty.
         path: its file; None if it is not a separate file.
     """
 
@@ -58,7 +58,7 @@ class Items:
         self._length, self._items = length, items
 
     def __len__(self) -> int:
-        """Return the number of items, damaged ones included."""
+        """Return the number of items, including damaged ones."""
         return self._length
 
     def __iter__(self) -> Iterator[Item]:
@@ -126,10 +126,10 @@ def _listed(values: Sequence[Any]) -> Items:
         elif hasattr(value, "convert") and hasattr(value, "tobytes"):
             kinds.add("images")
         else:
-            raise TypeError(f"the list must hold images of Pillow, texts or dicts, got {type(value).__name__}")
+            raise TypeError(f"the list must hold Pillow images, texts or dicts, got {type(value).__name__}")
     if len(kinds) != 1:
         found = ", ".join(sorted(kinds)) or "nothing"
-        raise TypeError(f"the list must hold images of Pillow, texts or dicts, all of one kind, got {found}")
+        raise TypeError(f"the list must hold Pillow images, texts or dicts, all of one kind, got {found}")
     (kind,) = kinds
 
     def items() -> Iterator[Item]:
@@ -153,9 +153,9 @@ def open_items(
 
     Args:
         source: a folder of images or of ``.txt`` files, an image, a file of rows (CSV, TSV, JSON lines, Parquet, plain
-            text with one text a line), or a list of texts, of images or of dicts.
+            text with one text per line), or a list of texts, of images or of dicts.
         kind: the kind that the encoder reads; inferred if omitted.
-        columns: of a file of rows: the column of the texts, or those of a table.
+        columns: for a file of rows: the column of the texts, or the columns of a table.
         id_column: the column of the ids; a column `id` if there is one, else rows are numbered from 0.
         drop: columns of a table to omit, such as the label.
 
@@ -224,7 +224,7 @@ def _rows(
         left_out = {*drop, id_column} if not columns else set(drop)
         taken = [name for name in (columns or file.columns) if name not in left_out]
         if not taken:
-            raise FileFormatError(f"{file.path} must have columns beside the id, got {', '.join(file.columns)}")
+            raise FileFormatError(f"{file.path} must have columns besides the id, got {', '.join(file.columns)}")
         return _column_items(file, kind, taken, id_column)
     if kind == "images":
         raise FileFormatError(f"{file.path} must be a folder of images or an image, got a file of rows")
@@ -262,7 +262,7 @@ def _folder(folder: Path, kind: Kind | None) -> Items:
 
 
 def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """Yield all files that are not hidden; links are followed, but not in circles."""
+    """Yield all files that are not hidden; links are followed, except in cycles."""
     real = folder.resolve()
     if real in above:
         return

@@ -1,4 +1,4 @@
-"""Files of rows: CSV, TSV, JSON lines, Parquet, and plain text with one text a line. Read row by row, never whole."""
+"""Files of rows: CSV, TSV, JSON lines, Parquet, and plain text with one text per line. Read row by row."""
 
 import csv
 import gzip
@@ -62,7 +62,7 @@ def open_rows(path: Path) -> RowFile:
 
 
 def _delimited(path: Path) -> Iterator[Row]:
-    """Yield the rows of a CSV or TSV file below its header; blank lines do not count."""
+    """Yield the rows of a CSV or TSV file below its header; blank lines are skipped."""
     cells = _cells(path)
     header = next(cells, [])
     return (dict(zip(header, row, strict=True)) for row in cells)
@@ -70,7 +70,7 @@ def _delimited(path: Path) -> Iterator[Row]:
 
 def _cells(path: Path) -> Iterator[list[str]]:
     """Yield the rows of a CSV or TSV file, the header first."""
-    limit = csv.field_size_limit(2**31 - 1)  # texts may be longer than its default
+    limit = csv.field_size_limit(2**31 - 1)  # texts may be longer than the default limit
     try:
         with _text(path) as file:
             delimiter, header = DELIMITERS[_ending(path)], next(filter(str.strip, file), "")
@@ -95,7 +95,7 @@ def _cells(path: Path) -> Iterator[list[str]]:
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    """Yield one JSON object for each line; blank lines do not count."""
+    """Yield one JSON object for each line; blank lines are skipped."""
     with _text(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -113,7 +113,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
 
 
 def _plain_lines(path: Path) -> Iterator[Row]:
-    """Yield the lines of a text file; blank lines do not count."""
+    """Yield the lines of a text file; blank lines are skipped."""
     with _text(path) as file:
         for line in file:
             if line.strip():
@@ -145,7 +145,7 @@ def _parquet(path: Path) -> Iterator[Any]:
 
 
 def _ending(path: Path) -> str:
-    """Return the extension in lower case, that before ``.gz`` if a file is compressed."""
+    """Return the extension in lower case, or the one before ``.gz`` if a file is compressed."""
     return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
 
 

@@ -2,8 +2,8 @@
 
 While they grow, ``e.npy.part`` holds the vectors (a memory-mapped array with space for all of them), ``e.ids.txt.part``
 the ids, and ``e.npy.journal`` the progress: first the settings, then a record for each batch with a hash of its items
-and hashes of all vectors and ids so far. A batch counts once its record is there. At the end the parts are renamed, and
-``e.embed.json`` says what was done, with the last of those hashes: damage is found where the files are used again.
+and hashes of all vectors and ids so far. A batch is complete once its record is written. At the end the parts are
+renamed, and ``e.embed.json`` records the settings and the last of those hashes, so damage is detected on later use.
 """
 
 import hashlib
@@ -32,11 +32,11 @@ class BatchRecord(TypedDict):
 
     Attributes:
         key: hash of the ids and contents of its items.
-        rows: vectors that it gave.
-        dim: numbers of a vector; 0 if it gave none.
-        id_bytes: bytes of the file of ids that are its own.
+        rows: the number of its vectors.
+        dim: the size of a vector; 0 if there are none.
+        id_bytes: the size of its ids in the file of ids.
         skipped: id and reason of each item that was skipped.
-        digests: hashes of all vectors and of all lines of ids, those of earlier batches included.
+        digests: hashes of all vectors and of all lines of ids, including those of earlier batches.
     """
 
     key: str
@@ -85,7 +85,7 @@ class EmbeddingPaths:
         self.journal.with_name(f".{self.journal.name}.lock").unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Raise an error, before any work, if a file could not be written."""
+        """Raise an error before any work if a file cannot be written."""
         if self.output.suffix != ".npy":
             raise ValueError(f"--output must end in .npy, got {str(self.output)!r}")
         for path in (self.output, self.ids):
@@ -98,7 +98,7 @@ class EmbeddingFiles:
 
     Args:
         places: the paths of the files.
-        settings: all that every vector depends on. If they differ from those of an earlier run, everything starts over.
+        settings: the settings that every vector depends on. If they differ from an earlier run, everything starts over.
         room: the maximum number of vectors.
 
     Attributes:
@@ -137,18 +137,18 @@ class EmbeddingFiles:
         if rows:
             sizes = [path.stat().st_size if path.is_file() else -1 for path in self._parts]
             if sizes[0] < HEADER_BYTES + rows * dim * NUMBER.itemsize or sizes[1] < id_bytes:
-                self.start_over("they were damaged meanwhile")
+                self.start_over("they were damaged in the meantime")
                 return
             vectors = np.memmap(self._parts[0], NUMBER, mode="r", offset=HEADER_BYTES, shape=(rows, dim))
             self._hashes = hashlib.sha256(vectors.data), hashlib.sha256(self._parts[1].read_bytes()[:id_bytes])
             if self.digests != batches[-1].get("digests"):
-                self.start_over("they were damaged meanwhile")
+                self.start_over("they were damaged in the meantime")
                 return
             self._map = self._mapped(dim)
         self.batches, self._rows, self._id_bytes = batches, rows, id_bytes
 
     def start_over(self, reason: str) -> None:
-        """Forget all batches."""
+        """Discard all batches."""
         self.started_over = reason if self.batches or len(self._journal) > 1 else ""
         self._map, self.batches, self._rows, self._id_bytes = None, [], 0, 0
         self._hashes = hashlib.sha256(), hashlib.sha256()
@@ -157,14 +157,14 @@ class EmbeddingFiles:
         self._journal.append({"settings": self._settings})
 
     def append(self, key: str, ids: Sequence[str], vectors: Vectors | None, skipped: Sequence[tuple[str, str]]) -> None:
-        """Add a batch; once this returns it survives a crash."""
+        """Add a batch durably: once this returns, the batch survives a crash."""
         lines = "".join(f"{line_of(name)}\n" for name in ids).encode()
         if vectors is not None:
             if self._map is None:
                 self._map = self._mapped(vectors.shape[1])
             if vectors.shape[1] != self._map.shape[1]:
                 raise ValueError(
-                    f"the encoder must give {self._map.shape[1]} numbers for every item, got {vectors.shape[1]}"
+                    f"the encoder must return {self._map.shape[1]} numbers for every item, got {vectors.shape[1]}"
                 )
             self._map[self._rows : self._rows + len(vectors)] = vectors
             self._map.flush()
@@ -220,7 +220,7 @@ class EmbeddingFiles:
 
     @property
     def digests(self) -> list[str]:
-        """Hashes of all vectors and of all lines of ids."""
+        """The hashes of all vectors and of all lines of ids."""
         return [each.hexdigest()[:32] for each in self._hashes]
 
     @property
@@ -246,8 +246,8 @@ def mapped_embeddings(path: Path) -> np.memmap:
     """Return the embeddings of a ``.npy`` file, memory-mapped; those that `embed` made are read once and checked.
 
     Raises:
-        FileFormatError: if they are not numbers (N, D), or if they, or the ids beside them, differ from what
-            ``e.embed.json`` says was written.
+        FileFormatError: if they are not numbers (N, D), or if they or their ids do not match the hashes in
+            ``e.embed.json``.
     """
     array, places = mapped_array(path), EmbeddingPaths(path, ids_path(path))
     if array.ndim != 2 or not array.size or array.dtype.kind not in "fiu":
@@ -258,25 +258,23 @@ def mapped_embeddings(path: Path) -> np.memmap:
     record = read_sealed(places.record, remedy)
     for file, is_same in ((path, has_vectors(record, array)), (places.ids, has_ids(record, places.ids))):
         if file.is_file() and not is_same:
-            raise FileFormatError(
-                f"{file} must be as {places.record.name} says it was written, got other contents; {remedy}"
-            )
+            raise FileFormatError(f"{file} must match the hash in {places.record.name}, got other contents; {remedy}")
     return array
 
 
 def has_vectors(record: dict[str, Any], array: np.ndarray) -> bool:
-    """Return whether an array holds the vectors that a record is about."""
+    """Return whether an array holds the vectors of a record."""
     is_alike = array.dtype == NUMBER and list(array.shape) == [record.get("rows"), record.get("dim")]
     return is_alike and array_digest(array) == record.get("digests", [""])[0]
 
 
 def has_ids(record: dict[str, Any], path: Path) -> bool:
-    """Return whether a file holds the ids that a record is about."""
+    """Return whether a file holds the ids of a record."""
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest()[:32] == record.get("digests", [""])[-1]
 
 
 def header(num_rows: int, dim: int) -> bytes:
-    """Return the first bytes of a ``.npy`` file of float32, the same number of bytes for every shape."""
+    """Return the header of a ``.npy`` file of float32, which has the same size for every shape."""
     text = f"{{'descr': '{NUMBER.str}', 'fortran_order': False, 'shape': ({num_rows}, {dim}), }}"
     start = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little")
     return start + text.encode("ascii").ljust(HEADER_BYTES - 11) + b"\n"

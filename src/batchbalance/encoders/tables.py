@@ -1,4 +1,4 @@
-"""Rows of a table as vectors: numbers are standardised, categories become indicators, every column weighs the same."""
+"""Rows of a table as vectors: numbers are standardised, categories become indicators, all columns weigh the same."""
 
 import hashlib
 import json
@@ -15,14 +15,14 @@ from batchbalance.encoders.contract import Kind, Vectors
 from batchbalance.encoders.rows import Row
 from batchbalance.errors import FileFormatError
 
-MAX_CATEGORIES = 100  # of a column; the rarer ones share one indicator
-NO_NUMBER = {"", "na", "n/a", "nan", "null", "none"}  # gaps in a column of numbers
+MAX_CATEGORIES = 100  # per column; rarer ones share one indicator
+NO_NUMBER = {"", "na", "n/a", "nan", "null", "none"}  # missing values in a column of numbers
 OTHER, GAP = "other", "gap"
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A column of numbers: (value − mean) / deviation, 0 in a gap; an indicator of gaps if there are any."""
+    """A column of numbers: (value − mean) / deviation, 0 if missing; an indicator of missing values if any."""
 
     name: str
     mean: float
@@ -46,8 +46,8 @@ class Categories:
     """A column of categories: an indicator for each, centred; the variances of a column sum to 1.
 
     Attributes:
-        name: of the column.
-        shares: how often each category comes, the most frequent first. Keys are ["is", category], ["other"], ["gap"].
+        name: the name of the column.
+        shares: the frequency of each category, the largest first. Keys are ["is", category], ["other"], ["gap"].
     """
 
     name: str
@@ -64,14 +64,14 @@ class Categories:
 
     @cached_property
     def _scaled(self) -> tuple[dict[tuple[str, ...], int], float, list[float]]:
-        """The position of each category, the deviation of the column, and the features of a cell without a category."""
+        """Positions of the categories, the deviation of the column, and the features of a cell without a category."""
         scale = math.sqrt(sum(share * (1 - share) for _, share in self.shares)) or 1.0
         positions = {tuple(key): i for i, (key, _) in enumerate(self.shares)}
         return positions, scale, [-share / scale for _, share in self.shares]
 
 
 class TableEncoder:
-    """The rows of a table as vectors; looks at all rows first."""
+    """The rows of a table as vectors; fitted on all rows first."""
 
     name = "table"
     kind: Kind = "rows"
@@ -81,12 +81,12 @@ class TableEncoder:
 
     @property
     def dim(self) -> int | None:
-        """Features of all columns together; None before `fit`."""
+        """The number of features of all columns; None before `fit`."""
         return sum(len(column.features(None)) for column in self.columns) or None
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that was learned."""
+        """A hash of the fitted state."""
         content = json.dumps([[type(column).__name__, asdict(column)] for column in self.columns])
         return f"table/{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
@@ -118,7 +118,7 @@ class TableEncoder:
 
 
 class _Moments:
-    """Mean and deviation of the numbers of a column, by Welford's updates."""
+    """Mean and deviation of the numbers of a column, by Welford's algorithm."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -139,7 +139,7 @@ class _Moments:
 
     def column(self) -> Numbers:
         deviation = math.sqrt(self.squares / self.numbers) if self.numbers else 0.0
-        # A constant column has rounding errors for a deviation, at most.
+        # The deviation of a constant column is only rounding error.
         constant = deviation <= 1e-12 * abs(self.mean)
         return Numbers(self.name, self.mean, 1.0 if constant else deviation, 1 - self.numbers / self.rows)
 
@@ -151,7 +151,7 @@ def as_number(cell: Any) -> float | None:
     if isinstance(cell, str):
         if cell.strip().lower() in NO_NUMBER:
             return math.nan
-        if "_" in cell:  # Python reads 1_000 as a number
+        if "_" in cell:  # Python would parse 1_000 as a number
             return None
     try:
         return float(cell)

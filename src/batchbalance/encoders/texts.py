@@ -1,4 +1,4 @@
-"""Encoders of texts: WordLlama, models of sentence-transformers, and TF-IDF with a truncated SVD."""
+"""Text encoders: WordLlama, sentence-transformers models, and TF-IDF with a truncated SVD."""
 
 import hashlib
 import importlib.util
@@ -17,11 +17,11 @@ TFIDF_FEATURES = 256
 
 
 class WordLlama:
-    """The mean of learned word vectors, 256 numbers; weights and tokenizer come with the package `wordllama`.
+    """The mean of learned word vectors, 256 numbers; weights and tokenizer are in the package `wordllama`.
 
-    The package is not imported, its two files are read: the look-up of its versions before 0.3.7 finds no tokenizer
-    without a network, later ones need NumPy 2, all set up logging for the whole process when imported, and pad a batch
-    to its longest text.
+    Its two files are read without importing the package. Versions before 0.3.7 find no tokenizer without a network, and
+    later ones need NumPy 2. All versions configure logging for the whole process when imported, and pad a batch to its
+    longest text.
     """
 
     name = "wordllama"
@@ -42,7 +42,7 @@ class WordLlama:
         try:
             self._weights = safetensors.numpy.load_file(weights)["embedding.weight"].astype(np.float32)
             self._tokenizer = Tokenizer.from_file(str(tokens))
-        except Exception as error:  # tokenizers has no type of its own
+        except Exception as error:  # tokenizers raises plain exceptions
             raise OSError(f"{folder} must hold weights and a tokenizer, got: {error}; reinstall wordllama") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -59,10 +59,10 @@ class WordLlama:
 
 
 class SentenceTransformers:
-    """A model of sentence-transformers by name; downloaded once unless it is a folder.
+    """A sentence-transformers model by name; downloaded once unless it is a folder.
 
     Args:
-        model: its name or folder, as "all-MiniLM-L6-v2".
+        model: its name, such as "all-MiniLM-L6-v2", or its folder.
         device: where to compute; the CPU if omitted.
     """
 
@@ -77,10 +77,10 @@ class SentenceTransformers:
             raise MissingExtraError(f"the encoder {self.name!r}", "sentence-transformers") from error
         try:
             self._model = SentenceTransformer(model, device=str(using))
-        except Exception as error:  # a dozen types, by what is missing: the network, the model, a part of it
+        except Exception as error:  # the type depends on what is missing: the network, the model or a part of it
             raise OSError(
                 f"the model {self.name!r} cannot be loaded ({sentence(error)}); check its name and the network, "
-                "or use the encoder 'wordllama', which needs none"
+                "or use the encoder 'wordllama', which needs no download"
             ) from error
         self.dim = int(self._model.encode(["a"], show_progress_bar=False).shape[1])
         self.fingerprint = f"{self.name}/{state_digest(self._model.state_dict())}"
@@ -91,10 +91,10 @@ class SentenceTransformers:
 
 
 class Tfidf:
-    """TF-IDF of the words of all texts, reduced by a truncated SVD; looks at all texts first.
+    """TF-IDF of the words of all texts, reduced by a truncated SVD; fitted on all texts first.
 
     Args:
-        num_features: the most numbers a text gets; fewer if there are fewer words or texts.
+        num_features: the largest number of features; fewer if there are fewer words or texts.
     """
 
     name = "tfidf"
@@ -108,7 +108,7 @@ class Tfidf:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that was learned."""
+        """A hash of the fitted state."""
         digest = hashlib.sha256()
         if self.dim is not None:
             digest.update("\0".join(self._vectorizer.get_feature_names_out()).encode())
@@ -125,7 +125,7 @@ class Tfidf:
         try:
             counts = self._vectorizer.fit_transform(cut(text) for text in inputs)
         except ValueError as error:
-            raise FileFormatError(f"the texts must hold words of two letters or more: {error}") from error
+            raise FileFormatError(f"the texts must contain words of at least two letters: {error}") from error
         dim = min(self._most, *counts.shape)
         self._reduction = TruncatedSVD(dim, random_state=0).fit(counts)
         self.dim = dim

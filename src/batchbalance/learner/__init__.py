@@ -1,4 +1,4 @@
-"""Ask and tell."""
+"""`Learner`: asks for labels and learns from the answers."""
 
 from batchbalance.learner.learner import Learner
 

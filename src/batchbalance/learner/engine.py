@@ -1,8 +1,8 @@
 """The engine: labels, a model and a pool give the batch to label next.
 
 `Learner` is the engine with a store; a project adds an audit set, a random arm and people; a trial is a learner whose
-labels come from a data set; `select --labels` is the engine without a store. What they share is decided here: which
-strategy "auto" is, what chooses before there is a model, and the seeds.
+labels come from a data set; `select --labels` is the engine without a store. The decisions that they share are made
+here: the strategy of "auto", the choice before there is a model, and the seeds.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ from batchbalance.strategies import Explore, Seek, Strategy, auto_strategy
 from batchbalance.strategies.pool import Pool
 from batchbalance.strategies.seeking import with_examples
 
-MAX_UNLABELLED = 10_000  # points without labels that a fit looks at
-LEAST_ALIKE = 10  # labels of one class from which on others are probably rare
-ONE_CLASS = "all labels so far are of one class: half of the batch is as unlike them as can be, half is random"
+MAX_UNLABELLED = 10_000  # maximum number of unlabelled points passed to a fit
+LEAST_ALIKE = 10  # with this many labels of one class only, other classes are probably rare
+ONE_CLASS = "all labels so far are of one class: half of the batch is far from them, half is random"
 
 
 def next_batch(
@@ -39,22 +39,22 @@ def next_batch(
     offered: Callable[[Strategy], int] | None = None,
     memory_budget: int | str | None = None,
 ) -> Selection:
-    """Choose the next batch, by a strategy or by what can do without a model while there is none.
+    """Choose the next batch, by a strategy, or without a model while there is none.
 
-    A pool without predictions has no model: there are no labels, or too few. A strategy that can do without is then
-    asked all the same; the others are asked about the untrained network if there is one. If that is not possible
-    either, points unlike the labelled ones are explored once ten labels are all of one class, and otherwise "auto"
-    decides by what is left.
+    A pool has no predictions while there are no labels, or too few. Strategies that need no predictions are then used
+    as usual. Others use the untrained network if there is one. Otherwise, if at least ten labels are all of one
+    class, "explore" chooses points far from the labelled ones; in all other cases "auto" chooses by the available
+    data.
 
     Args:
-        pool: what is known, which points may be chosen, and how many.
+        pool: the data, the candidates and the batch size.
         strategy: None for "auto".
-        classes: all classes, as the strategy calls them.
-        counts: how many labels each class has.
-        untrained: makes the pool as an untrained network sees it, if there is one.
-        class_names: what people call the classes; `classes` if omitted.
-        advice: what helps to find a first example of a class.
-        offered: how many points a strategy chooses, if that is not the batch size of the pool.
+        classes: all classes, as named in the strategy.
+        counts: the number of labels of each class.
+        untrained: returns the pool with predictions of an untrained network, if there is one.
+        class_names: the names of the classes in messages; `classes` if omitted.
+        advice: how to find a first example of a class, for messages.
+        offered: the number of points that a strategy chooses, if not the batch size of the pool.
         memory_budget: as in ``select``.
     """
     seen = [number for number, count in enumerate(counts) if count]
@@ -95,7 +95,7 @@ def fit_seed(seed: int, round_index: int) -> int:
 
 
 def sample_of(rows: Int[Tensor, " n"], seed: int) -> Int[Tensor, " m"]:
-    """Return at most `MAX_UNLABELLED` of some rows, ascending, for a fit that looks at points without labels."""
+    """Return at most `MAX_UNLABELLED` of some rows, ascending, for a fit that uses unlabelled points."""
     if len(rows) <= MAX_UNLABELLED:
         return rows
     return rows[torch.randperm(len(rows), generator=generator(seed, "unlabelled"))[:MAX_UNLABELLED].sort().values]

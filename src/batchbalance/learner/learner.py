@@ -1,4 +1,4 @@
-"""Ask and tell: which points to label next, for people who label by hand and for the benchmark loop alike."""
+"""`Learner`: which points to label next, for labelling by hand and for benchmarks."""
 
 import os
 import time
@@ -42,35 +42,35 @@ from batchbalance.system.journal import Entry
 
 
 class Learner:
-    """Chooses the points to label next.
+    """An active learner: chooses the points to label next.
 
     Args:
-        inputs: the unlabelled data (N, ...): a tensor, an array, or an object with a length that gives the inputs of
-            a tensor of rows; for models that are estimators also a DataFrame, a sparse matrix or a list of texts.
-        classes: the labels that can be told, or their number C for the labels 0 to C − 1.
-        model: what is trained on the labels. The options of a posterior, as ``CommitteeOptions(size=50)``; a classifier
+        inputs: the unlabelled data (N, ...): a tensor, an array, or an object with a length that returns the inputs of
+            a tensor of rows; for estimators also a DataFrame, a sparse matrix or a list of texts.
+        classes: the possible labels, or their number C for the labels 0 to C − 1.
+        model: the model to train. The options of a posterior, such as ``CommitteeOptions(size=50)``; a classifier
             with ``fit`` and ``predict_proba``, also a pipeline; a function that builds a network with dropout, called
             with `num_classes` and `input_shape` if it takes them; or a function of inputs, classes (int64) and a seed
-            that gives a `Posterior`, a `Fitted` with the validation error, or None while the labels are too few.
-        network: for options of a posterior that has one: the name of a network, or a function that builds it.
+            that returns a `Posterior`, a `Fitted` with the validation error, or None while there are too few labels.
+        network: for posteriors of networks: the name of a network, or a function that builds it.
         recipe: how networks are trained; the defaults of `Recipe` if omitted.
-        directory: where questions and answers are kept, made if it is not there; None keeps them in memory.
+        directory: the folder of questions and answers, created if missing; None keeps them in memory.
         ids: N distinct names of the points; 0 to N − 1 if omitted.
-        strategy: a name or a strategy object. "auto" covers the inputs before any label, and takes the strategy for
-            predictions and embeddings afterwards; `selection` says which, and why.
-        cold_start: the strategy for as long as there is no label, as "max-herding"; `strategy` itself if omitted.
+        strategy: a name or a strategy object. "auto" covers the inputs before any label, and then uses the strategy for
+            predictions and embeddings; `selection.note` gives the reason.
+        cold_start: the strategy while there are no labels, such as "max-herding"; `strategy` if omitted.
         edges: threshold or ratio, pairs, size of the reference set.
-        reference: inputs of the reference set, where draws are compared; the candidates themselves if omitted.
-        candidates: choose from a random sample of so many points each time; None chooses from all.
-        seed: same seed, same data, same answers: same questions.
-        device: where to select; where the predictions are if omitted.
-        events: what the memory starts with, if there is no directory.
+        reference: inputs of the reference set, where draws are compared; the candidates if omitted.
+        candidates: choose from a random sample of this many points each time; None chooses from all.
+        seed: random seed; the same seed, data and answers give the same questions.
+        device: where to select; the device of the predictions if omitted.
+        events: the initial events, if there is no directory.
         on_phase: called with "train", "predict" and "select" as they begin.
 
     Attributes:
-        selection: what is known about the batch chosen last in this process, or None. Its indices are rows of `inputs`.
-        error: ε that its threshold came from: on validation data, else by cross-validation; None if it needed none.
-        seconds: how long each phase of it took.
+        selection: the last batch chosen in this process, or None. Its indices are rows of `inputs`.
+        error: ε for its threshold: on validation data, else by cross-validation; None if not needed.
+        seconds: the duration of each phase of it.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class Learner:
 
     @property
     def labels(self) -> dict[Id, Label]:
-        """The labels that were told so far."""
+        """The labels so far."""
         ids, classes = self._store.ids, self._store.classes
         return {ids[row]: classes[label] for row, label in sorted(self._store.known().labels.items())}
 
     @property
     def open_questions(self) -> list[Id]:
-        """What was asked and not told yet, oldest first."""
+        """The points that were asked and have no label yet, oldest first."""
         return [self._store.ids[row] for row in self._store.known().asked]
 
     def __repr__(self) -> str:
@@ -133,14 +133,14 @@ class Learner:
         return f"Learner({counts}, {AUTO if self._strategy is None else self._strategy.name!r})"
 
     def ask(self, n: SupportsIndex) -> list[Id]:
-        """The ids of n points to label next.
+        """Return the ids of n points to label next.
 
-        Open questions come first, oldest first; only what they lack to n is chosen anew, from points that are neither
-        labelled nor asked. So asking again before anything is told gives the same points. Without any label there is
-        nothing to learn from: strategies that need no predictions, as "auto" takes one, cover the inputs themselves.
-        The others ask the untrained network, and are random if there is none.
+        Open questions come first, oldest first. If fewer than n are open, the rest are chosen now, from points that are
+        neither labelled nor asked. So asking again before `tell` returns the same points. Before the first label,
+        strategies that need no predictions, such as the one of "auto", cover the inputs. Other strategies use the
+        untrained network, and are random if there is none.
 
-        Training and choosing take no lock. If another process asked or told meanwhile, the points are chosen again.
+        Training and choosing take no lock. If another process asked or told in the meantime, points are chosen again.
         """
         wanted = check_whole("n", n)
         while True:
@@ -154,23 +154,23 @@ class Learner:
             return [self._store.ids[row] for row in rows]
 
     def tell(self, ids: Iterable[Any], labels: Iterable[Any], *, correct: bool = False) -> None:
-        """Give labels of points, asked or not, in any order, all of a batch or a part of it.
+        """Add labels of points, asked or not, in any order, for a whole batch or a part of it.
 
-        Nothing is taken in unless all of it is valid. Telling the same label again changes nothing.
+        Nothing is added unless all labels are valid. Telling the same label again changes nothing.
 
         Args:
             ids: the points.
             labels: one for each.
-            correct: let a label differ from one that was told before, and take its place.
+            correct: allow labels that differ from earlier ones, and replace these.
         """
         self._store.add_answers(ids, labels, correct=correct)
 
     def fitted(self) -> Fitted | None:
-        """The posterior given all labels so far; before any, that of the untrained network, or None without one."""
+        """Return the posterior given all labels so far; without labels, that of the untrained network, or None."""
         return self._fitted(self._store.known())
 
     def _choose(self, known: Known, count: int) -> list[int]:
-        """Rows to ask next."""
+        """Return the rows to ask next."""
         taken = torch.zeros(len(self._inputs), dtype=torch.bool)
         taken[list(known.labels) + known.asked] = True
         rows = (~taken).nonzero()[:, 0]
@@ -180,7 +180,7 @@ class Learner:
                 f"got {len(known.asked) + count}"
             )
         if self._candidates is not None and max(self._candidates, count) < len(rows):
-            # Of all points, so that strategies that have labelled different ones still choose from the same sample.
+            # Sampled from all points, so that strategies with different labels still choose from the same sample.
             order = torch.randperm(len(taken), generator=generator(self._seed, "candidates", known.round))
             rows = order[~taken[order]][: max(self._candidates, count)].sort().values
         counts = [0] * len(self._store.classes)
@@ -203,7 +203,7 @@ class Learner:
         return [int(row) for row in self.selection.indices]
 
     def _pool(self, rows: Tensor, known: Known, fitted: Fitted | None) -> Pool:
-        """Return what is known about some rows; without a model, the inputs are their own embeddings."""
+        """Return the pool of some rows; without a model, the inputs serve as embeddings."""
         covering = torch.tensor(sorted(known.labels) + known.asked, dtype=torch.long)  # open questions will have labels
         is_tensor = not isinstance(self._inputs, IndexedRows)  # tables and texts have no embeddings here
         made: dict[str, Callable[[], Any]] = {}
@@ -227,7 +227,7 @@ class Learner:
     def _predicted(
         self, fitted: Fitted, rows: Tensor, covering: Tensor, *, with_embeddings: bool
     ) -> dict[str, Callable[[], Any]]:
-        """Return what makes the parts of a pool that a model sees."""
+        """Return functions that compute the parts of a pool that depend on a model."""
         posterior, inputs, edges = fitted.posterior, self._inputs, self._edges
         passed: list[Predictions] = []
 
@@ -235,7 +235,7 @@ class Learner:
             return self._named(passed[0] if passed else predict(posterior, inputs, rows))
 
         def embeddings() -> Tensor:
-            found, hidden = predict_and_embed(posterior, inputs, rows)  # one pass gives both
+            found, hidden = predict_and_embed(posterior, inputs, rows)  # one pass computes both
             passed.append(found)
             return hidden
 
@@ -268,7 +268,7 @@ class Learner:
         return self._named(predict(posterior, reference, order[: self._edges.max_reference].sort().values))
 
     def _timed_part(self, make: Callable[[], Any]) -> Callable[[], Any]:
-        """Count the time of making a part of the pool as that of predicting."""
+        """Count the time for computing a part of the pool as time for predicting."""
 
         def timed() -> Any:
             if not self._has_begun:
@@ -287,7 +287,7 @@ class Learner:
             self._on_phase(phase)
 
     def _named(self, predictions: Predictions) -> Predictions:
-        """Predictions whose classes are the labels that can be told; a posterior may know these, or their numbers."""
+        """Return predictions whose classes are the possible labels; a posterior may use these or their numbers."""
         named, found = self._store.classes, predictions.classes
         numbers = range(predictions.num_classes) if found is None else found
         if found != tuple(named) and set(numbers) <= set(range(len(named))):
@@ -301,7 +301,7 @@ class Learner:
             untrained = getattr(self._fit, "untrained", None)
             start = torch.zeros(1, dtype=torch.long)
             return untrained(self._inputs[start], seed) if untrained else None
-        rows = sorted(known.labels)  # in whatever order labels came, the fit is the same
+        rows = sorted(known.labels)  # the fit must not depend on the order of the labels
         key = (known.label_round, rows, [known.labels[row] for row in rows])
         if self._cached is None or self._cached[0] != key:
             self.seconds = {}
@@ -310,12 +310,12 @@ class Learner:
                     self._inputs[torch.tensor(rows)], torch.tensor(key[2]), seed, **self._unlabelled(rows)
                 )
             if not isinstance(result, Posterior | Fitted | None):
-                raise TypeError(f"`model` must give a Posterior or a Fitted, got {type(result).__name__}")
+                raise TypeError(f"`model` must return a Posterior or a Fitted, got {type(result).__name__}")
             self._cached = key, Fitted(result) if isinstance(result, Posterior) else result
         return self._cached[1]
 
     def _unlabelled(self, labelled: list[int]) -> dict[str, Tensor]:
-        """A sample of the inputs without labels, for a fit that looks at them."""
+        """Return a sample of the unlabelled inputs, for a fit that uses them."""
         others = torch.ones(len(self._inputs), dtype=torch.bool)
         others[labelled] = False
         if not getattr(self._fit, "uses_unlabelled", False) or not bool(others.any()):
@@ -338,7 +338,7 @@ def as_fit(
     recipe: Recipe | None = None,
     device: str | None = None,
 ) -> Fit:
-    """What trains on labels, from any of the three forms that ``Learner`` takes."""
+    """Return the function that fits on labels, from any form of `model` that ``Learner`` accepts."""
     if isinstance(model, nn.Module):
         raise ValueError(
             f"`model` must build a network, got a built {type(model).__name__}; pass a function, not its result"
@@ -347,31 +347,31 @@ def as_fit(
         return PosteriorFit(model, num_classes, network, recipe=recipe, device=device or "cpu")
     if isinstance(model, Posterior):
         wanted = f"posterior_options({model.kind!r})" if model.kind in POSTERIORS else "a function that fits one"
-        raise ValueError(f"`model` must be options of a posterior, got a {type(model).__name__}; hand over {wanted}")
+        raise ValueError(f"`model` must be options of a posterior, got a {type(model).__name__}; pass {wanted}")
     if not callable(model):
         raise TypeError(
             "`model` must be options of a posterior, a classifier, a function that builds a network, or a fit, got "
             f"{model!r}"
         )
     if network is not None:
-        raise ValueError("`network` is for options of a posterior, got it beside a function; omit one of them")
+        raise ValueError("`network` is for options of a posterior, got it together with a function; omit one of them")
     if isinstance(model, PosteriorFit) or _is_fit(model):
         if recipe is not None:
-            raise ValueError("`recipe` is not used by a fit of your own; omit it")
+            raise ValueError("`recipe` is not used by your own fit function; omit it")
         return model  # type: ignore[no-any-return]
     return PosteriorFit(MCDropoutOptions(), num_classes, model, recipe=recipe, device=device or "cpu")
 
 
 def _is_estimator(model: Any) -> bool:
-    """Whether a model is a classifier as scikit-learn has them."""
+    """Return whether a model is a scikit-learn classifier."""
     found = hasattr(model, "fit") and (hasattr(model, "predict_proba") or hasattr(model, "get_params"))
     if found and isinstance(model, type):
-        raise ValueError(f"`model` must be a classifier, got the class {model.__name__}; call it")
+        raise ValueError(f"`model` must be a classifier, got the class {model.__name__}; pass an instance")
     return found
 
 
 def _is_fit(function: Any) -> bool:
-    """Whether a function takes inputs, classes and a seed; builders are classes, or take what the data decide."""
+    """Return whether a function takes inputs, classes and a seed, and so is not a builder of networks."""
     parameters = signature(function)
     if isinstance(function, type) or {"num_classes", "input_shape"} & set(parameters.parameters):
         return False
@@ -388,7 +388,7 @@ def _as_inputs(inputs: Any) -> Inputs:
     if isinstance(inputs, Tensor | np.ndarray | list):
         inputs = as_tensor(inputs, "`inputs`")
         if inputs.ndim < 2:
-            raise ValueError(f"`inputs` must be (N, ...), one row a point, got shape {tuple(inputs.shape)}")
+            raise ValueError(f"`inputs` must be (N, ...), one row per point, got shape {tuple(inputs.shape)}")
     if not len(inputs):
         raise ValueError("`inputs` must hold at least one point, got none")
     return inputs  # type: ignore[no-any-return]

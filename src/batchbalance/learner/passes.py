@@ -14,7 +14,7 @@ BLOCK = 4096  # inputs read at a time
 
 @runtime_checkable
 class Inputs(Protocol):
-    """Something that gives the inputs (n, ...) of (n,) rows."""
+    """An object that returns the inputs (n, ...) of (n,) rows."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, rows: Tensor, /) -> Tensor: ...

@@ -1,7 +1,7 @@
-"""What a learner remembers: the questions it asked and the answers it was told, in the order they came.
+"""The memory of a learner: its questions and the answers, in order.
 
-Everything else is worked out again from these and the data, so the process that asked need not live until the labels
-come. They are events of an `EventLog`: an item is a row of the inputs, a label a class's number.
+Everything else is computed again from these and the data, so the process that asked need not run until the labels
+arrive. They are events of an `EventLog`: an item is a row of the inputs, a label the number of a class.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ FILE = "labels.sqlite"
 
 @dataclass(frozen=True)
 class Known:
-    """What the events say, by rows of the inputs.
+    """The state after all events, by rows of the inputs.
 
     Attributes:
         labels: the class of each labelled row.
         asked: rows that were asked and have no label yet, in the order they were asked.
-        round: how often new points were chosen.
-        label_round: how often new points had been chosen when the last label came.
-        num_events: how many events there are.
+        round: the number of times that new points were chosen.
+        label_round: the value of `round` when the last label arrived.
+        num_events: the number of events.
     """
 
     labels: dict[int, int]
@@ -43,9 +43,9 @@ class Store:
 
     Args:
         ids: names of the points.
-        classes: the labels that can be told.
-        directory: where the database is kept, made if it is not there; None keeps events in memory.
-        events: what a log in memory starts with: {"event": "asked", "ids": …} and {"event": "told", "ids": …,
+        classes: the possible labels.
+        directory: the folder of the database, created if missing; None keeps events in memory.
+        events: the initial events of a log in memory: {"event": "asked", "ids": …} and {"event": "told", "ids": …,
             "labels": …}.
     """
 
@@ -69,7 +69,7 @@ class Store:
             self._begin([])
 
     def known(self) -> Known:
-        """Return what is known so far."""
+        """Return the state after all events so far."""
         labels: dict[int, int] = {}
         asked: dict[int, None] = {}
         rounds = label_round = num_events = 0
@@ -84,7 +84,7 @@ class Store:
         return Known(labels, [row for row in asked if row not in labels], rounds, label_round, num_events)
 
     def add_question(self, rows: Sequence[int], known: Known) -> bool:
-        """Remember that these rows were asked, chosen from what was `known`; False if more is known by now."""
+        """Record that these rows were asked, chosen given `known`; return False if there are newer events."""
         with self._log.writing():
             if self.known().num_events != known.num_events:
                 return False
@@ -92,7 +92,7 @@ class Store:
             return True
 
     def add_answers(self, ids: Iterable[Any], labels: Iterable[Any], *, correct: bool) -> None:
-        """Remember labels, all of them or, if one is not valid, none. Arguments as in ``Learner.tell``."""
+        """Record labels, or none of them if one is invalid. Arguments as in ``Learner.tell``."""
         names, told = [plain(name) for name in ids], [plain(label) for label in labels]
         if len(names) != len(told):
             raise ValueError(f"`labels` must be one for each of {len(names)} ids, got {len(told)}")
@@ -130,7 +130,7 @@ class Store:
             )
 
     def _first_events(self, events: Sequence[Entry]) -> Iterator[NewEvent]:
-        """Yield the events that a log in memory starts with."""
+        """Yield the initial events of a log in memory."""
         rounds = 0
         for event in events:
             if event["event"] == "asked":
@@ -141,14 +141,14 @@ class Store:
                     yield NewEvent("labelled", self._row(name), self._class(label))
 
     def _row(self, name: Id) -> int:
-        """Return the row of a point. "3" and 3 are the same id, since CSV files give text."""
+        """Return the row of a point. "3" and 3 are the same id, because CSV files contain text."""
         row = self._row_of.get(name, self._row_of.get(other(name)))
         if row is None:
             raise ValueError(f"`ids` must be ids of this learner's points, got {name!r}")
         return row
 
     def _class(self, label: Label) -> int:
-        """Return the class of a label, which may be text for a whole number, as an id."""
+        """Return the class of a label; as for ids, "3" and 3 are the same."""
         for known in (label, other(label)):
             if known in self.classes:
                 return self.classes.index(known)

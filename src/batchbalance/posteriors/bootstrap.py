@@ -73,7 +73,7 @@ def bootstrapped(
     size, jobs = check_whole("size", size, 1, MAX_DRAWS), None if jobs is None else check_whole("jobs", jobs)
     estimator = getattr(estimator, "best_estimator_", estimator)  # of a search that is done
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
-        what = f"the class {estimator.__name__}; call it" if isinstance(estimator, type) else repr(estimator)
+        what = f"the class {estimator.__name__}; pass an instance" if isinstance(estimator, type) else repr(estimator)
         raise ValueError(f"`estimator` must be a classifier with `fit` and `predict_proba`, got {what}")
     inputs = as_rows(inputs, "`X`")
     checked = as_labels(labels, height(inputs))

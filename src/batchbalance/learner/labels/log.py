@@ -1,17 +1,17 @@
-"""A log of events in an SQLite database: append-only, durable, shared by processes, and damage is noticed.
+"""A log of events in an SQLite database: append-only, durable, shared by processes, with detection of damage.
 
 Every event holds a hash of itself and of the one before; the table `head` holds the number and the hash of the last
-one. So an event that was changed, lost, repeated or moved is found when it is read. (SQLite's pages have no checksums:
-a third of random bit flips pass its integrity check with other rows.)
+one. So an event that was changed, lost, repeated or moved is detected when it is read. (SQLite's pages have no
+checksums: a third of random bit flips pass its integrity check with changed rows.)
 
 Writes are transactions that begin with the write lock (BEGIN IMMEDIATE), with a rollback journal and synchronous=EXTRA:
 once a transaction has ended, all of it is in the one file, and that file is on disk. So a copy of the file alone is
-whole, or, made in the middle of a transaction, refused by the hashes. A write-ahead log would be faster by 20 ms a
-transaction, but events in it are lost without a trace if one of its bits flips or the database is copied without it.
+complete, or, if made during a transaction, refused by the hashes. A write-ahead log would save 20 ms per transaction,
+but its events are silently lost if one of its bits flips or the database is copied without it.
 
-After a kill in the middle of a transaction the journal is left, with the pages as they were before. SQLite writes them
-back at the next opening. If the journal is damaged or missing, some pages may be of the time before and others not; a
-mixture of both never has the right hashes.
+If a process is killed during a transaction, the journal remains, with the pages from before it. SQLite restores them
+when the file is next opened. If the journal is damaged or missing, old and new pages may be mixed, and a mixture never
+has the right hashes.
 """
 
 import hashlib
@@ -36,8 +36,8 @@ from batchbalance.system.journal import sync_folder
 APPLICATION = 0x42424C47  # in the header of the file
 VERSION = 1
 BUSY_SECONDS = 30.0
-SYNCHRONOUS = "EXTRA"  # the folder is synced too, or a journal that was removed might be there again after a crash
-START = bytes(32)  # what the first event has for the hash before it
+SYNCHRONOUS = "EXTRA"  # also syncs the folder; otherwise a deleted journal might reappear after a crash
+START = bytes(32)  # the previous hash of the first event
 SCHEMA = (
     "CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), number INTEGER NOT NULL, hash BLOB NOT NULL)",
     "CREATE TABLE items (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, content TEXT, digest TEXT NOT NULL, "
@@ -53,15 +53,15 @@ SCHEMA = (
 
 @dataclass(frozen=True)
 class NewEvent:
-    """Something that happened.
+    """An event that is not in the log yet.
 
     Attributes:
-        kind: what, as "asked" or "labelled".
-        item: the row of the item that it is about.
-        value: more about it; anything that JSON can hold.
-        who: the person; None if there was no name.
-        seconds: how long it took them.
-        batch: the number of the batch that it belongs to.
+        kind: its kind, such as "asked" or "labelled".
+        item: the row of its item.
+        value: further data; anything that JSON can hold.
+        who: the person; None if unknown.
+        seconds: how long the person took.
+        batch: the number of its batch.
     """
 
     kind: str
@@ -86,17 +86,17 @@ class Event(NewEvent):
 
 
 class EventLog:
-    """An open log, kept for as long as this object lives; other processes may read and write it too.
+    """An open log. Other processes may read and write it at the same time.
 
     Args:
-        path: the file, made if it is not there; its folder must exist. None keeps the log in memory. A file that
-            cannot be written to can be read.
+        path: the file, created if missing; its folder must exist. None keeps the log in memory. A read-only file
+            can be read.
 
     Attributes:
-        notes: what a user should know about how it is kept.
+        notes: remarks for the user about its storage.
 
     Raises:
-        FileFormatError: if it is damaged, or no such log.
+        FileFormatError: if it is damaged or not a log.
         OSError: if it cannot be opened or written to.
     """
 
@@ -114,7 +114,7 @@ class EventLog:
             self._finalizer = weakref.finalize(self, self._connection.close)
             try:
                 self._prepare()
-            except UnicodeDecodeError as error:  # SQLite quotes a schema that is damaged
+            except UnicodeDecodeError as error:  # SQLite quotes a damaged schema
                 raise self._damage("its tables cannot be read") from error
         self.events()
 
@@ -132,9 +132,9 @@ class EventLog:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Begin a transaction: no one else writes until it ends, and `events` includes all events before it.
+        """Begin a transaction: no other process writes until it ends, and `events` includes all events before it.
 
-        What is appended in it is there for good once it has ended; an error leaves everything as it was.
+        Appended events are durable once it has ended; after an error, nothing is changed.
         """
         with self._lock, self._told_plainly():
             if self._is_writing:
@@ -184,7 +184,7 @@ class EventLog:
             return self._connection.execute(statement, values).fetchall()
 
     def check(self) -> list[str]:
-        """Return what SQLite's integrity check finds; empty if all is well."""
+        """Return the problems that SQLite's integrity check finds; empty if there are none."""
         with self._lock, self._told_plainly():
             found = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check")]
         return [] if found == ["ok"] else found
@@ -194,16 +194,16 @@ class EventLog:
         self._finalizer()
 
     def _prepare(self) -> None:
-        """Set the connection up, and check that the database is a log of ours."""
+        """Set up the connection, and check that the database is a log of this package."""
         run = self._connection.execute
         if self.path is None:
             _make_tables(self._connection)
             return
         if not (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)):
-            self.notes = (f"{self.path.parent} cannot be written to: it can be read, and nothing can be added",)
+            self.notes = (f"{self.path.parent} is read-only: nothing can be added",)
         elif is_on_network(self.path.parent):
             only_this_machine(self, self.path)
-            self.notes = (f"{self.path.parent} is on a network file system: one machine at a time may work on it",)
+            self.notes = (f"{self.path.parent} is on a network file system: only one machine at a time may use it",)
         ids = [run(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
         if ids != [APPLICATION, VERSION]:
             raise FileFormatError(
@@ -213,12 +213,12 @@ class EventLog:
         run("PRAGMA journal_mode = DELETE")
         run(f"PRAGMA synchronous = {SYNCHRONOUS}")
         run("PRAGMA cell_size_check = ON")
-        found = run("PRAGMA quick_check(1)").fetchone()[0]  # or the next event might be written over another one
+        found = run("PRAGMA quick_check(1)").fetchone()[0]  # or the next event might overwrite another one
         if found != "ok":
             raise self._damage(str(found).splitlines()[-1])
 
     def _read(self) -> None:
-        """Read new events; each must follow the one before, and the last one must be the head's."""
+        """Read new events; each must follow the one before, and the last must match the head."""
         rows = self._connection.execute("SELECT * FROM events WHERE number > ? ORDER BY number", (self._number,))
         digest, number, found = self._hash, self._number, []
         for *columns, stored in rows:
@@ -230,15 +230,15 @@ class EventLog:
             found.append(Event(kind, item, self._mended(json.loads(value)), who, seconds, batch, number, moment))
         head = self._connection.execute("SELECT number, hash FROM head").fetchall()
         if head != [(number, digest)]:
-            raise self._damage(f"events after number {number} are missing, or its head is another")
+            raise self._damage(f"events after number {number} are missing, or its head does not match")
         self._hash, self._number = digest, number
         self._events += found
 
     def _mended(self, value: Any) -> Any:
-        """Return a value with U+FFFD in place of half a character, which no file or page can hold."""
+        """Return a value with each lone surrogate replaced by U+FFFD."""
         if not isinstance(value, str) or value.isascii() or mended(value) == value:
             return value
-        note = "a note has half a character (a lone surrogate); it is shown and exported with \ufffd in its place"
+        note = "a note has half a character (a lone surrogate); it is shown and exported as \ufffd"
         self.notes = tuple(dict.fromkeys([*self.notes, note]))
         return mended(value)
 
@@ -247,10 +247,10 @@ class EventLog:
 
     @contextmanager
     def _told_plainly(self) -> Iterator[None]:
-        """Raise errors of SQLite as ours, each a sentence."""
+        """Raise errors of SQLite as errors of this package, with one-sentence messages."""
         try:
             yield
-        except sqlite3.ProgrammingError as error:  # closed
+        except sqlite3.ProgrammingError as error:  # the connection is closed
             raise ValueError(f"the log {self.path} is closed; open it again") from error
         except sqlite3.Error as error:
             raise self._error(error) from error
@@ -258,19 +258,19 @@ class EventLog:
     def _error(self, error: sqlite3.Error) -> Exception:
         said = str(error)
         if "locked" in said or "busy" in said:
-            return BlockingIOError(f"{self.path} is in use by another process; try again once that is done")
+            return BlockingIOError(f"{self.path} is in use by another process; try again when it has finished")
         if "full" in said or "disk I/O" in said:
             return OSError(
                 f"cannot write to {self.path}: {said}; all earlier events are intact: free some space and try again"
             )
         if "unable to open" in said:
             try:
-                Path(os.devnull).open("rb").close()  # not the database: closing it would give up SQLite's locks
-            except OSError as told:  # too many open files, which SQLite does not tell
+                Path(os.devnull).open("rb").close()  # not the database itself: closing it would release SQLite's locks
+            except OSError as told:  # too many open files, which SQLite does not report
                 return OSError(told.errno, told.strerror, str(self.path))
         if "readonly" in said or "unable to open" in said or "authorized" in said:
             return PermissionError(
-                f"cannot write to {self.path}: {said}; its folder must be there and writable: copy it to such a place"
+                f"cannot write to {self.path}: {said}; its folder must exist and be writable: copy it to such a folder"
             )
         return self._damage(said)
 
@@ -280,9 +280,9 @@ def _connected(where: str) -> sqlite3.Connection:
 
 
 def _create(path: Path) -> None:
-    """Create a log without events atomically: so an empty file is always damage, never a new log.
+    """Create a log without events atomically, so that an empty file is always damage, never a new log.
 
-    A log that another process makes at the same moment stays.
+    If another process creates a log at the same time, that log is kept.
     """
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
@@ -298,7 +298,7 @@ def _create(path: Path) -> None:
             sync_folder(path.parent)
     except OSError as error:
         raise PermissionError(
-            f"cannot write to {path}: {error.strerror or error}; its folder must be there and writable"
+            f"cannot write to {path}: {error.strerror or error}; its folder must exist and be writable"
         ) from error
 
 
@@ -313,6 +313,6 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 
 def _digest(before: bytes, columns: Sequence[Any]) -> bytes:
-    """Return the hash of an event: of the hash before it, and of all its columns."""
+    """Return the hash of an event: of the previous hash and of all its columns."""
     content = json.dumps([value.hex() if isinstance(value, bytes) else value for value in columns])
     return hashlib.sha256(before + content.encode()).digest()

@@ -1,4 +1,4 @@
-"""Which file systems are on a network, and how one machine at a time keeps a file there."""
+"""Detection of network file systems, and a lock that keeps a file on one for one machine at a time."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ def is_on_network(folder: Path) -> bool:
 
 
 def only_this_machine(owner: Any, path: Path) -> None:
-    """Hold a file for this machine as long as `owner` lives; several processes of one machine may.
+    """Lock a file for this machine as long as `owner` exists; several processes of one machine may hold the lock.
 
     Raises:
         BlockingIOError: if another machine holds it.
@@ -38,8 +38,8 @@ def only_this_machine(owner: Any, path: Path) -> None:
         host, _, process = mark.name.removeprefix(f".{path.name}.").removesuffix(".open").rpartition(".")
         if host != here:
             raise BlockingIOError(
-                f"{path} is in use on the machine {host!r}, and on a network file system one machine at a time may "
-                f"work on it; end it there, or delete {mark} if nothing runs there"
+                f"{path} is in use on the machine {host!r}, and on a network file system only one machine at a "
+                f"time may use it; close it there, or delete {mark} if nothing runs there"
             )
         if process.isdecimal() and not psutil.pid_exists(int(process)):
             mark.unlink(missing_ok=True)

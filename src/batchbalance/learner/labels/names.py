@@ -1,4 +1,4 @@
-"""Names of points and of classes: whole numbers or text. CSV files give text for both."""
+"""Names of points and of classes: whole numbers or text. In CSV files both are text."""
 
 from typing import Any
 
@@ -9,16 +9,16 @@ from batchbalance.system.ids import check_unicode
 
 Id = int | str
 Label = int | str
-BLANKS = ("", "nan", "na", "n/a", "#n/a", "<na>", "null")  # in any case: what spreadsheets and pandas write for a gap
+BLANKS = ("", "nan", "na", "n/a", "#n/a", "<na>", "null")  # in any case: missing values of spreadsheets and pandas
 
 
 def is_blank(label: str) -> bool:
-    """Return whether a text means that there is no label."""
+    """Return whether a text stands for a missing label."""
     return label.strip().lower() in BLANKS
 
 
 def plain(value: Any) -> Any:
-    """Return a Python int or str of what may be a NumPy or torch scalar."""
+    """Return a value, which may be a NumPy or torch scalar, as a Python int or str."""
     found = value.item() if isinstance(value, np.generic | Tensor) else value
     if isinstance(found, bool) or not isinstance(found, int | str):
         raise ValueError(f"ids and labels must be whole numbers or text, got {value!r}")
