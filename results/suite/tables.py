@@ -12,7 +12,7 @@ from batchbalance.lab.report.paired import mean_interval
 
 DEFAULT = "u-herding"  # what `auto` takes once there are labels and embeddings
 RIVALS = (  # of the figure, and against it
-    "cover-balance", "max-herding", "typiclust", "margin", "badge", "coreset", "batch-balance",
+    "u-herding (raw)", "cover-balance", "max-herding", "typiclust", "margin", "badge", "batch-balance",
 )  # fmt: skip
 SIGNIFICANT = 0.05
 
@@ -297,33 +297,39 @@ def seconds(report: Report, name: str) -> str:
 
 
 def figure(reports: Reports) -> bytes:
-    """Differences to random with intervals, as a PNG file: one line a comparison, one mark a strategy."""
+    """Draw the lead of strategies over random as a PNG file that can be read at the width of a phone.
+
+    One line a strategy: a dot for each data set, and the mean over data sets with its 95 % interval.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    shown = (DEFAULT, *RIVALS)
-    colours = ("#0072B2", "#332288", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#888888", "#D55E00")
-    drawn = Figure(figsize=(8, 0.36 * len(reports) + 1.5), layout="constrained")
+    leads_of = {name: set_leads(reports, name) for name in (DEFAULT, *RIVALS)}
+    enough = len(leads_of[DEFAULT]) / 2  # a strategy that was run on few data sets has no mean to compare
+    shown = [name for name, found in leads_of.items() if found and len(found) >= enough]
+    shown.sort(key=lambda name: mean(leads_of[name]))
+    drawn = Figure(figsize=(4.2, 0.42 * len(shown) + 1.1), layout="constrained")
     FigureCanvasAgg(drawn)
     axes = drawn.add_subplot()
-    for index, (name, colour, marker) in enumerate(zip(shown, colours, "o*sDPX^v", strict=True)):
-        for row, report in enumerate(reports.values()):
-            found = comparison_of(report, name)
-            if found is None or found.effect is None:
-                continue
-            y = row + 0.11 * (index - (len(shown) - 1) / 2)
-            low, high = found.interval or (found.effect, found.effect)
-            axes.plot([100 * low, 100 * high], [y, y], color=colour, linewidth=1.2)
-            axes.plot([100 * found.effect], [y], marker, color=colour, markersize=4, label=name if row == 0 else None)
-    shown_effects = [
-        100 * c.effect for r in reports.values() for c in r.comparisons if c.effect and short(c.label) in shown
-    ]
-    axes.set_xlim(min(shown_effects) - 2, max(shown_effects) + 2)  # intervals of few trials may be longer than that
+    for row, name in enumerate(shown):
+        colour, found = "#0072B2" if name == DEFAULT else "#666666", [100 * lead for lead in leads_of[name]]
+        axes.plot(found, [row] * len(found), "o", color=colour, alpha=0.3, markersize=4, markeredgewidth=0)
+        low, high = mean_interval(found) or (mean(found), mean(found))
+        axes.plot([low, high], [row, row], color=colour, linewidth=2.5)
+        axes.plot([mean(found)], [row], "D", color=colour, markersize=6)
     axes.axvline(0, color="black", linewidth=0.8)
-    counts = [f"{name} (n = {num})" for name, num in zip(reports, num_trials(reports), strict=True)]
-    axes.set_yticks(range(len(reports)), counts)
-    axes.set_ylim(len(reports) - 0.5, -0.5)
+    axes.set_yticks(range(len(shown)), shown)
+    axes.get_yticklabels()[shown.index(DEFAULT)].set_fontweight("bold")
     axes.grid(axis="x", linewidth=0.4)
-    axes.set_xlabel("points of accuracy against random, mean over the curve\n95 % intervals over at least n trials")
-    drawn.legend(loc="outside upper center", ncols=4, frameon=False)
+    axes.set_xlabel("points ahead of random")
     return rendered(drawn, "png")
+
+
+def set_leads(reports: Reports, name: str) -> list[float]:
+    """Return what a strategy has more than random, the mean over the comparisons of each data set."""
+    of_set: dict[str, list[float]] = {}
+    for comparison, report in reports.items():
+        found = comparison_of(report, name)
+        if found is not None and found.effect is not None:
+            of_set.setdefault(comparison.rpartition("-b")[0], []).append(found.effect)
+    return [mean(values) for values in of_set.values()]
