@@ -129,7 +129,7 @@ def test_the_cross_validated_error_follows_a_plain_loop(settings, model):
         part = fitter(settings, model, None)(x[left], y[left], derived_seed(4, "fold", number)).posterior
         for row in fold.tolist():
             alone = x[row : row + 1]
-            outputs = part._given(alone) if isinstance(part, MCDropout) else part.predict(alone).mean_probs()
+            outputs = part._network(alone) if isinstance(part, MCDropout) else part.predict(alone).mean_probs()
             wrong += int(outputs.argmax()) != int(y[row])
     assert 0 < wrong < 23
     assert fitter(settings, model, None)(x, y, 4).error == pytest.approx(wrong / 23, abs=1e-12)

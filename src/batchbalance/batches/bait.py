@@ -61,7 +61,7 @@ def bait(
     gains: list[float] = []
     for _ in range(min(len(rows), math.ceil(oversample * batch_size))):
         values = design.values(1)
-        values[chosen] = 0
+        values[torch.tensor(chosen, dtype=torch.long).to(values.device)] = 0
         best = int(quantised(values).argmax())
         if not values[best] > 0:
             break
@@ -71,7 +71,7 @@ def bait(
     kept = list(range(len(chosen)))
     design.keep(chosen)
     while len(kept) > batch_size:
-        losses = quantised(design.values(-1))[kept]
+        losses = quantised(design.values(-1)).cpu()[kept]
         design.change(kept.pop(int(losses.argmin())), -1)
     return candidates[[chosen[i] for i in kept]], torch.tensor([gains[i] for i in kept], dtype=torch.float64)
 
@@ -91,8 +91,9 @@ class _Design:
 
     def keep(self, positions: list[int]) -> None:
         """Remove all other points."""
-        self.rows, self.weights = self.rows[positions], self.weights[positions]
-        self.leverages, self.spreads = self.leverages[positions], self.spreads[positions]
+        where = torch.tensor(positions, dtype=torch.long).to(self.rows.device)
+        self.rows, self.weights = self.rows[where], self.weights[where]
+        self.leverages, self.spreads = self.leverages[where], self.spreads[where]
 
     def values(self, sign: int) -> Float[Tensor, " n"]:
         """Return how much trace(F M⁻¹) falls by adding each point (1), or grows by removing it (-1)."""
