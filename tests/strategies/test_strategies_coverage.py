@@ -12,6 +12,7 @@ import oracles
 from batchbalance import MaxHerding, Predictions, ProbCover, UHerding, balance_scores, connect, select
 from batchbalance.batches.typiclust import k_means, typical, typiclust
 from batchbalance.scores import entropy, margin
+from batchbalance.strategies.pool import Pool
 from conftest import random_probs, random_weights
 from peaks import WATCHED
 
@@ -113,7 +114,7 @@ def test_the_unit_metric_ignores_lengths_and_refuses_other_names(name):
     first, second = (sorted(select(embeddings=each, **how).indices.tolist()) for each in (rows, longer))
     assert first == second  # opposite points tie
     with pytest.raises(ValueError, match="`metric` must be one of 'auto', 'raw', 'unit', got 'cosine'"):
-        select(embeddings=rows, **{**how, "metric": "cosine"})
+        _ = Pool({"embeddings": rows, "metric": "cosine"}).is_unit
 
 
 def test_a_metric_that_is_not_used_is_named(small):
