@@ -32,7 +32,7 @@ def test_a_column_gives_labels_and_classes():
     result = run(*INIT, "--labels-from", "intent", "--sample", "random")
     assert "classes card, pay" in result.stdout
     assert "12 labelled, 0 corrected" in result.stdout
-    assert "ids: row numbers from 0; columns that could serve, with --id: number" in result.stdout
+    assert "ids: row numbers from 0; suitable columns for --id: number" in result.stdout
     assert "next: batchbalance label p" in result.stdout
     project = Project.open("p")
     assert project.labels == {str(i): label for i, (_, _, label) in enumerate(ROWS[:12])}

@@ -150,13 +150,16 @@ def test_every_kind_of_strategy(folder, strategy):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([("image-7.png", "cat"), ("nobody", "dog")], "must name points of the pool, got 'nobody'; --ids has '=1+2'"),
+        (
+            [("image-7.png", "cat"), ("nobody", "dog")],
+            "must name points of the pool, got 'nobody'; for example, --ids has '=1+2'",
+        ),
         (
             [("image-7.png", "cat"), ("image-7.png", "dog")],
             "must have one label for each id, got 'cat' and 'dog' for 'image-7.png'; keep one",
         ),
         ([("image-7.png", "cat", "more")], "line 2 must have 2 cells, got 3"),
-        ([("image-7.png", "cat"), ("image-8.png", "NaN")], "an empty cell for 'image-8.png', got 'NaN', which stands"),
+        ([("image-7.png", "cat"), ("image-8.png", "NaN")], "an empty cell for 'image-8.png', got 'NaN', which many"),
     ],
 )
 def test_mistakes_in_the_file(folder, rows, message):

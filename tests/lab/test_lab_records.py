@@ -75,7 +75,7 @@ def test_damaged_configs_and_names_are_errors(tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nothing there"):
+    with pytest.raises(FileNotFoundError, match="got a path that does not exist"):
         read_runs([tmp_path / "missing"])
     with pytest.raises(FileNotFoundError, match="got a folder without runs"):
         read_runs([tmp_path])

@@ -1,4 +1,4 @@
-"""What a file of items says beside the items: labels, classes and ids, for `batchbalance init`."""
+"""Labels, classes and ids in a file of items, for `batchbalance init`."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from batchbalance.errors import FileFormatError
 
-MOST_COLUMNS = 30  # of a file whose columns are searched for ids
+MOST_COLUMNS = 30  # largest number of columns to search for ids
 
 
 def brought(source: Path | None, given: str, id_column: str | None) -> Path | dict[str, str]:
-    """Return labels that exist already: a file, or those in a column of the items, by id."""
+    """Return existing labels: a file, or the labels by id in a column of the items."""
     from batchbalance.encoders import open_items
     from batchbalance.learner.labels.names import is_blank
 
@@ -37,7 +37,7 @@ def values_in(source: Path | None, column: str) -> list[str]:
 
 
 def class_names(given: str | None, file: Path | None, values: Iterable[str] | None) -> list[str]:
-    """Return the classes: as they are given, from a file with one on each line, or the distinct values of a column."""
+    """Return the classes: as given, from a file with one per line, or the distinct values of a column."""
     from batchbalance.lab.data.own import ordered
     from batchbalance.learner.labels.names import is_blank
     from batchbalance.system.ids import read_ids
@@ -52,20 +52,20 @@ def class_names(given: str | None, file: Path | None, values: Iterable[str] | No
         return [name for name in read_ids(file) if name.strip()]
     if values is None:
         raise ValueError(
-            "`classes` must be given, as cat,dog,neither; or `classes_file`, `classes_from`, `labels_from`"
+            "`classes` must be given, such as cat,dog,neither; or `classes_file`, `classes_from`, `labels_from`"
         )
     found = ordered(value for value in values if not is_blank(value))
     joined = next((name for name in found if set(re.split(r"\s*[;|]\s*", name)) & (set(found) - {name})), None)
     if joined is not None:
         raise ValueError(
-            f"an item must have one class, got {joined!r}, which looks like several; a project has one class for each "
-            "item, so make a project for each class, with yes and no"
+            f"an item must have one class, got {joined!r}, which looks like several; a project has one class per "
+            "item, so create a project for each class, with yes and no"
         )
     return found
 
 
 def id_note(source: Path, id_column: str | None, used: Sequence[str]) -> str:
-    """Say what the ids of a file of rows are and, if they are row numbers, which columns could serve."""
+    """Return a note on the ids of a file and, if they are row numbers, on columns that could be used instead."""
     from batchbalance.encoders.items import ID_COLUMN
     from batchbalance.encoders.rows import open_rows
     from batchbalance.system.ids import repeated_id
@@ -80,5 +80,5 @@ def id_note(source: Path, id_column: str | None, used: Sequence[str]) -> str:
         for name in file.columns[:MOST_COLUMNS]
         if name not in used and repeated_id([str(row[name] or "") for row in file]) is None
     ]
-    advice = f"; columns that could serve, with --id: {', '.join(could)}" if could else ""
+    advice = f"; suitable columns for --id: {', '.join(could)}" if could else ""
     return f"ids: row numbers from 0{advice}"

@@ -1,4 +1,4 @@
-"""`batchbalance compare`: does choosing help on my data?"""
+"""`batchbalance compare`: test whether choosing helps on your own data."""
 
 import hashlib
 import os
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STRATEGIES = ("auto", "random", "margin")
 ROUNDS = 10
 BATCH_SIZE = 20  # as in a project; half the classes if there are many
-POOL_SHARE = 2  # at most one of so many points of the pool is labelled
+POOL_SHARE = 2  # points of the pool per label, at least
 
 
 @app.command("compare")
@@ -31,7 +31,7 @@ def compare_command(
         Path,
         typer.Argument(
             metavar="DATA",
-            help="Labelled data: texts or a table (CSV, TSV, JSONL, Parquet), a folder of images in a folder for each "
+            help="Labelled data: texts or a table (CSV, TSV, JSONL, Parquet), a folder of images for each "
             "class, embeddings (.npy), or .npz with x and y.",
         ),
     ],
@@ -43,28 +43,28 @@ def compare_command(
     labels: Annotated[
         Path | None, typer.Option(help="For embeddings: a file of rows with the labels, or a .npy file.")
     ] = None,
-    encoder: Annotated[
-        str | None, typer.Option(help="What computes the embeddings; names as in 'batchbalance embed'.")
-    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="The encoder; names as in 'batchbalance embed'.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side in pixels of the square an image is scaled to.")] = None,
     strategy: Annotated[
-        list[str] | None, typer.Option(help="Another strategy beside auto, random and margin; repeatable.")
+        list[str] | None, typer.Option(help="Another strategy besides auto, random and margin; repeatable.")
     ] = None,
-    trials: Annotated[int, typer.Option(min=2, help="Paired trials; each has another test set.")] = 10,
+    trials: Annotated[int, typer.Option(min=2, help="Paired trials, each with its own test set.")] = 10,
     budget: Annotated[int | None, typer.Option(min=2, help="Labels at the end; default 10 batches.")] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Labels in a batch; default 20, or half the classes if these are more.")
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip damaged files and empty texts.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Trials to run at the same time; default: the cores.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Trials to run in parallel; default: the number of cores.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="The folder to write to, default compare-NAME; the same command resumes.")
     ] = None,
 ) -> None:
-    """Find out whether choosing helps on data that you have labels for: the default against random and margin.
+    """Test whether choosing helps on your labelled data: compare the default with random and margin.
 
-    Each trial hides the labels, asks for them batch by batch, trains the model that a project trains, and measures it
-    on a fifth of the data.
+    Each trial hides the labels, requests them batch by batch, trains a project's model, and measures it on a fifth of
+    the data.
     """
     with reported_errors(compare_command):
         from batchbalance.lab.data import OwnData, load
@@ -93,12 +93,12 @@ def compare_command(
 
 
 def path_name(data: Path) -> str:
-    """Return a path that no name of a data set takes precedence over."""
+    """Return a path that cannot be mistaken for the name of a data set."""
     return str(data) if len(data.parts) > 1 else f"./{data}"
 
 
 def kind_of(data: Path, column: str | None, encoder: str | None) -> tuple[str | None, str | None]:
-    """Return the column of the texts and the encoder: of a project, if they are omitted."""
+    """Return the column of the texts and the encoder, with a project's defaults if omitted."""
     from batchbalance.encoders import DEFAULTS
     from batchbalance.encoders.items import TEXT_COLUMN
     from batchbalance.encoders.rows import open_rows
@@ -140,10 +140,10 @@ def planned(
 
 
 def run_comparison(comparison: "Comparison", folder: Path, digest: str, jobs: int, stream: Any = None) -> "Report":
-    """Run what is missing of a comparison, and return its report.
+    """Run the missing trials of a comparison, and return its report.
 
-    Records lie in a folder named after the `digest` of the data, so that changed data never continue older trials.
-    Progress goes to `stream`, standard error if it is omitted.
+    Records are in a folder named after the `digest` of the data, so trials never continue with changed data. Progress
+    is shown on `stream`; standard error if omitted.
     """
     from batchbalance.lab.processes import run_tasks, tasks_of
     from batchbalance.lab.records import read_runs

@@ -1,4 +1,4 @@
-"""`batchbalance demo`: a project on handwritten digits, with nothing to download."""
+"""`batchbalance demo`: a project on handwritten digits, without a download."""
 
 import csv
 import io
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from batchbalance.project import Project
 
 CLASSES = [str(digit) for digit in range(10)]
-ENLARGED = 8  # pixels of a PNG file for each pixel of a digit, so that people can see it
-NUM_TEST = 500  # digits that measure the model, and are never asked
+ENLARGED = 8  # scale of the PNG files, because digits have 8×8 pixels
+NUM_TEST = 500  # digits of the test set, which are never asked
 BATCH_SIZE, BUDGET, TRIALS = 20, 120, 5
-PAUSE = 1.0  # seconds between two answers that are watched, and between two looks at the labels
+PAUSE = 1.0  # seconds between automatic answers, and between checks for new labels
 AS = "demo"  # who answers with --auto
 NEXT = """\
 Now your own data:
@@ -37,7 +37,7 @@ Does it help on data that you have labels for?
 @app.command("demo")
 def demo_command(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The folder to create; the same command continues.")
+        Path, typer.Argument(metavar="FOLDER", help="The folder to create; the same command resumes.")
     ] = Path("batchbalance-demo"),
     auto: Annotated[
         bool, typer.Option("--auto", help="Answer with the true labels, and watch in the browser.")
@@ -58,7 +58,7 @@ def demo_command(
         say("Which of 1,797 handwritten digits should you label first? Few labels are enough if they are chosen well.")
         create_project(folder)
         strategies = ["auto", "random"] if no_page else ["random"]
-        say(f"First, {TRIALS} trials of {' and '.join(strategies)} with the known labels, to compare with …")
+        say(f"First, {TRIALS} trials of {' and '.join(strategies)} with the known labels, for comparison …")
         report = compare_digits(folder, strategies)
         curve = {band.num_labels: band.mean for band in report.summaries[0].bands("accuracy")}  # random comes first
         say(f"Now the project {folder / 'project'}. Accuracy on {NUM_TEST} digits that are never asked:")
@@ -70,7 +70,7 @@ def demo_command(
             from batchbalance.lab.report.notes import verdict
 
             say(verdict(report))
-            say("Digits are easy, and other data differ: docs/results.md has what came out on ten data sets.")
+            say("Digits are easy, and other data differ: docs/results.md has results on ten data sets.")
         else:
             ended = threading.Event()
             job = watch(folder, curve, ended, auto)
@@ -83,7 +83,7 @@ def demo_command(
 
 
 def create_project(folder: Path) -> None:
-    """Write scikit-learn's digits as PNG files, and create a project of them; one that exists is continued."""
+    """Write scikit-learn's digits as PNG files, and create a project of them or open an existing one."""
     from batchbalance.encoders.images import require_pillow
     from batchbalance.project import Project
 

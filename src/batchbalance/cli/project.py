@@ -63,9 +63,7 @@ def init_command(
     ] = None,
     labels_from: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN|FILE", help="Labels that you have: a column of the data, or a file as for 'tell'."
-        ),
+        typer.Option(metavar="COLUMN|FILE", help="Existing labels: a column of the data, or a file as for 'tell'."),
     ] = None,
     sample: Annotated[
         str | None, typer.Option(help="With --labels-from: how these items were chosen, random or chosen; see 'tell'.")
@@ -307,7 +305,7 @@ def take_in(
     label_column: str | None = None,
     sample: str | None = None,
 ) -> None:
-    """Tell a project labels of a file, or by id, and say what became of them."""
+    """Add labels to a project from a file or by id, and print a summary."""
     from batchbalance.project.bridge import tell_file
 
     if isinstance(answers, dict):

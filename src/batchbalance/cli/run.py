@@ -95,7 +95,7 @@ def run_command(
         if ray is None:
             for device in {task.config.device for task in tasks}:
                 check_device("device", device)
-        if ray is None or not is_file:  # files that a config names may lie on the cluster only
+        if ray is None or not is_file:  # files named in a config may exist on the cluster only
             check_data(tasks)
         started = time.perf_counter()
         try:
@@ -122,7 +122,7 @@ def run_command(
 
 
 def check_data(tasks: list["Task"]) -> None:
-    """Complain about missing data once, and not in every trial; say so if whole batches do not add up to the budget."""
+    """Report missing data once rather than in every trial; warn if whole batches do not add up to the budget."""
     from batchbalance.lab.data import default_sizes, load
 
     for wanted, data_dir in {(task.config.data, task.data_dir) for task in tasks}:
@@ -133,7 +133,7 @@ def check_data(tasks: list["Task"]) -> None:
         if rest and goal.budget is not None:
             complain(
                 "note",
-                f"trials end at {goal.budget - rest} labels, not at {goal.budget}: {start} to start from, and then "
+                f"trials end at {goal.budget - rest} labels, not at {goal.budget}: {start} initial labels, then "
                 f"whole batches of {config.batch_size}",
             )
 

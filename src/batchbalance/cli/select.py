@@ -322,7 +322,7 @@ def check_output(path: Path) -> None:
 
 
 def batch_json(selection: "Selection", names: list[str]) -> str:
-    """Return the ids of a batch and all that is known about it as JSON."""
+    """Return the ids of a batch and its facts as JSON."""
     return json.dumps({"ids": names, **selection.as_dict()}, indent=2, allow_nan=False, default=str)
 
 

@@ -91,7 +91,7 @@ class DataSettings(Section):
 
     @property
     def own(self) -> OwnData:
-        """How to read a user's own data."""
+        """The options for reading a user's own data."""
         return OwnData(**{field.name: getattr(self, field.name) for field in fields(OwnData)})
 
     @model_validator(mode="before")
@@ -195,7 +195,7 @@ class RunSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _without_network(cls, given: Any) -> Any:
-        """Take a Bayesian head where neither a posterior nor a network is named."""
+        """Use a Bayesian head if neither a posterior nor a network is named."""
         if isinstance(given, dict) and given.get("model") is None and given.get("posterior") in (None, {}):
             return {**given, "posterior": {"kind": "bayesian-head"}}
         return given
@@ -206,7 +206,7 @@ class RunSettings(Section):
         if self.posterior.has_network and self.model is None:
             raise ValueError(
                 f"[model] must be given for posterior {kind!r}, got none; add a table with the name of a network "
-                f"({', '.join(NETWORKS)}), or leave out [posterior] for a Bayesian head"
+                f"({', '.join(NETWORKS)}), or omit [posterior] for a Bayesian head"
             )
         if not self.posterior.has_network and self.model is not None:
             raise ValueError(f"[model] is not used by posterior {kind!r}; omit it")

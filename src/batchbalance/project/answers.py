@@ -305,7 +305,7 @@ def correct_answer(store: ProjectStore, name: Any, label: Any, who: Who) -> Told
 
 
 def record_review(store: ProjectStore, name: Any, label: str | None, who: Who) -> None:
-    """Write what a person decided about an item that others, a flag or the model made doubtful.
+    """Record a person's decision about a doubtful item in a review.
 
     Args:
         store: items and events.

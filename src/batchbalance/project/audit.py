@@ -27,7 +27,7 @@ LEAST_FOR_ERROR = 20  # audit labels needed to estimate ε from them
 FIXED_SET = 5000  # items on which successive models are compared
 MAX_BINS, LEAST_IN_BIN = 15, 10
 NUM_SIMULATED = 1000
-SURE = 0.95  # share of guesses that must be right to be accepted together
+SURE = 0.95  # share of guesses that must be right to accept them together
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def calibration(confidence: NDArray[Any], is_right: NDArray[Any], seed: int = 0)
 
 @dataclass(frozen=True)
 class Threshold:
-    """From which confidence on guesses may be accepted, and what that was measured on.
+    """The confidence from which guesses may be accepted, and what it was measured on.
 
     Attributes:
         value: the least confidence; None if none is right often enough.

@@ -82,7 +82,7 @@ def exported_items(store: ProjectStore, model: ProjectModel, vectors: np.ndarray
 def write_items(
     path: str | os.PathLike[str], items: Sequence[Exported], shown: Mapping[str, Sequence[str]], *, predictions: bool
 ) -> int:
-    """Write items to a CSV file, with the columns of `shown` and with predictions if wanted; return their number."""
+    """Write items to a CSV file, with the columns of `shown` and, if set, `predictions`; return their number."""
     columns = [each.name for each in fields(Exported) if predictions or each.name not in ("prediction", "probability")]
     rows = (
         [*(getattr(each, name) for name in columns), *(x[i] for x in shown.values())] for i, each in enumerate(items)

@@ -235,7 +235,7 @@ class ProjectModel:
         return probs, judged
 
     def accept_threshold(self, state: State, vectors: np.ndarray, model: Trained) -> Threshold:
-        """Return the confidence from which on guesses are sure: by the audit labels if there are 20, else by folds."""
+        """Return the confidence from which guesses are sure: by 20 audit labels, or else cross-validated."""
         rows, labels = self.audit_labels(state)
         if len(rows) >= LEAST_FOR_ERROR:
             probs, source = class_probs(model.posterior, vectors[rows]), "audit labels"

@@ -1,8 +1,8 @@
-"""All items in two dimensions: principal components at once, and a layout by neighbours that takes longer.
+"""Two-dimensional maps of all items: fast principal components, and a slower layout by neighbours.
 
-Both measure distances as the strategies do, between rows that are centred and, by metric, of unit length. The second
-is t-SNE (van der Maaten and Hinton 2008) of a sample; every other item lies at the weighted mean of the items of the
-sample that are nearest to it.
+Both measure distances as the strategies do, between rows that are centred and, depending on the metric, scaled to unit
+length. The second is t-SNE (van der Maaten and Hinton 2008) of a sample. Every other item is placed at the weighted
+mean of its nearest items in the sample.
 """
 
 import numpy as np
@@ -13,10 +13,10 @@ from batchbalance.batches.distances import directions
 from batchbalance.project.learning import BLOCK, Trained, class_probs
 from batchbalance.strategies.pool import Metric, is_unit
 
-NUM_FOR_AXES, NUM_LAID_OUT = 20_000, 4_000  # rows that the axes are fitted to; rows that t-SNE places itself
+NUM_FOR_AXES, NUM_LAID_OUT = 20_000, 4_000  # rows used to fit the axes; rows laid out by t-SNE
 NUM_NEIGHBOURS = 3
 LARGEST = 65_535
-NOT_KNOWN = 255  # an uncertainty that is not shown
+NOT_KNOWN = 255  # marks an unknown uncertainty
 
 
 class Space:
@@ -25,7 +25,7 @@ class Space:
     Args:
         vectors: (N, D) embeddings.
         metric: how distances are measured, as in ``select``.
-        seed: of the samples.
+        seed: the seed of the samples.
     """
 
     def __init__(self, vectors: np.ndarray, *, metric: Metric, seed: int) -> None:
@@ -34,7 +34,7 @@ class Space:
         self._centre = self._points(self.sample(NUM_FOR_AXES)).mean(dim=0)
 
     def sample(self, most: int) -> np.ndarray:
-        """Return at most `most` rows, drawn at random, rising."""
+        """Return at most `most` random rows, ascending."""
         if self.num_items <= most:
             return np.arange(self.num_items)
         random = np.random.default_rng(self._seed)
@@ -49,7 +49,7 @@ class Space:
         return directions(points, self._centre) if self._is_unit else points - self._centre
 
     def blocks(self) -> list[slice]:
-        """Return slices that together are all rows."""
+        """Return slices that cover all rows."""
         return [slice(start, start + BLOCK) for start in range(0, self.num_items, BLOCK)]
 
 
@@ -66,7 +66,7 @@ def principal_plane(space: Space) -> np.ndarray:
 
 def neighbour_plane(space: Space, seed: int) -> np.ndarray:
     """Return (N, 2) coordinates that keep neighbours together."""
-    from sklearn.manifold import TSNE  # takes a second to import
+    from sklearn.manifold import TSNE  # importing takes a second
 
     rows = space.sample(NUM_LAID_OUT)
     sample = space.placed(rows)
@@ -82,14 +82,14 @@ def neighbour_plane(space: Space, seed: int) -> np.ndarray:
 
 
 def _between(points: Tensor, sample: Tensor, laid_out: Tensor) -> Tensor:
-    """Return the means of the places of the nearest items of the sample, weighted by 1 / distance."""
+    """Return the mean positions of the nearest items of the sample, weighted by 1 / distance."""
     apart, nearest = torch.cdist(points, sample).topk(min(NUM_NEIGHBOURS, len(sample)), largest=False)
     weights = 1 / (apart + 1e-6)
     return torch.einsum("nk,nkd->nd", weights / weights.sum(dim=1, keepdim=True), laid_out[nearest])
 
 
 def as_bytes(plane: np.ndarray) -> bytes:
-    """Return coordinates as pairs of 16-bit numbers, one scale for both axes; the farthest 0.1 % lie on the border."""
+    """Return coordinates as pairs of 16-bit numbers with one scale; the farthest 0.1 % are clipped to the border."""
     middle = np.median(plane, axis=0)
     reach = float(np.quantile(np.abs(plane - middle).max(axis=1), 0.999)) or 1.0
     scaled = np.clip((plane - middle) / (2.1 * reach) + 0.5, 0, 1)
@@ -97,9 +97,9 @@ def as_bytes(plane: np.ndarray) -> bytes:
 
 
 def model_bytes(model: Trained, vectors: np.ndarray, is_hidden: np.ndarray) -> bytes:
-    """Return what the model says about every item: its class plus one as 16 bits, then its uncertainty as 8 bits.
+    """Return the model's prediction for every item: its class plus one as 16 bits, then its uncertainty as 8 bits.
 
-    The uncertainty is 1 − the probability of the class, from 0 to 254. Of hidden items nothing is said.
+    The uncertainty is 1 − the probability of the class, from 0 to 254. Hidden items have no prediction.
     """
     guesses, doubts = np.zeros(len(vectors), dtype="<u2"), np.full(len(vectors), NOT_KNOWN, dtype=np.uint8)
     for start in range(0, len(vectors), BLOCK):

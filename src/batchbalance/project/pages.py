@@ -164,7 +164,7 @@ def _headline(status: Status) -> Iterator[str]:
         yield "<p>The accuracy is not yet known.</p>"
         return
     percent = [f"{100 * each:.0f} %" for each in (found.value, found.interval.low, found.interval.high)]
-    if found.total >= FIRST_LOOK:  # below, the figure says less than its range
+    if found.total >= FIRST_LOOK:  # below that, the range is more informative
         yield f'<p class="large">{percent[0]} accuracy{f" {found.about}" if found.about else ""}</p>'
     yield (
         f'<p class="text">Accuracy between {percent[1]} and {percent[2]} with 95 % confidence, {ONE_LOOK}: '
@@ -179,7 +179,7 @@ def _headline(status: Status) -> Iterator[str]:
 def _charts(status: Status) -> Iterator[str]:
     drawn = _accuracy_chart(status.curve)
     if drawn:
-        told = f"Each model on the {status.curve[-1].source} labels there are today; band: 95 %, {ONE_LOOK} each."
+        told = f"Each model on the current {status.curve[-1].source} labels; band: 95 %, {ONE_LOOK} each."
         yield f'<section><h2>Accuracy</h2>{drawn}<p class="text">{told}</p></section>'
     times = status.facts.label_times
     if len(times) > 1:

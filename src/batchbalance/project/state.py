@@ -67,7 +67,7 @@ class ItemView:
 
     @property
     def label(self) -> int | None:
-        """The class decided on in a review, else the majority of the latest answers; None if none, or a tie."""
+        """The class decided in a review, else the majority of the latest answers; None without answers or for a tie."""
         if self.settled is not None:
             return self.settled
         if len(self.answers) == 1:  # by far the most common case
@@ -92,7 +92,7 @@ class ItemView:
         return "open" if self.open else "unlabelled"
 
     def is_complete(self, wanted: int) -> bool:
-        """Return whether it was decided on in a review, or has all wanted answers and no tie."""
+        """Return whether it was decided in a review, or has all wanted answers and no tie."""
         return self.settled is not None or (len(self.answers) >= wanted and not self.is_disputed)
 
     def take(self, event: Event) -> None:
@@ -274,7 +274,7 @@ class State:
         return [row for _, row in sorted(mine) if not self.items[row].is_complete(wanted)]
 
     def asked_with(self, who: Who, row: int) -> list[int]:
-        """Return the rows that a person was asked together with an open question, itself included."""
+        """Return the rows that a person was asked together with an open question, including that one."""
         at = self.items[row].open[who] - 1
         batch = self._events[at].batch
         first = last = at

@@ -76,7 +76,7 @@ class Status:
 
     @property
     def verdict(self) -> Advice:
-        """What all advice comes to, in one sentence."""
+        """The overall advice, in one sentence."""
         return overall_verdict(self.accuracy, self.advice, self.forecast)
 
     def rows(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What all advice on stopping comes to, in one sentence."""
+"""The overall verdict on stopping, in one sentence."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from batchbalance.project.stopping import Accuracy, Advice, Forecast
 
 
 def overall_verdict(accuracy: Accuracy | None, advice: Sequence[Advice], forecast: Forecast | None) -> Advice:
-    """Return whether to stop, all rules together.
+    """Return the overall advice of all rules.
 
-    A target that is reached, or a budget that is used, decides alone. Before ten audit or test labels nothing else
-    does. After that it is time to stop if more labels are not worth it, or if successive models agree and their
-    predictions have settled.
+    A reached target or a used budget decides alone. Before ten audit or test labels no other rule counts. After that
+    the advice is to stop if more labels are not worth it, or if successive models agree and their predictions have
+    settled.
     """
     by_rule = {each.rule: each for each in advice}
     for rule in ("target", "budget"):

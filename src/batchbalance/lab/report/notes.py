@@ -40,7 +40,7 @@ def conclusion(report: Report) -> str:
 
 
 def verdict(report: Report) -> str:
-    """Say in one sentence whether choosing helped, for somebody who asks about their own data.
+    """Return one sentence on whether choosing helped.
 
     The run of "auto" is called the default. It helped if the interval of its effect lies above 0.
     """
