@@ -413,7 +413,7 @@ def test_a_project_on_a_read_only_file_system_can_be_read(tmp_path, read_only, m
     assert "5 predictions written" in shown
     assert "the model cannot be stored, so every command trains it again: read-only file system" in shown
     assert "cannot write to" in told("tell", tmp_path / "p", "labels.csv")
-    assert "copy it to such a place" in told("undo", tmp_path / "p")
+    assert "copy it to such a folder" in told("undo", tmp_path / "p")
     assert {path: path.read_bytes() for path in Path("p").rglob("*") if path.is_file()} == before
 
 

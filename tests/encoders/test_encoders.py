@@ -102,7 +102,7 @@ def test_tfidf_spans_what_texts_share():
     again = embed(["the exchange rate", "entirely unknown words"], using).vectors
     assert np.abs(again[0]).max() > 0.1
     np.testing.assert_array_equal(again[1], 0)
-    with pytest.raises(FileFormatError, match="must hold words"):
+    with pytest.raises(FileFormatError, match="must contain words"):
         embed(["!", "?"], "tfidf")
 
 
@@ -337,12 +337,12 @@ def test_another_source_is_another_fingerprint(own):
 @pytest.mark.parametrize(
     ("gives", "message"),
     [
-        ([[1.0, 2.0]], r"must give an array of 2 rows and D columns, got float64 of shape \(1, 2\)"),
+        ([[1.0, 2.0]], r"must return an array of 2 rows and D columns, got float64 of shape \(1, 2\)"),
         ([1.0, 2.0], r"got float64 of shape \(2,\)"),
         ([["a"], ["b"]], r"got <U1 of shape \(2, 1\)"),
         ([[], []], r"of shape \(2, 0\)"),
-        ([[np.nan], [0.0]], "must give finite numbers"),
-        ([[1e300], [0.0]], "must give finite numbers, got NaN, infinity or beyond float32"),
+        ([[np.nan], [0.0]], "must return finite numbers"),
+        ([[1e300], [0.0]], "must return finite numbers, got NaN, infinity or beyond float32"),
     ],
 )
 def test_what_an_encoder_must_give(gives, message):

@@ -377,7 +377,7 @@ def test_probabilities_of_another_width_are_refused():
         def predict_proba(self, x):
             return np.full((len(x), 2), 0.5)
 
-    with pytest.raises(ValueError, match=r"`predict_proba` of a Wrong must give \(n, 3\), .* got shape \(9, 2\)"):
+    with pytest.raises(ValueError, match=r"`predict_proba` of a Wrong must be \(n, 3\), .* got shape \(9, 2\)"):
         Committee.bootstrap(Wrong(), X, Y, 2).predict(NEW)
 
 

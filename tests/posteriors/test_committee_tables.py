@@ -347,7 +347,7 @@ class Gone(GaussianNB):
 def test_a_type_that_is_not_defined_here_is_one_sentence(tmp_path, monkeypatch):
     Committee.bootstrap(Gone(), NUMBERS, Y, 2).save(tmp_path)
     monkeypatch.delattr(sys.modules[__name__], "Gone")
-    with pytest.raises(FileFormatError, match="define or import what it is made of first"):
+    with pytest.raises(FileFormatError, match="define or import its types first"):
         Committee.load(tmp_path, trusted=[f"{__name__}.Gone"])
 
 

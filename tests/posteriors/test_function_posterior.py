@@ -68,7 +68,7 @@ def test_a_function_gets_tables_as_they_are(kind):
 
 def test_embeddings_need_a_function_of_their_own():
     assert torch.equal(FunctionPosterior(logits, embedding=lambda batch: batch * 2).embed(X, batch_size=3), X * 2)
-    with pytest.raises(ValueError, match="`embedding`, a function that gives the features of a batch, must be given"):
+    with pytest.raises(ValueError, match="`embedding`, a function that returns the features of a batch, must be given"):
         FunctionPosterior(logits).embed(X)
 
 
@@ -105,7 +105,7 @@ def by_company(batch):
 
 @pytest.mark.parametrize("function", [noisy, by_place, by_company])
 def test_a_draw_must_be_one_hypothesis(function):
-    message = "must predict a point the same whenever they are asked, .* differ by .* in a second call; fix the seed"
+    message = "must predict a point the same in every call, .* differ by .* in a second call; fix the seed"
     with pytest.raises(ValueError, match=message):
         FunctionPosterior(function).predict(X)
 
@@ -115,14 +115,14 @@ def test_a_draw_must_be_one_hypothesis(function):
     [
         ([], {}, "must be a function or a list of functions, got an empty list"),
         ([logits, 3], {}, "must be a function or a list of functions, got 3"),
-        (probs, {}, r"must give logits, .*, which are non-negative and sum to 1; pass outputs='probs'"),
-        (logits, {"outputs": "probs"}, r"must give probs, .*, which are not a distribution; pass outputs='logits'"),
+        (probs, {}, r"must return logits, .*, which are non-negative and sum to 1; pass outputs='probs'"),
+        (logits, {"outputs": "probs"}, r"must return probs, .*, which are not a distribution; pass outputs='logits'"),
         (lambda batch: logits(batch)[:-1], {}, r"one row for each of 11 inputs, got shape \(10, 3, 2\)"),
         (lambda batch: logits(batch)[0, 0], {}, "predictions must have 2 axes"),
         (lambda batch: logits(batch)[:, :, :1], {}, "at least two classes, got one"),
         (lambda batch: ["a"] * len(batch), {}, "the output of a function must be real numbers"),
-        ([logits, lambda batch: batch[:, :3]], {}, r"must give the same classes, got \[2, 3\] of them"),
-        (logits, {"classes": ["a", "b", "c"]}, "must give the 3 classes of `classes`, got 2"),
+        ([logits, lambda batch: batch[:, :3]], {}, r"must have the same classes, got \[2, 3\] of them"),
+        (logits, {"classes": ["a", "b", "c"]}, "must return the 3 `classes`, got 2"),
         (logits, {"weights": [1.0]}, "must have one number for each of 3 draws"),
         (lambda batch: logits(batch) * torch.nan, {}, "must .*finite|second call"),
     ],
@@ -143,5 +143,5 @@ def test_the_number_of_draws_stays():
 
     posterior = FunctionPosterior(fewer)
     posterior.predict(X)
-    with pytest.raises(ValueError, match="must give 3 draws of every batch, got 2"):
+    with pytest.raises(ValueError, match="must return 3 draws of every batch, got 2"):
         posterior.predict(X[:2])

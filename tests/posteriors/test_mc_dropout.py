@@ -410,7 +410,7 @@ def test_models_that_are_not_batch_first_or_mix_examples():
         def forward(self, x):
             return self.head(self.drop(x - x.mean(dim=0)))
 
-    with pytest.raises(ValueError, match="treat each input by itself"):
+    with pytest.raises(ValueError, match="process each input independently"):
         MCDropout(built(Mixing), 2).predict(random(4, 4))
 
 
@@ -426,5 +426,5 @@ def test_layers_of_another_width():
     posterior = MCDropout(built(Flexible), 2)
     posterior.predict(random(4, 5, 8))
     posterior.predict(random(4, 6, 8))
-    with pytest.raises(ValueError, match=r"differ in length only, got \(5, 9\) instead of 2 axes and 8 units"):
+    with pytest.raises(ValueError, match=r"differ only in length, got \(5, 9\) instead of 2 axes and 8 units"):
         posterior.predict(random(4, 5, 9))

@@ -353,7 +353,7 @@ def test_the_first_draws_are_a_posterior_of_their_own():
     most = posterior.num_draws
     for wrong, message in (
         (0, "at least 1, got 0"),
-        (most + 1, f"at most {most}, the draws there are, got {most + 1}"),
+        (most + 1, f"at most {most}, the number of draws, got {most + 1}"),
     ):
         with pytest.raises(ValueError, match=message):
             posterior.first(wrong)

@@ -300,13 +300,13 @@ def test_what_is_dropped_in_training_alone_is_named():
     x = torch.randn(6, 4)
     posterior = MCDropout(Mixer(), 3)
     state = torch.random.get_rng_state()
-    with pytest.warns(UserWarning, match="what the model itself drops at random in training stays off"):
+    with pytest.warns(UserWarning, match="random dropping in the model itself stays off"):
         posterior.predict(x)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert float(posterior._model.steps) == 0
     assert float(posterior._model.norm.num_batches_tracked) == 0
     assert not posterior._model.training
-    with pytest.warns(UserWarning, match=r"what module 'paths.0' drops at random in training stays off"):
+    with pytest.warns(UserWarning, match=r"random dropping in module 'paths.0' stays off"):
         MCDropout(Branches(Skipping(), nn.Dropout(0.5)), 3).predict(x)
 
 

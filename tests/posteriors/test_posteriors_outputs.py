@@ -61,7 +61,7 @@ def test_one_output_is_refused_unless_it_is_said_to_be_binary():
         for row in range(len(x)):
             expected = 1 / (1 + math.exp(-float(z[row])))
             assert float(got.probs()[row, draw, 1]) == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(ValueError, match="as binary=True says"):
+    with pytest.raises(ValueError, match="for binary=True"):
         MCDropout(net(nn.Linear(8, 3)), 3, binary=True).predict(x)
 
 
@@ -76,7 +76,7 @@ def test_predictions_of_one_class_are_refused_everywhere(tmp_path):
 
 def test_a_softmax_is_not_softmaxed_again():
     model, x = net(nn.Linear(8, 3), nn.Softmax(dim=-1)), inputs()
-    with pytest.raises(ValueError, match="would be softmaxed again; pass outputs='probs'"):
+    with pytest.raises(ValueError, match="as after a softmax; pass outputs='probs'"):
         MCDropout(model, 3).predict(x)
     plain = MCDropout(net(nn.Linear(8, 3)), 3).predict(x)
     told = MCDropout(model, 3, outputs="probs")
@@ -86,7 +86,7 @@ def test_a_softmax_is_not_softmaxed_again():
         mask = told._masks[0].keep(draw, (8,))
         expected = torch.softmax(model[3](torch.relu(model[0](x)) * mask * 2), dim=-1)
         torch.testing.assert_close(told.predict(x).probs()[:, draw], expected.detach(), rtol=0, atol=1e-6)
-    with pytest.raises(ValueError, match="must give probabilities"):
+    with pytest.raises(ValueError, match="must return probabilities"):
         MCDropout(net(nn.Linear(8, 3)), 3, outputs="probs").predict(x)
     with pytest.raises(ValueError, match="unknown kind of outputs"):
         MCDropout(model, 3, outputs="prob")
@@ -177,7 +177,7 @@ def test_a_fast_path_that_differs_is_left(monkeypatch):
     monkeypatch.setattr(sliced, "_product", lambda *given: sliced.replace(plain(*given), scale=1.5))
     model, x = net(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)), inputs()
     posterior = MCDropout(model, 4)
-    with pytest.warns(UserWarning, match="does not give what the model gives; the general path is used"):
+    with pytest.warns(UserWarning, match="differs from the model; the general path is used"):
         got = posterior.predict(x)
     torch.testing.assert_close(got.log_probs(), MCDropout(model, 4, fast=False).predict(x).log_probs())
 
@@ -206,7 +206,7 @@ class Tail(nn.Module):
 
 
 def test_dropout_that_is_not_run_is_named():
-    with pytest.warns(UserWarning, match=r"in: '0' \(Named with a forward or hooks of its own\)"):
+    with pytest.warns(UserWarning, match=r"in: '0' \(Named with a custom forward or hooks\)"):
         MCDropout(nn.Sequential(Named(0.5), nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)), 3)
     with pytest.warns(UserWarning, match="dropout called as a function in module 'last' stays off"):
         MCDropout(Functional(), 3).predict(inputs())
@@ -231,7 +231,7 @@ class Forgetful(nn.Module):
 
 
 def test_dropout_layers_that_forward_forgets():
-    with pytest.warns(UserWarning, match="dropout layer 'forgotten' is not run by the model, and drops nothing"):
+    with pytest.warns(UserWarning, match="dropout layer 'forgotten' is not run by the model and has no effect"):
         assert MCDropout(Forgetful(1), 3).predict(inputs()).num_draws == 3
     with pytest.raises(ValueError, match="runs none of used, forgotten; call them in `forward`"):
         MCDropout(Forgetful(0), 3).predict(inputs())
@@ -240,7 +240,7 @@ def test_dropout_layers_that_forward_forgets():
 def test_a_sigmoid_is_not_read_as_a_logit_without_a_word():
     last = nn.Linear(8, 1)
     model = net(last, nn.Sigmoid())
-    with pytest.warns(UserWarning, match="lies between 0 and 1 for all inputs, and is read as a logit"):
+    with pytest.warns(UserWarning, match="is between 0 and 1 for all inputs, and is used as a logit"):
         MCDropout(model, 3, binary=True).predict(inputs())
     got = MCDropout(model, 3, binary=True, outputs="probs").predict(inputs())
     same = MCDropout(net(last), 3, binary=True).predict(inputs())

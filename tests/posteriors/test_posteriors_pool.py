@@ -58,7 +58,7 @@ def test_mistakes(saved, tmp_path):
     np.save(tmp_path / "flat.npy", np.zeros(3))
     with pytest.raises(FileFormatError, match=r"\(N, …\), got shape \(3,\)"):
         predicted_pool(loader, [tmp_path / "flat.npy"])
-    with pytest.raises(TypeError, match="`loader` must give a posterior, got Sequential"):
+    with pytest.raises(TypeError, match="`loader` must return a posterior, got Sequential"):
         predicted_pool(lambda: MODEL, paths)
     pool = predicted_pool(loader, paths)
     with pytest.raises(ValueError, match="must be given for a pool that workers predict"):

@@ -172,7 +172,7 @@ def test_images_against_a_loop(tr):
 
 def test_padding_in_front_is_refused(tr):
     batch = {key: value.flip(1) for key, value in texts().items()}
-    with pytest.raises(ValueError, match=r"must be padded behind, .* use padding_side='right'"):
+    with pytest.raises(ValueError, match=r"must be padded on the right, .* use padding_side='right'"):
         MCDropout(built(tr, "bert"), 2).predict(batch)
 
 

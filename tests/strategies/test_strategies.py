@@ -206,7 +206,7 @@ def test_beta_zero_is_uniform_over_informative_points(pool):
 def test_saturated_samples_tie_and_say_so():
     predictions = Predictions.from_probs(random_probs(150, 20, 4, seed=1, spread=1).astype(np.float32))
     chosen = select(predictions, 12, strategy=SampledBalance(num_samples=100), threshold=0.0)
-    assert "one of them is taken at random" in chosen.warnings[0]
+    assert "one of them is chosen at random" in chosen.warnings[0]
     assert chosen.indices[-5:].tolist() != sorted(chosen.indices[-5:].tolist())
 
 

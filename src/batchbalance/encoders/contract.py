@@ -135,11 +135,11 @@ def encoded(encoder: Encoder, batch: Sequence[Any]) -> Vectors:
     expected = f"an array of {len(batch)} rows and {encoder.dim or 'D'} columns"
     wrong_dim = encoder.dim is not None and array.shape[1:] != (encoder.dim,)
     if array.ndim != 2 or len(array) != len(batch) or not array.shape[1] or wrong_dim or array.dtype.kind not in "fiub":
-        raise ValueError(f"encoder {encoder.name!r} must give {expected}, got {array.dtype} of shape {array.shape}")
+        raise ValueError(f"encoder {encoder.name!r} must return {expected}, got {array.dtype} of shape {array.shape}")
     with np.errstate(over="ignore"):
         vectors = np.ascontiguousarray(array, dtype=np.float32)
     if not np.isfinite(vectors).all():
-        raise ValueError(f"encoder {encoder.name!r} must give finite numbers, got NaN, infinity or beyond float32")
+        raise ValueError(f"encoder {encoder.name!r} must return finite numbers, got NaN, infinity or beyond float32")
     return vectors
 
 

@@ -58,12 +58,12 @@ POSTERIORS: Registry[type[PosteriorOptions]] = Registry(
 
 
 def posterior_options(kind: str = "mc-dropout", **options: Any) -> PosteriorOptions:
-    """Return the options of a kind of posterior, by its name or path; an unknown name suggests the nearest one."""
+    """Return the options of a kind of posterior by its name or path; the error for an unknown name suggests another."""
     return POSTERIORS.named(kind)(kind=kind, **options)
 
 
 def load_posterior(directory: str | os.PathLike[str], network: Any = None) -> Posterior:
-    """Read what the ``save`` of any posterior wrote.
+    """Read a saved posterior of any kind.
 
     Args:
         directory: the folder.
@@ -71,12 +71,12 @@ def load_posterior(directory: str | os.PathLike[str], network: Any = None) -> Po
             function that builds one.
 
     Raises:
-        FileFormatError: if the folder is damaged, foreign, or of a kind that is not known here.
+        FileFormatError: if the folder is damaged, not a saved posterior, or of an unknown kind.
     """
     kind = str(read_listing(directory)["kind"])
     known: dict[str, type[Posterior]] = {}
     classes: list[Any] = Posterior.__subclasses__()
-    for found in classes:  # that were defined so far, in this package or by a user; it grows on the way
+    for found in classes:  # all subclasses so far, in this package or of a user; the list grows in the loop
         classes += found.__subclasses__()
         if hasattr(found, "kind"):
             known[found.kind] = found

@@ -1,7 +1,7 @@
 """A bootstrap of any classifier: members fitted on resampled rows, each a draw.
 
-Rows are drawn with replacement; a class with fewer rows than before is filled up from its own rows. So no class is
-lost, and what an estimator needs of each class, such as rows for its folds, is in every resample.
+Rows are drawn with replacement. A class with fewer rows than in the data is filled up from its own rows. So every
+resample has at least as many rows of each class as the data, for example for the folds of an estimator.
 """
 
 import random
@@ -28,7 +28,7 @@ from batchbalance.posteriors.members import Array, Ensemble
 from batchbalance.system.progress import progress as shown_progress
 from batchbalance.system.threads import one_thread
 
-WORTH_PROCESSES = 6.0  # seconds of fitting; starting processes takes about half as long
+WORTH_PROCESSES = 6.0  # seconds of fitting from which processes are used; starting them takes about half as long
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +36,11 @@ class Resampling:
     """Labelled rows, and an estimator to fit on resamples of them.
 
     Attributes:
-        estimator: as the user gave it.
+        estimator: the user's estimator.
         inputs: the rows, of any type that `take` reads.
-        labels: (n,) as the estimator gets them.
+        labels: (n,) the labels passed to the estimator.
         codes: (n,) the number of each row's class.
-        seed: same seed, same members.
+        seed: random seed; the same seed gives the same members.
         one_job: whether the estimator's own ``n_jobs`` becomes 1.
     """
 
@@ -71,7 +71,7 @@ def bootstrapped(
     The arguments are those of ``Committee.bootstrap``.
     """
     size, jobs = check_whole("size", size, 1, MAX_DRAWS), None if jobs is None else check_whole("jobs", jobs)
-    estimator = getattr(estimator, "best_estimator_", estimator)  # of a search that is done
+    estimator = getattr(estimator, "best_estimator_", estimator)  # of a fitted search
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
         what = f"the class {estimator.__name__}; pass an instance" if isinstance(estimator, type) else repr(estimator)
         raise ValueError(f"`estimator` must be a classifier with `fit` and `predict_proba`, got {what}")
@@ -89,7 +89,7 @@ def bootstrapped(
         for member in found:
             members.append(member)
             bar.advance()
-    # Every member saw every class, so that one without `classes_` has a column for each of them.
+    # Every member saw every class, so a member without `classes_` has a column for each class.
     seen = np.arange(len(classes)) if task.labels is task.codes else classes
     own = [np.asarray(getattr(member, "classes_", seen)) for member in members]
     if task.labels is task.codes:
@@ -98,7 +98,7 @@ def bootstrapped(
 
 
 def resampled(codes: Array, generator: np.random.Generator) -> Array:
-    """Draw as many rows with replacement, and fill up each class that came out with fewer rows than it has."""
+    """Draw n rows with replacement, and fill up each class that has fewer rows than in the data."""
     rows = generator.integers(len(codes), size=len(codes))
     lacking = np.bincount(codes) - np.bincount(codes[rows], minlength=int(codes.max()) + 1)
     more = [generator.choice(np.flatnonzero(codes == code), lacking[code]) for code in np.flatnonzero(lacking > 0)]
@@ -122,7 +122,7 @@ def as_new(estimator: Any, seed: int, *, one_job: bool = False) -> Any:
 
 
 def as_labels(labels: Any, num: int) -> Array:
-    """Return (n,) labels, all text or all numbers, none missing."""
+    """Return (n,) labels; raise ValueError unless all are text or all are numbers, and none is missing."""
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu().numpy()
     given = np.array(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(unmasked("`y`", labels))
@@ -134,12 +134,12 @@ def as_labels(labels: Any, num: int) -> Array:
     for row, label in enumerate(listed):
         try:
             missing = label is None or bool(label != label)
-        except TypeError:  # pandas.NA is neither equal to itself nor not
+        except TypeError:  # comparing pandas.NA is neither true nor false
             missing = True
         if missing:
             raise ValueError(f"`y` must not have missing labels, got {label!r} in row {row}; omit rows without a label")
     kinds = {str if isinstance(label, str) else type(label) for label in listed}
-    is_date = given.dtype.kind in "mM"  # whose entries may come as whole numbers
+    is_date = given.dtype.kind in "mM"  # entries of dates may become whole numbers
     if is_date or not (kinds == {str} or all(issubclass(kind, int | float) for kind in kinds)):
         got = str(given.dtype) if is_date else " and ".join(sorted(kind.__name__ for kind in kinds))
         raise ValueError(f"`y` must be all text or all numbers, got {got}")
@@ -150,13 +150,13 @@ def as_labels(labels: Any, num: int) -> Array:
 
 
 def _fitted(task: Resampling, size: int, jobs: int | None) -> tuple[Resampling, Iterator[Any]]:
-    """Return the task as this estimator needs it, and an iterator over the members of all draws."""
+    """Return the task adapted to the estimator, and an iterator over the members of all draws."""
     import joblib  # type: ignore[import-untyped]
 
     workers = joblib.cpu_count() if jobs is None else jobs
     first, task = _first(replace(task, one_job=workers > 1))
     done, draws, seconds = [first], list(range(1, size)), 0.0
-    if draws and jobs is None:  # the first member also paid for imports, so that the second is timed
+    if draws and jobs is None:  # the second member is timed, because the first includes imports
         started = time.perf_counter()
         done.append(task.member(draws.pop(0)))
         seconds = (time.perf_counter() - started) * len(draws)
@@ -168,14 +168,14 @@ def _fitted(task: Resampling, size: int, jobs: int | None) -> tuple[Resampling, 
 
 def _in_processes(task: Resampling, draws: list[int], workers: int) -> Iterator[Any]:
     """Fit some members in several processes; in this one if they cannot be sent between processes."""
-    from sklearn.utils.parallel import Parallel, delayed  # these hand scikit-learn's settings over
+    from sklearn.utils.parallel import Parallel, delayed  # these pass on scikit-learn's settings
 
-    with safe_path():  # processes start here, each with its first task
+    with safe_path():  # processes start with their first task
         found = Parallel(workers, return_as="generator")(delayed(task.member)(draw) for draw in draws)
     for number, draw in enumerate(draws):
         try:
             member = next(found)
-        except Exception as error:  # of the estimator, and then it comes again below, or of sending it
+        except Exception as error:  # of the estimator, which is raised again below, or of pickling
             member = task.member(draw)
             warnings.warn(
                 f"members are fitted in this process alone, because another one failed: {sentence(error)}; use jobs=1",
@@ -190,7 +190,7 @@ def _first(task: Resampling) -> tuple[Any, Resampling]:
     """Fit the first member. Estimators that accept only the labels 0, 1, 2, … get the numbers of the classes."""
     try:
         member = task.member(0)
-    except Exception as error:  # each library has its own
+    except Exception as error:  # the type depends on the library
         if np.array_equal(task.labels, task.codes):
             raise
         task = replace(task, labels=task.codes)
@@ -210,7 +210,7 @@ def _first(task: Resampling) -> tuple[Any, Resampling]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators, which estimators without a random state use; restore them afterwards."""
+    """Seed the global generators that estimators without a random state use; restore them afterwards."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         try:
@@ -231,6 +231,6 @@ def _named(task: Resampling) -> str:
     data = [joblib.hash(task.inputs), task.labels, task.seed]
     try:
         return str(joblib.hash([new, *data]))[:10]
-    except Exception:  # functions without a name cannot be hashed; their address in memory is arbitrary
+    except Exception:  # lambdas cannot be hashed; their addresses are removed because they are arbitrary
         params = new.get_params() if hasattr(new, "get_params") else vars(new)
         return str(joblib.hash([re.sub(r" at 0x[0-9a-f]+", "", repr(params)), *data]))[:10]

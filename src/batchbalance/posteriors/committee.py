@@ -1,4 +1,4 @@
-"""Committees as posteriors: fitted classifiers, each a draw."""
+"""Committees as posteriors: each fitted classifier is a draw."""
 
 import os
 import warnings
@@ -33,7 +33,7 @@ from batchbalance.predictions import CHUNK_NUMBERS, Label, check_classes, check_
 
 
 class Committee(Posterior):
-    """Fitted classifiers as draws. Make one with ``from_sklearn`` or ``bootstrap``.
+    """Fitted classifiers as draws, created by ``from_sklearn`` or ``bootstrap``.
 
     Inputs are passed to the classifiers unchanged: arrays, DataFrames, sparse matrices, lists of texts. Tensors,
     Datasets and DataLoaders become arrays. Every member's classes are aligned to one list; a class that a member did
@@ -62,7 +62,7 @@ class Committee(Posterior):
 
     @property
     def batch_size(self) -> int:
-        """The rows of one chunk of predictions: large, because every call of an estimator has a fixed cost."""
+        """The number of rows per chunk of predictions; large, because every call of an estimator has a fixed cost."""
         return max(64, CHUNK_NUMBERS // (len(self._members) * len(self.classes)))
 
     @classmethod
@@ -72,22 +72,22 @@ class Committee(Posterior):
         Args:
             fitted: the ensemble, a pipeline that ends in one and whose transformers are kept, a search whose best
                 estimator is one of these, or the list. Weights of a voting classifier become draw weights.
-            classes: the list of all labels; the ensemble's own, or the sorted union of the members', if omitted.
+            classes: the list of all labels; if omitted, those of the ensemble, or the sorted union over members.
         """
         import joblib  # type: ignore[import-untyped]
 
         found, ids = ensemble_of(fitted), []
         for draw, member in enumerate(found.members):
             try:
-                digest = str(joblib.hash(member))[:10]  # changes with what was learned
-            except Exception:  # each type fails in its own way
+                digest = str(joblib.hash(member))[:10]  # changes with the fitted state
+            except Exception:  # hashing fails in many ways
                 digest = f"{id(member):x}"
             ids.append(f"{digest}-{draw}")
         return cls._of(found, classes, ids)
 
     @classmethod
     def _of(cls, found: Ensemble, classes: Any, draw_ids: Sequence[str]) -> "Committee":
-        """Return a committee over `classes`, which must include every label seen; over these if it is None."""
+        """Return a committee over `classes`, which must include every label seen; over these labels if None."""
         given = classes.tolist() if hasattr(classes, "tolist") else classes
         listed = found.labels if given is None else list(check_classes(given, len(given)) or ())
         missing = [label for label in found.labels if label not in listed]
@@ -110,19 +110,19 @@ class Committee(Posterior):
     ) -> "Committee":
         """Fit any classifier on `size` resamples of the labelled rows; each fit is a member.
 
-        Rows are drawn with replacement, and a class with too few rows is filled up from its own rows, so that no class
-        is lost. Every random state in the estimator is set from `seed`. Each member is fitted on one thread.
+        Rows are drawn with replacement. A class with too few rows is filled up from its own rows, so that no class is
+        lost. Every random state in the estimator is set from `seed`. Each member is fitted on one thread.
 
         Args:
-            estimator: anything with ``fit`` and ``predict_proba``, also a pipeline; of a search that is done, its best
-                estimator. It is not changed.
+            estimator: any object with ``fit`` and ``predict_proba``, also a pipeline; of a fitted search, its best
+                estimator is used. It is not changed.
             X: n rows: an array, DataFrame, sparse matrix, or list of texts.
             y: (n,) labels, text or numbers.
             size: S, the number of members.
-            seed: same seed, same members, for any `jobs`.
+            seed: random seed; the same seed gives the same members for any `jobs`.
             classes: the list of all labels, also of those not seen yet; the sorted labels of `y` if omitted.
-            jobs: processes that fit at a time. If omitted, all cores once there are seconds of work, else none.
-            progress: show the progress.
+            jobs: number of processes. If omitted, all cores if fitting takes several seconds, else none.
+            progress: show progress.
         """
         found, name = bootstrapped(estimator, X, y, size=size, seed=seed, jobs=jobs, progress=progress)
         return cls._of(found, classes, [f"{name}-{draw}" for draw in range(len(found.members))])
@@ -131,13 +131,13 @@ class Committee(Posterior):
     def load(
         cls, directory: str | os.PathLike[str], network: Any = None, *, trusted: Sequence[str] = ()
     ) -> "Committee":
-        """Read what ``save`` wrote; nothing is unpickled.
+        """Read a saved committee; nothing is unpickled.
 
         Args:
             directory: the folder.
             network: must be None.
-            trusted: for classifiers that skops wrote: the types, by name, that may be made beside those that skops
-                itself holds to be safe. What is missing is named in the error.
+            trusted: for classifiers saved by skops: names of the types to trust besides those that skops trusts by
+                default. The error names the missing types.
         """
         refuse_network(network, cls.kind)
         tensors, options = read_saved(directory, cls.kind)
@@ -154,7 +154,7 @@ class Committee(Posterior):
         else:
             classifiers, transformers = _from_skops(written.numpy().tobytes(), trusted, directory)
         members = [Member(*each) for each in zip(classifiers, columns, features, strict=True)]
-        # folders written before there were tables hold trees, which take arrays
+        # older folders hold trees, which take arrays
         preparation = Preparation(transformers, options.get("names"), options.get("as_array", True))
         return cls(members, options["classes"], options["draw_ids"], options["weights"], preparation)
 
@@ -192,14 +192,14 @@ class Committee(Posterior):
         try:
             x = self._preparation(batch)
             with warnings.catch_warnings():
-                # members fitted on a data frame complain about plain arrays
+                # members fitted on a DataFrame warn about plain arrays
                 warnings.filterwarnings("ignore", message="X does not have valid feature names")
                 for draw, member in enumerate(self._members):
                     own = member.probs(x)
                     if probs is None:
                         probs = np.zeros((len(own), len(self._members), len(self.classes)), dtype=np.float32)
                     probs[:, draw, member.columns] = own
-        except (AttributeError, KeyError, TypeError) as error:  # texts where numbers were, a column that is not there
+        except (AttributeError, KeyError, TypeError) as error:  # texts instead of numbers, or a missing column
             raise ValueError(
                 f"`inputs` must be like those of the fit, got {described_rows(batch)}: {sentence(error)}"
             ) from error
@@ -216,21 +216,21 @@ class Committee(Posterior):
         if x.dtype.kind not in "fiub":
             raise ValueError(
                 f"a committee embeds numbers, got {described_rows(batch)}; choose a strategy without embeddings, or "
-                "give `select` those that `batchbalance embed` makes"
+                "pass embeddings from `batchbalance embed` to `select`"
             )
         return torch.from_numpy(np.ascontiguousarray(x)).flatten(1)
 
 
 @dataclass(frozen=True)
 class EstimatorFit:
-    """Fits an estimator again on all labels; a `Fit`.
+    """A `Fit` that fits an estimator on all labels.
 
-    A forest or bagging classifier, also at the end of a pipeline, gives its members; anything else is bootstrapped.
+    A forest or bagging classifier, also at the end of a pipeline, provides its members; others are bootstrapped.
 
     Attributes:
         estimator: the classifier.
         classes: the C labels.
-        size: members of a bootstrap.
+        size: number of members of a bootstrap.
         jobs: as in ``Committee.bootstrap``.
     """
 
@@ -260,11 +260,11 @@ def _as_skops(classifiers: list[Any], transformers: Sequence[Any]) -> bytes:
         raise MissingExtraError(f"saving a committee of {what} without pickle", "skops") from None
     try:
         written: bytes = dumps({"classifiers": classifiers, "transformers": list(transformers)})
-        loads(written, trusted=get_untrusted_types(data=written))  # skops cannot always read what it writes
-    except Exception as error:  # skops and the types it meets raise many
+        loads(written, trusted=get_untrusted_types(data=written))  # skops cannot always read its own output
+    except Exception as error:  # skops and the saved types raise many types of errors
         raise ValueError(
             f"a committee of {what} must be of types that skops can write and read, got: {sentence(error)}; keep the "
-            "fitted classifiers with your own tools and call `from_sklearn` again, or save their predictions"
+            "fitted classifiers by other means and call `from_sklearn` again, or save their predictions"
         ) from error
     return written
 
@@ -286,9 +286,9 @@ def _from_skops(
         found = loads(written, trusted=list(trusted))
     except FileFormatError:
         raise
-    except Exception as error:  # a type that is not defined here, or a file that skops did not write
+    except Exception as error:  # an undefined type, or a file that skops did not write
         raise FileFormatError(
-            f"cannot read the committee in {directory}: {sentence(error)}; define or import what it is made of first"
+            f"cannot read the committee in {directory}: {sentence(error)}; define or import its types first"
         ) from error
     return found["classifiers"], found["transformers"]
 
@@ -299,7 +299,7 @@ class CommitteeOptions(PosteriorOptions):
     Attributes:
         classifier: the kind of forest.
         size: S, the number of trees.
-        max_depth: of a tree; no limit if omitted.
+        max_depth: maximum depth of a tree; no limit if omitted.
     """
 
     flat_inputs: ClassVar[bool] = True

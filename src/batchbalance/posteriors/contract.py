@@ -1,6 +1,6 @@
 """The base class of all posteriors: a fixed list of hypotheses that predict any inputs.
 
-A subclass defines how one batch becomes logits under all draws; streaming, files, checks and saving are done here.
+A subclass computes the logits of one batch under all draws; streaming, files, checks and saving are done here.
 """
 
 import math
@@ -31,7 +31,7 @@ class Posterior(ABC):
 
     Attributes:
         kind: the name of the family, written into saved folders.
-        takes_structures: whether batches may be dicts and tuples of tensors, or single tensors only.
+        takes_structures: whether batches may be dicts and tuples of tensors, not only tensors.
         weights: (S,) draw weights that sum to 1, or None for equal weights.
         classes: the C labels, in the order of the class axis, or None if they have no names.
     """
@@ -41,11 +41,11 @@ class Posterior(ABC):
     weights: Tensor | None = None
     classes: list[Any] | None = None
     _draw_ids: tuple[str, ...] = ()  # empty before a fit
-    _network: nn.Module | None = None  # if the draws are of one; its config names the token that items are padded with
+    _network: nn.Module | None = None  # if the draws share one; its config names the padding token
 
     @property
     def draw_ids(self) -> tuple[str, ...]:
-        """S names that distinguish these draws from those of any other posterior."""
+        """The S names of the draws, which distinguish them from those of any other posterior."""
         self._check_fitted()
         return self._draw_ids
 
@@ -71,7 +71,7 @@ class Posterior(ABC):
         return self._logits(batch), self._hidden(batch)
 
     def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
-        """Return roughly how many operations a batch takes under one draw; infinity if unknown."""
+        """Return the approximate number of operations for a batch under one draw; infinity if unknown."""
         return math.inf
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Posterior(ABC):
     @classmethod
     @abstractmethod
     def load(cls, directory: str | os.PathLike[str], network: Any = None) -> "Posterior":
-        """Read what ``save`` wrote.
+        """Read a saved posterior.
 
         Args:
             directory: the folder.
@@ -103,7 +103,7 @@ class Posterior(ABC):
 
     @property
     def class_names(self) -> tuple[Label, ...] | None:
-        """The labels as `Predictions` carry them."""
+        """The labels as in `Predictions`."""
         return None if self.classes is None else tuple(self.classes)
 
     @property
@@ -129,11 +129,11 @@ class Posterior(ABC):
         Args:
             inputs: a tensor or array (N, ...); a dict (also a `BatchEncoding`) or a tuple of such tensors, for networks
                 that take them; a Dataset, or a DataLoader that does not shuffle, of any of these. Of items that are
-                tuples, the first entry is taken; labels in a dict are ignored.
-            batch_size: inputs in a batch, ``self.batch_size`` if omitted; a DataLoader has its own.
+                tuples, the first entry is used; labels in a dict are ignored.
+            batch_size: inputs per batch, ``self.batch_size`` if omitted; a DataLoader has its own.
             path: a ``.npy`` file to stream into. The result is then memory-mapped, and memory does not grow with N. A
                 small JSON file beside it, such as ``pool.npy.json``, describes its contents.
-            progress: show the progress.
+            progress: show progress.
         """
         total = num_points(inputs)
         with shown_progress("predicting", total, progress) as bar:
@@ -158,7 +158,7 @@ class Posterior(ABC):
     ) -> Tensor:
         """Return the last hidden layer (the input of the last linear layer), the mean over draws, (N, D).
 
-        With `every_draw` it is that of each draw, (N, S, D).
+        With `every_draw`, return that of each draw, (N, S, D).
         """
         total = num_points(inputs)
         parts: list[Tensor] = []
@@ -196,7 +196,7 @@ class Posterior(ABC):
     def _passes(
         self, inputs: Inputs, batch_size: int | None, bar: Bar, run: Callable[[Any], Tensor]
     ) -> Iterator[Tensor]:
-        """Yield what `run` returns for each batch, computed on as many threads as a pass is worth."""
+        """Yield the result of `run` for each batch, on a number of threads that depends on the cost of a pass."""
         for batch in self._batches(inputs, batch_size):
             with torch.no_grad(), fitting(batch), threads.for_passes(self._pass_flops(batch)):
                 found = run(batch)
@@ -217,7 +217,7 @@ class Posterior(ABC):
                         "predictions must be of at least two classes, got one; check the last layer of the model"
                     )
                 check_rows(logits, "logits", [slice(0, len(logits))])
-            if logits.dtype == torch.bfloat16:  # which NumPy has no type for
+            if logits.dtype == torch.bfloat16:  # NumPy has no bfloat16
                 logits = logits.float()
             chunk = torch.log_softmax(logits, dim=-1).cpu()
             wrong = torch.isnan(chunk).any(dim=-1).nonzero()
@@ -239,8 +239,8 @@ class LastLinear:
 
     Attributes:
         layer: the layer.
-        inputs: what it was called with.
-        outputs: what it returned.
+        inputs: its input.
+        outputs: its output.
     """
 
     layer: nn.Linear
@@ -248,9 +248,9 @@ class LastLinear:
     outputs: Tensor
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return the input of the layer, (n, D), after a forward pass that gave these logits.
+        """Return the input of the layer, (n, D), after a forward pass that returned these logits.
 
-        A network that classifies every token and then picks one, as GPT-2 does, has the input of that token.
+        For a network that classifies every token and then picks one, such as GPT-2, it is the input of that token.
         """
         inputs, outputs = self.inputs, self.outputs
         if outputs.ndim == 3 and outputs.shape[::2] == logits.shape:
@@ -262,7 +262,7 @@ class LastLinear:
 
 @contextmanager
 def last_hidden(model: nn.Module) -> Iterator[LastLinear]:
-    """Watch the linear layers of a network while the block runs."""
+    """Record the last linear layer that runs in a network while the block runs."""
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not linear:
         raise ValueError("the model must have a linear layer for `embed`, got none; end it with nn.Linear")
@@ -287,14 +287,14 @@ def _collected(chunks: Iterator[Tensor], total: int | None) -> Tensor:
     for chunk in _counted(chunks, total):
         if not filled:
             stored = torch.empty((total, *chunk.shape[1:]), dtype=chunk.dtype)
-        with threads.one_thread():  # a chunk is too small to wait for other threads
+        with threads.one_thread():  # a chunk is too small for several threads
             stored[filled : filled + len(chunk)] = chunk
         filled += len(chunk)
     return stored
 
 
 def _check_fits(hidden: Tensor, total: int | None) -> None:
-    """Raise ValueError if embeddings of all points would not fit in memory, as may be the case for sparse rows."""
+    """Raise ValueError if embeddings of all points do not fit in memory, as can happen with sparse rows."""
     size, free = hidden[0].nbytes * (total or 0), free_memory()
     if size > free:
         raise ValueError(
@@ -304,7 +304,7 @@ def _check_fits(hidden: Tensor, total: int | None) -> None:
 
 
 def _write_npy(file: BinaryIO, chunks: Iterator[Tensor], total: int) -> None:
-    """Write chunk after chunk through the file, not a memory map: mapped pages would count as memory in use."""
+    """Write chunks to a file, not to a memory map, because mapped pages would count as memory in use."""
     for number, chunk in enumerate(_counted(chunks, total)):
         numbers = chunk.contiguous().numpy()
         if number == 0:
@@ -320,4 +320,4 @@ def _counted(chunks: Iterator[Tensor], total: int) -> Iterator[Tensor]:
         seen += len(chunk)
         yield chunk
     if seen != total:
-        raise ValueError(f"`inputs` must give as many examples as its length says, {total}, got {seen}")
+        raise ValueError(f"`inputs` must yield as many examples as its length, {total}, got {seen}")

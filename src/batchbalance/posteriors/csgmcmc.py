@@ -53,24 +53,24 @@ from batchbalance.system.progress import progress as shown_progress
 class Schedule:
     """The settings of cyclical chains.
 
-    Of the defaults, the paper gives epochs, cycles, samples of a cycle, step size and chains (CIFAR-10). Its released
-    code gives the temperature, weight decay, epochs with noise and batch size. The others are ours.
+    The defaults of epochs, cycles, samples per cycle, step size and chains are from the paper (CIFAR-10). Those of
+    temperature, weight decay, epochs with noise and batch size are from its released code. The others are our choice.
 
     Attributes:
-        epochs: of one chain, over all its cycles; a multiple of `cycles`.
-        cycles: restarts of the step size.
+        epochs: epochs of one chain, over all its cycles; a multiple of `cycles`.
+        cycles: number of cycles of the step size.
         samples_per_cycle: snapshots, one after each of the last epochs of a cycle.
         initial_step_size: h at the start of a cycle.
-        temperature: T. The released code of the paper takes 1/50,000.
+        temperature: T. The released code of the paper uses 1/50,000.
         weight_decay: the Gaussian prior, a part of the mean loss.
         noise_epochs: epochs with noise at the end of a cycle, at least `samples_per_cycle`.
-        batch_size: examples in a step, at least 2.
+        batch_size: examples per step, at least 2.
         num_chains: independent chains, each from fresh weights.
-        class_weighted: weight the loss of a class by the inverse of its frequency. The paper's text does, its released
-            code does not.
-        samples_per_epoch: examples drawn with replacement in an epoch; "labels" goes once through the labelled set.
+        class_weighted: weight the loss of a class by the inverse of its frequency, as in the paper's text but not in
+            its released code.
+        samples_per_epoch: examples drawn with replacement in an epoch; "labels" for one pass over the labelled set.
         noise_examples: N in the noise √(2hT/N); "labels" for the number of labels.
-        augmentation: of images, as in `training.Recipe`.
+        augmentation: augmentation of images, as in `training.Recipe`.
     """
 
     epochs: int = 400
@@ -109,7 +109,7 @@ class Schedule:
 
     @property
     def num_draws(self) -> int:
-        """Snapshots of all chains and cycles."""
+        """The number of snapshots of all chains and cycles, S."""
         return self.num_chains * self.cycles * self.samples_per_cycle
 
 
@@ -124,7 +124,7 @@ class CyclicalSGMCMC(WeightDraws):
     """Snapshots of cyclical SG-MCMC chains.
 
     Args:
-        model_factory: builds the network; called once for each chain, under a seed of its own.
+        model_factory: builds the network; called once for each chain, with a separate seed.
         schedule: the settings of the chains; the defaults of `Schedule` if omitted.
         seed: for initialisation, the order of examples, noise, dropout and augmentation.
     """
@@ -151,10 +151,10 @@ class CyclicalSGMCMC(WeightDraws):
         device: str | torch.device = "cpu",
         progress: bool = False,
     ) -> "CyclicalSGMCMC":
-        """Run the chains. An interrupted run leaves the posterior as it was before.
+        """Run the chains. An interrupted run leaves the posterior unchanged.
 
         Args:
-            inputs: (N, ...) in the type of the weights, or what else `training.fit` takes.
+            inputs: (N, ...) in the dtype of the weights, or any other inputs of `training.fit`.
             labels: (N,) classes, int64.
             num_classes: C.
             device: where to run; the tensors are copied there once.
@@ -194,7 +194,7 @@ class CyclicalSGMCMC(WeightDraws):
         states: list[State] = []
         step = 0
         for epoch in range(schedule.epochs):
-            left = cycle_epochs - epoch % cycle_epochs  # epochs to the end of the cycle, this one included
+            left = cycle_epochs - epoch % cycle_epochs  # epochs to the end of the cycle, including this one
             noise_scale = schedule.temperature / num_noise if left <= schedule.noise_epochs else 0.0
             total = torch.zeros((), device=labels.device)
             for rows in epoch_batches(num_labels, drawn, schedule.batch_size, random):
@@ -258,11 +258,11 @@ def langevin_step(
 
     Args:
         parameters: θ.
-        gradients: g, of the mean loss; None for a parameter that has none.
+        gradients: g, of the mean loss; None for a parameter without gradient.
         step_size: h.
-        weight_decay: of the prior.
+        weight_decay: weight decay of the prior.
         noise_scale: T/N, the temperature over the number of examples; 0 for a step of plain gradient descent.
-        generator: for ξ.
+        generator: random generator for ξ.
     """
     for theta, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:

@@ -1,4 +1,4 @@
-"""Posteriors that are whole networks, one architecture with S sets of weights; deep ensembles are one kind."""
+"""Posteriors of S sets of weights of one architecture, such as deep ensembles."""
 
 import copy
 import os
@@ -54,12 +54,12 @@ class WeightDraws(Posterior):
             self._model_factory = lambda: with_outputs(model_factory(), outputs, binary)
         self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary} if outputs != "logits" or binary else {}
         self._seed = seed
-        self._flops: float | None = None  # of the network, for one input
+        self._flops: float | None = None  # of the network for one input
         self._states: tuple[State, ...] = ()
 
     @classmethod
     def load(cls: type[Draws], directory: str | os.PathLike[str], network: Any = None) -> Draws:
-        """Read what ``save`` wrote, given a network of the same architecture or a function that builds one."""
+        """Read a saved posterior, given a network of the same architecture or a function that builds one."""
         tensors, options = read_saved(directory, cls.kind)
         states: list[dict[str, Tensor]] = [{} for _ in range(options["num_draws"])]
         for name, value in tensors.items():
@@ -84,7 +84,7 @@ class WeightDraws(Posterior):
         """Return the options to save."""
 
     def _keep(self, model: nn.Module, states: Sequence[State]) -> None:
-        """Set all draws at once: a fit that is interrupted leaves the posterior as it was."""
+        """Set all draws at once, so that an interrupted fit leaves the posterior unchanged."""
         for state in states:
             with torch.no_grad():
                 model.load_state_dict(state)
@@ -135,18 +135,18 @@ class WeightDraws(Posterior):
 
 
 class DeepEnsemble(WeightDraws):
-    """Networks trained alike from different initial weights and orders (Lakshminarayanan et al. 2017).
+    """Networks trained from different initial weights and orders of examples (Lakshminarayanan et al. 2017).
 
     Args:
         model_factory: builds the network.
         size: S.
         recipe: how each member is trained.
         seed: each member has a seed derived from it.
-        outputs: what the network gives: "logits" (log-probabilities too), or "probs" if it ends in a softmax.
-        binary: the network gives one output, the logit (or probability) of the second of two classes.
+        outputs: what the network returns: "logits" (or log-probabilities), or "probs" if it ends in a softmax.
+        binary: the network returns one output, the logit (or probability) of the second of two classes.
 
     Attributes:
-        kept: which weights of each member were kept; none before a fit, or of an ensemble that was loaded.
+        kept: which weights of each member were kept; empty before a fit and for a loaded ensemble.
     """
 
     kind: ClassVar[str] = "deep-ensemble"
@@ -176,7 +176,7 @@ class DeepEnsemble(WeightDraws):
         device: str | torch.device = "cpu",
         progress: bool = False,
     ) -> "DeepEnsemble":
-        """Train every member; arguments as in `training.fit`. An interrupted run leaves the posterior as it was."""
+        """Train every member; arguments as in `training.fit`. An interrupted run leaves the posterior unchanged."""
         states: list[State] = []
         kept = []
         for member in range(self.size):
@@ -207,7 +207,7 @@ class DeepEnsemble(WeightDraws):
 
 
 class EnsembleOptions(PosteriorOptions):
-    """Networks trained from different starts.
+    """Networks trained from different initial weights.
 
     Attributes:
         size: S.

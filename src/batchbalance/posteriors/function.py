@@ -14,25 +14,25 @@ from batchbalance.posteriors.inputs import height, row_batches, take
 from batchbalance.posteriors.outputs import OUTPUTS
 from batchbalance.predictions import as_nsc, check_classes, check_weights, looks_like_probs
 
-SAME = 1e-3  # how far probabilities of the same point may be apart in two calls
+SAME = 1e-3  # tolerance for probabilities of the same point in two calls
 
 
 class FunctionPosterior(Posterior):
     """Functions as draws.
 
-    A function takes a batch of n inputs and gives (n, S, C), or (n, C) for one draw; the draws of several functions
-    come one after the other. Draw 7 must be the same hypothesis in every call. That is checked once: a part of the
-    first batch is predicted twice.
+    A function takes a batch of n inputs and returns (n, S, C), or (n, C) for one draw; the draws of several functions
+    are concatenated. Draw 7 must be the same hypothesis in every call. This is checked once: a part of the first
+    batch is predicted twice.
 
     Args:
-        functions: one function, or a list of them. They get what `predict` is given in batches: tensors, arrays,
+        functions: one function, or a list of them. They get batches of the inputs of `predict`: tensors, arrays,
             DataFrames, sparse matrices, lists of texts.
-        outputs: what they give, "logits" (log-probabilities are logits too) or "probs".
-        name: what the draws are called, to distinguish them from those of another model; the names of the functions if
+        outputs: what they return, "logits" (or log-probabilities) or "probs".
+        name: the name of the draws, to distinguish them from those of another model; the names of the functions if
             omitted.
         classes: the C labels, in the order of the class axis.
         weights: (S,) draw weights that sum to 1; equal weights if omitted.
-        embedding: gives the features (n, D) of a batch, for `embed`.
+        embedding: returns the features (n, D) of a batch, for `embed`.
     """
 
     kind: ClassVar[str] = "function"
@@ -62,7 +62,7 @@ class FunctionPosterior(Posterior):
 
     @property
     def draw_ids(self) -> tuple[str, ...]:
-        """The name and the number of each draw; known once something was predicted."""
+        """The name and the number of each draw; known after the first prediction."""
         if self._num_draws is None:
             raise ValueError("the number of draws is not known yet; predict something first")
         return tuple(f"{self._name}-{draw}" for draw in range(self._num_draws))
@@ -84,16 +84,16 @@ class FunctionPosterior(Posterior):
             apart = (again - before).abs().max() if again.shape == before.shape else torch.inf
             if not apart <= SAME:
                 raise ValueError(
-                    "functions must predict a point the same whenever they are asked, because a draw is one hypothesis "
+                    "functions must predict a point the same in every call, because a draw is one hypothesis "
                     f"on all points, got probabilities that differ by {float(apart):.2g} in a second call; fix the "
                     "seed of each draw, and switch dropout and batch statistics off"
                 )
             self.weights = check_weights(self.weights, logits.shape[1])
             self._num_draws = logits.shape[1]
         if logits.shape[1] != self._num_draws:
-            raise ValueError(f"functions must give {self._num_draws} draws of every batch, got {logits.shape[1]}")
+            raise ValueError(f"functions must return {self._num_draws} draws of every batch, got {logits.shape[1]}")
         if self.classes is not None and logits.shape[2] != len(self.classes):
-            raise ValueError(f"functions must give the {len(self.classes)} classes of `classes`, got {logits.shape[2]}")
+            raise ValueError(f"functions must return the {len(self.classes)} `classes`, got {logits.shape[2]}")
         return logits
 
     def _called(self, batch: Any) -> Tensor:
@@ -104,23 +104,23 @@ class FunctionPosterior(Posterior):
             given = as_nsc(given.to(compute_dtype(given.dtype)), "nsc" if given.ndim == 3 else "nc")
             if len(given) != num:
                 raise ValueError(
-                    f"functions must give one row for each of {num} inputs, got shape {tuple(given.shape)}"
+                    f"functions must return one row for each of {num} inputs, got shape {tuple(given.shape)}"
                 )
             is_probs = looks_like_probs(given)
             if is_probs != (self._outputs == "probs"):
                 other = "probs" if is_probs else "logits"
                 raise ValueError(
-                    f"functions must give {self._outputs}, as `outputs` says, got {given[0, 0].tolist()}, which are "
+                    f"functions must return {self._outputs}, as in `outputs`, got {given[0, 0].tolist()}, which are "
                     f"{'non-negative and sum to 1' if is_probs else 'not a distribution'}; pass outputs={other!r}"
                 )
             found.append(given.log() if is_probs else given)
         if len({given.shape[2] for given in found}) > 1:
-            raise ValueError(f"functions must give the same classes, got {[given.shape[2] for given in found]} of them")
+            raise ValueError(f"functions must have the same classes, got {[given.shape[2] for given in found]} of them")
         return torch.cat(found, dim=1)
 
     def _hidden(self, batch: Any) -> Tensor:
         if self._embedding is None:
-            raise ValueError("`embedding`, a function that gives the features of a batch, must be given to `embed`")
+            raise ValueError("`embedding`, a function that returns the features of a batch, must be given for `embed`")
         return as_tensor(self._embedding(batch), "the output of `embedding`").flatten(1)
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

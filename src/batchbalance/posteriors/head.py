@@ -1,4 +1,4 @@
-"""A Bayesian head on frozen embeddings: the cheap posterior for features of a foundation model.
+"""A Bayesian head on frozen embeddings: a cheap posterior for features of a foundation model.
 
 "bootstrap" is a softmax regression on rows that are centred with the pool and scaled to unit length, once for each
 resample of the labels. Its bias follows the class frequencies as far as the labels determine them. "laplace" is that
@@ -6,8 +6,8 @@ regression once, and a Gaussian around its maximum, shrunk by a temperature: in 
 directions, and in all others the variance of the prior would dominate every prediction. "dropout" is a small MLP with
 MC dropout. Precision, bias and temperature are chosen on the labels.
 
-laplace-torch and posteriors do more than this and bring their own dependencies; for a linear head the Hessian is known
-in closed form, and draws have to be tied to our seeds and saved without pickle, so neither is used.
+The packages laplace-torch and posteriors are not used. They do more than this and add dependencies. For a linear head
+the Hessian is known in closed form, and draws must follow our seeds and be saved without pickle.
 """
 
 import copy
@@ -37,7 +37,7 @@ from batchbalance.system.threads import for_work
 
 METHODS = ("bootstrap", "laplace", "dropout")
 BLOCK = 4096  # rows of the pool read at a time
-STEPS = 20.0  # passes that are worth a thread: each is one product of matrices
+STEPS = 20.0  # factor for the cost of a pass, which is one matrix product
 
 
 class BayesianHead(Posterior):
@@ -47,9 +47,9 @@ class BayesianHead(Posterior):
         method: "bootstrap", "laplace", or "dropout" for an MLP.
         num_draws: S.
         prior_precision: of the Gaussian prior on the weights (laplace, bootstrap); chosen on the labels if omitted.
-        temperature: what the covariance is multiplied by (laplace); chosen on the labels if omitted.
+        temperature: factor of the covariance (laplace); chosen on the labels if omitted.
         bias: width of the prior of the bias, relative to that of the weights (laplace, bootstrap); chosen on the labels
-            if omitted. 0 for no bias at all: every class is then equally likely at the centre of the pool.
+            if omitted. 0 for no bias: every class is then equally likely at the centre of the pool.
         hidden: units of the MLP's hidden layers (dropout).
         dropout: rate of the MLP (dropout).
         recipe: how the MLP is trained (dropout).
@@ -57,9 +57,9 @@ class BayesianHead(Posterior):
 
     Attributes:
         classes: the labels in the order of the class axis, if they were not numbers; else None.
-        tuned: precision, temperature and what cross-validation says about them; None for an MLP.
+        tuned: precision, temperature and their cross-validation results; None for an MLP.
         covariance: "exact", or "kronecker" for large heads (laplace); else None.
-        kept: which weights of the MLP were kept; empty before a fit, without an MLP, or of a head that was loaded.
+        kept: which weights of the MLP were kept; empty before a fit, without an MLP, or for a loaded head.
     """
 
     kind: ClassVar[str] = "bayesian-head"
@@ -82,7 +82,7 @@ class BayesianHead(Posterior):
         if temperature is not None and method != "laplace":
             raise ValueError(f"`temperature` is not used by method {method!r}; omit it")
         if bias is not None and method == "dropout":
-            raise ValueError("`bias` is not used by method 'dropout', whose network has its own; omit it")
+            raise ValueError("`bias` is not used by method 'dropout'; omit it")
         self._options: dict[str, Any] = {
             "method": method,
             "num_draws": check_whole("num_draws", num_draws, 1, MAX_DRAWS),
@@ -111,7 +111,7 @@ class BayesianHead(Posterior):
 
     @property
     def most_probable(self) -> "BayesianHead":
-        """The one draw at the most probable weights, whose predictions are those to report; an MLP stays as it is."""
+        """A head with one draw at the most probable weights, for predictions to report; an MLP is unchanged."""
         self._check_fitted()
         if self._mlp is not None:
             return self
@@ -133,8 +133,8 @@ class BayesianHead(Posterior):
             embeddings: (N, D) features, a tensor or an array.
             labels: (N,) classes: whole numbers from 0, or texts.
             num_classes: C, if labels are numbers; one more than the largest if omitted.
-            classes: all labels there are, in the order of the class axis; the sorted distinct ones if they are texts
-                and this is omitted.
+            classes: all possible labels, in the order of the class axis; if omitted and labels are texts, the sorted
+                distinct labels.
             validation: embeddings and labels for early stopping (dropout only).
             unlabelled: (U, D) features of the pool. They and the labelled ones determine the centre.
         """
@@ -184,7 +184,7 @@ class BayesianHead(Posterior):
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str], network: Any = None) -> "BayesianHead":
-        """Read what ``save`` wrote; `network` must be None."""
+        """Read a saved head; `network` must be None."""
         refuse_network(network, cls.kind)
         tensors, options = read_saved(directory, cls.kind)
         facts = options.pop("fitted", None)
@@ -207,7 +207,7 @@ class BayesianHead(Posterior):
     ) -> "BayesianHead":
         pool = pool.to(x)
         size = pool.abs().amax(dim=0)
-        size = torch.where(size > 0, size, 1.0)  # squares of huge or tiny numbers overflow or vanish
+        size = torch.where(size > 0, size, 1.0)  # squares of huge or tiny numbers would overflow or underflow
         mean, std = (pool / size).mean(dim=0) * size, (pool / size).std(dim=0, correction=0) * size
         std = torch.where(std > 0, std, 1.0)
         if validation is not None:
@@ -226,7 +226,7 @@ class BayesianHead(Posterior):
         return lambda: tabular_mlp(num_classes, (num_features,), **options).to(dtype)
 
     def _hold(self, tensors: dict[str, Tensor], mlp: MCDropout | None = None) -> None:
-        """Keep the tensors of the draws, and name the draws by their content."""
+        """Store the tensors of the draws, and name the draws by a hash of them."""
         self._tensors, self._mlp = tensors, mlp
         digest = fingerprint(tensors, self.kind)
         if mlp is None:
@@ -278,10 +278,10 @@ class BayesianHead(Posterior):
 
 
 class HeadOptions(PosteriorOptions):
-    """A Bayesian classifier on the inputs themselves, for example embeddings of a pretrained network.
+    """A Bayesian classifier on the inputs, for example embeddings of a pretrained network.
 
     Attributes:
-        method: as the others, see `BayesianHead`.
+        method: see `BayesianHead`.
         num_draws: S.
         prior_precision: of the Gaussian prior (laplace, bootstrap); chosen on the labels if omitted.
         temperature: of the draws (laplace); chosen on the labels if omitted.
@@ -323,7 +323,7 @@ class HeadOptions(PosteriorOptions):
         return super().error(self.for_metrics(posterior), labelled)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:
-        """Return the most probable weights, whose predictions are the ones to report."""
+        """Return the most probable weights, for predictions to report."""
         return posterior.most_probable if isinstance(posterior, BayesianHead) else posterior
 
 

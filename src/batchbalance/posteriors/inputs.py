@@ -1,7 +1,7 @@
-"""Inputs of posteriors, of any type that users have, as batches in order.
+"""Inputs of posteriors, of many types, as batches in order.
 
 Networks take tensors, dicts and tuples of tensors, Datasets and DataLoaders. Estimators take rows: arrays, DataFrames,
-sparse matrices and lists of texts, each passed on unchanged. A DataFrame is recognised by its methods, so that neither
+sparse matrices and lists of texts, each passed on unchanged. A DataFrame is recognised by its methods, so neither
 pandas nor polars is imported here.
 """
 
@@ -19,13 +19,13 @@ from batchbalance.arguments.checks import check_dense, check_whole, unmasked
 from batchbalance.posteriors.training.calling import Batch, as_batch, collated, described, first_of, num_rows, some_rows
 from batchbalance.predictions import spans_of
 
-# A tensor or array (N, ...), a Dataset, or a DataLoader; posteriors of networks take dicts and tuples of tensors as
-# well, those that wrap an estimator tables.
+# A tensor or array (N, ...), a Dataset, or a DataLoader; posteriors of networks also take dicts and tuples of tensors,
+# and those that wrap an estimator also take tables.
 Inputs = Any
 
 
 def is_table(inputs: Any) -> bool:
-    """Return whether only an estimator can read these rows: a DataFrame, a sparse matrix, texts, mixed columns."""
+    """Return whether only an estimator can use these rows: a DataFrame, a sparse matrix, texts, mixed columns."""
     if isinstance(inputs, list):
         return bool(inputs) and isinstance(inputs[0], str | dict)
     if isinstance(inputs, np.ndarray):
@@ -71,7 +71,7 @@ def as_rows(inputs: Any, name: str = "`inputs`") -> Any:
 
 
 class IndexedRows:
-    """The rows of a table, read by a tensor of their indices as a `Learner` does."""
+    """The rows of a table, indexed by a tensor as in a `Learner`."""
 
     def __init__(self, inputs: Any) -> None:
         self.inputs = as_rows(inputs)
@@ -86,7 +86,7 @@ class IndexedRows:
 def num_points(inputs: Inputs) -> int | None:
     """Return the number of examples; None if it is known only after reading them."""
     if isinstance(inputs, DataLoader):
-        # Without a batch sampler (batch_size=None) an item is a batch made beforehand, of any number of examples.
+        # Without a batch sampler (batch_size=None) an item is a ready-made batch of any number of examples.
         if isinstance(inputs.dataset, IterableDataset) or inputs.batch_sampler is None:
             return None
         return len(inputs.sampler)  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def batches_of(inputs: Inputs, batch_size: int, *, structured: bool = False, pad
 
     Args:
         inputs: as `predict` takes them.
-        batch_size: inputs in a batch.
+        batch_size: inputs per batch.
         structured: whether batches may be dicts and tuples of tensors.
         padding: the token that sequences in a Dataset are padded with.
     """
@@ -138,7 +138,7 @@ def batches_of(inputs: Inputs, batch_size: int, *, structured: bool = False, pad
     empty = True
     for batch in batches:
         if not (structured or isinstance(batch, Tensor)):
-            raise ValueError(f"`inputs` must give tensors for this posterior, got {described(batch)}")
+            raise ValueError(f"`inputs` must yield tensors for this posterior, got {described(batch)}")
         empty = False
         yield batch
     if empty:
@@ -161,14 +161,14 @@ def _check_order(loader: DataLoader[Any]) -> None:
     inner = batches.sampler if type(batches) is BatchSampler else sampler
     if type(inner) is not SequentialSampler:
         raise ValueError(
-            "`inputs` must come in the order of their data set, got a DataLoader with "
+            "`inputs` must be in the order of their data set, got a DataLoader with "
             f"{type(inner).__name__}, which may change it; use shuffle=False, or pass the data set itself"
         )
 
 
 @contextmanager
 def fitting(batch: Any) -> Iterator[None]:
-    """Turn the errors that torch and scikit-learn raise on a misshapen batch into one clear ValueError."""
+    """Raise the errors of torch and scikit-learn for a batch of the wrong shape as one clear ValueError."""
     try:
         yield
     except (RuntimeError, IndexError) as error:

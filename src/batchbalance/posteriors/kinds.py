@@ -1,8 +1,8 @@
-"""Kinds of posteriors in settings: their options, and how these turn labels into draws.
+"""Kinds of posteriors in settings: their options, and how to fit them.
 
-A kind lives in one file: a `Posterior`, and a `PosteriorOptions` beside it whose ``fit`` makes one. Listing the
-options in ``batchbalance.posteriors`` (or in an entry point, or naming their path) makes them known to Python, to TOML
-files and to `Learner` at once.
+Each kind is in one file: a `Posterior`, and a `PosteriorOptions` whose ``fit`` returns one. Options listed in
+``batchbalance.posteriors`` or in an entry point, or named by their path, are available in Python, in TOML files and
+in `Learner`.
 """
 
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ class Fitted:
     Attributes:
         posterior: the draws.
         validation_error: ε on validation data; None if there are none.
-        kept: which weights of each network that was trained were kept.
+        kept: which weights of each trained network were kept.
         cross_validation: computes ε without validation data; None if that is not possible.
     """
 
@@ -42,25 +42,25 @@ class Fitted:
 
     @cached_property
     def error(self) -> float | None:
-        """ε on validation data, else by cross-validation, which fits several times at the first call."""
+        """The error ε on validation data, else by cross-validation, which fits several times at the first read."""
         if self.validation_error is None and self.cross_validation is not None:
             return self.cross_validation()
         return self.validation_error
 
 
-# Called with inputs, int64 labels and a seed. A method `untrained(inputs, seed)`, if any, serves before any label.
+# Called with inputs, int64 labels and a seed. A method `untrained(inputs, seed)`, if any, is used before any label.
 Fit = Callable[[Tensor, Tensor, int], Posterior | Fitted]
 
 
 @dataclass(frozen=True, eq=False)
 class FitContext:
-    """The arguments of a fit beside inputs and labels.
+    """The arguments of a fit besides inputs and labels.
 
     Attributes:
         num_classes: C.
-        seed: same seed, same draws.
+        seed: random seed; the same seed gives the same draws.
         network: builds the network, for the kinds that have one.
-        network_options: of the network.
+        network_options: options of the network.
         recipe: how networks are trained; the defaults of `Recipe` if omitted.
         validation: inputs and labels for early stopping and for ε; None for no validation.
         device: where to train.
@@ -88,11 +88,11 @@ class PosteriorOptions(Section, ABC):
     """The options of a kind of posterior. Subclasses declare theirs as fields.
 
     Attributes:
-        kind: the name or path that it is found by.
+        kind: its name or path.
     """
 
     table = "[posterior]"
-    has_network: ClassVar[bool] = False  # whether a network is built for it
+    has_network: ClassVar[bool] = False  # whether it needs a network
     flat_inputs: ClassVar[bool] = False  # whether inputs are flattened to one row of features each
     uses_unlabelled: ClassVar[bool] = False  # whether `FitContext.unlabelled` is used
 
@@ -107,15 +107,15 @@ class PosteriorOptions(Section, ABC):
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
         """Train a model on (N, ...) inputs and (N,) labels and return its draws.
 
-        ε is what ``error`` says about the validation data.
+        ε is ``error`` on the validation data.
         """
 
     def untrained(self, inputs: Tensor, context: FitContext) -> Fitted | None:  # noqa: ARG002
-        """Return draws before any training, to choose a first batch by; None for kinds without one network."""
+        """Return draws before any training, for choosing a first batch; None for kinds without a single network."""
         return None
 
     def error(self, posterior: Posterior, labelled: Labelled) -> float:
-        """Return the share of labelled inputs that the draws get wrong: ε, if they are validation data."""
+        """Return the error rate of the draws on labelled inputs, which is ε for validation data."""
         predicted = posterior.predict(labelled[0]).mean_probs().argmax(dim=1)
         return float((predicted != labelled[1].to(predicted.device)).to(torch.float64).mean())
 
@@ -125,7 +125,7 @@ class PosteriorOptions(Section, ABC):
         return Fitted(posterior, error, kept)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:
-        """Return the draws that test metrics are computed with: all of them unless overridden."""
+        """Return the draws for test metrics: all of them unless overridden."""
         return posterior
 
 
@@ -138,7 +138,7 @@ class PosteriorFit:
         num_classes: C.
         network: a registered name, a path, or a function that builds the network, for the kinds that have one. It is
             called with `num_classes` and `input_shape` if it takes them.
-        network_options: of the network.
+        network_options: options of the network.
         recipe: how networks are trained.
         validation: inputs and labels for early stopping and for ε, or a function that returns those to use with
             a given number of training labels; None for no validation.
@@ -161,7 +161,7 @@ class PosteriorFit:
 
     @property
     def uses_unlabelled(self) -> bool:
-        """Whether inputs without labels are of use to a fit."""
+        """Whether a fit uses unlabelled inputs."""
         return self.options.uses_unlabelled
 
     def __call__(self, inputs: Tensor, labels: Tensor, seed: int, unlabelled: Tensor | None = None) -> Fitted:
@@ -174,7 +174,7 @@ class PosteriorFit:
         return replace(fitted, cross_validation=partial(cross_validated_error, self.options, inputs, labels, context))
 
     def untrained(self, inputs: Tensor, seed: int) -> Fitted | None:
-        """Return draws before any training; None for kinds without one network."""
+        """Return draws before any training; None for kinds without a single network."""
         return self.options.untrained(inputs, self._context(0, seed))
 
     def _context(self, num_labels: int, seed: int, unlabelled: Tensor | None = None) -> FitContext:

@@ -1,4 +1,4 @@
-"""The last layer of a trained network made Bayesian: Laplace's approximation around the weights it has.
+"""A Bayesian last layer of a trained network: Laplace's approximation around its weights.
 
 A last-layer Laplace approximation (Kristiadi et al. 2020) with a temperature. Everything before the last linear layer
 is computed once for all draws.
@@ -28,11 +28,11 @@ SAVED = ("scale", "best", "draws")
 
 
 class LastLayer(Posterior):
-    """Draws of the last linear layer of a network; ``LastLayer.from_model`` makes one.
+    """Draws of the last linear layer of a network, created by ``LastLayer.from_model``.
 
     Args:
         model: the network; it is copied and put in eval mode.
-        scale: () what the features and the constant feature 1 are divided by.
+        scale: () the divisor of the features and of the constant feature 1.
         found: the weights of the layer times `scale`, then its bias, (D + 1, C); and draws around them.
 
     Attributes:
@@ -56,7 +56,7 @@ class LastLayer(Posterior):
 
     @property
     def most_probable(self) -> "LastLayer":
-        """The one draw at the weights that the network has."""
+        """A posterior with one draw, at the weights of the network."""
         return LastLayer(self._network, self._scale, replace(self._found, draws=self._found.best[:, None]))
 
     @classmethod
@@ -70,15 +70,15 @@ class LastLayer(Posterior):
         temperature: float | None = None,
         seed: int = 0,
     ) -> "LastLayer":
-        """Return draws of the last linear layer of a trained network, around the weights it has.
+        """Return draws of the last linear layer of a trained network, around its weights.
 
         Args:
-            model: ends in a linear layer whose outputs are logits.
+            model: a network that ends in a linear layer whose outputs are logits.
             loader: batches of inputs and labels, or dicts with both, preferably of data that the network was not
                 trained on: on its own training data a network is overconfident.
             num_draws: S.
             prior_precision: of the weights, for features of unit length on average; 1/64 if omitted.
-            temperature: what the covariance is multiplied by; chosen on the data if omitted.
+            temperature: factor of the covariance; chosen on the data if omitted.
             seed: for the draws and for cross-validation.
         """
         check_whole("num_draws", num_draws, 1, MAX_DRAWS)
@@ -86,7 +86,7 @@ class LastLayer(Posterior):
         given = {name: None if value is None else check_real(name, value, above=True) for name, value in given.items()}
         copied = copy.deepcopy(model).eval()
         features, labels, layer = _features_of(copied, loader)
-        scale = (features.double().square().sum(dim=1).mean() + 1).sqrt().to(features)  # the constant feature included
+        scale = (features.double().square().sum(dim=1).mean() + 1).sqrt().to(features)  # includes the constant feature
         bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
         centre = torch.cat([layer.weight.T.to(scale) * scale, bias[None].to(scale)]).detach()
         num_classes = centre.shape[1]
@@ -98,7 +98,7 @@ class LastLayer(Posterior):
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str], network: Any = None) -> "LastLayer":
-        """Read what ``save`` wrote; `network` has the same architecture, or is a function that builds one."""
+        """Read a saved posterior; `network` has the same architecture, or is a function that builds one."""
         tensors, options = read_saved(directory, cls.kind)
         model = copy.deepcopy(as_network(network, directory))
         scale, best, draws = (tensors.pop(f"layer/{name}") for name in SAVED)
@@ -131,7 +131,7 @@ def _features_of(model: nn.Module, loader: Iterable[Any]) -> tuple[Tensor, Tenso
             truth = item[1]
         if truth is None:
             got = type(item).__name__
-            raise ValueError(f"`loader` must give batches of inputs and labels, got {got} without labels")
+            raise ValueError(f"`loader` must yield batches of inputs and labels, got {got} without labels")
         with torch.no_grad(), fitting(batch), last_hidden(model) as hidden:
             logits = logits_from(model, batch)
             layer, rows = hidden.layer, hidden(logits)
@@ -139,7 +139,7 @@ def _features_of(model: nn.Module, loader: Iterable[Any]) -> tuple[Tensor, Tenso
             if not ends_there or not torch.allclose(layer(rows), logits, rtol=1e-3, atol=1e-4):
                 raise ValueError(
                     "`model` must end in a linear layer, got outputs that are not those of its last linear layer; "
-                    "remove what follows it"
+                    "remove the layers after it"
                 )
         features.append(rows if rows.dtype == torch.float64 else rows.float())
         labels.append(torch.as_tensor(truth).to(rows.device))

@@ -3,11 +3,11 @@
 The logits of a row x are x·W + b. The bias b = s·log π + c·w has two parts. The frequencies π are those of the labels,
 shrunk towards equal ones, and s is the probability that they are skewed; w is the weight of a constant feature of size
 c = s², with the prior of all other weights. On balanced labels both parts are close to 0: few labels of each class say
-little about frequencies, and a free bias would fit noise. On skewed labels s is close to 1, so that a rare
-class can be rare.
+little about frequencies, and a free bias would fit noise. On skewed labels s is close to 1, so that rare
+classes are predicted rarely.
 
-Labels that a strategy chose can be balanced where the pool is not. The classes then differ by more than a rotation
-around the centre of the pool, and only a bias can say so. So a free one, c = 1, is tried as well, and taken if it
+Labels that a strategy chose can be balanced although the pool is not. The classes then differ by more than a rotation
+around the centre of the pool, which only a bias can express. So a free bias, c = 1, is tried as well, and used if it
 predicts held-out labels clearly better.
 """
 
@@ -32,9 +32,9 @@ from batchbalance.posteriors.tuning import (
     tuned_heads,
 )
 
-FREE = 1.0  # c of a bias that only the labels determine
-WORTH_IT = 4.0  # held-out log likelihood that a free bias has to gain, for all labels together
-SOLVED_AT_ONCE = 2**24  # numbers; heads that take more together are solved in parts
+FREE = 1.0  # c of a free bias
+WORTH_IT = 4.0  # required gain in held-out log likelihood by a free bias, summed over labels
+SOLVED_AT_ONCE = 2**24  # numbers; heads that need more are solved in parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +42,9 @@ class LinearDraws:
     """The weights of a linear head; the last row of each is the bias.
 
     Attributes:
-        best: (D + 1, C), the most probable ones.
-        draws: (D + 1, S, C).
-        tuned: what was chosen for them.
+        best: (D + 1, C) the most probable weights.
+        draws: (D + 1, S, C) the draws.
+        tuned: precision, temperature and bias.
         covariance: "exact" or "kronecker" for Laplace's approximation; None for a bootstrap.
     """
 
@@ -56,10 +56,10 @@ class LinearDraws:
 
 @dataclass(frozen=True, eq=False)
 class Bias:
-    """How a linear head gets its bias.
+    """The bias of a linear head.
 
     Attributes:
-        size: c, of the constant feature.
+        size: c, the size of the constant feature.
         offset: (1, C) s·log π, added to all logits.
     """
 
@@ -68,14 +68,14 @@ class Bias:
 
     @classmethod
     def chosen(cls, labels: Tensor, num_classes: int, size: float | None, like: Tensor) -> "Bias":
-        """Choose the bias on the labels, unless c is given; if that is 0, frequencies do not matter either."""
+        """Choose the bias on the labels, unless c is given; if c is 0, frequencies are ignored too."""
         if size == 0:
             return cls(0.0, like.new_zeros(1, num_classes))
         found = class_frequencies(labels, num_classes)
         return cls(found.skew**2 if size is None else size, found.offset[None].to(like))
 
     def folded(self, weights: Tensor) -> Tensor:
-        """Return (D + 1, ..., C) weights with the bias itself in place of the weight of the constant feature."""
+        """Return (D + 1, ..., C) weights with the bias in place of the weight of the constant feature."""
         return torch.cat([weights[:-1], self.size * weights[-1:] + self.offset])
 
 
@@ -98,12 +98,12 @@ def laplace_draws(
         labels: their classes.
         num_classes: C.
         num_draws: S.
-        seed: for draws and cross-validation.
+        seed: seed for draws and cross-validation.
         precision: λ; chosen on the labels if omitted.
         temperature: T; chosen on the labels if omitted.
-        bias: c, the size of the constant feature; chosen on the labels if omitted. 0 for no bias, frequencies included.
+        bias: c, the size of the constant feature; chosen on the labels if omitted. 0 for no bias and no frequencies.
         centre: (D + 1, C) W* and the bias; the most probable weights if omitted. Labels do not determine the precision
-            of given weights, so it is the usual one then, if omitted. `bias` must be given and above 0.
+            of given weights, so its default is then the usual one. `bias` must be given and above 0.
     """
     tried = (USUAL_PRECISION,) if centre is not None else PRECISIONS
     tried = tried if precision is None else (precision,)
@@ -111,7 +111,7 @@ def laplace_draws(
     if centre is None:
         biased, span, folds, alone = with_bias(x, labels, num_classes, bias, tried, seed)
         tried = (alone.precision,)
-    else:  # its bias has the frequencies in it
+    else:  # the given bias includes the frequencies
         biased = Bias(bias or FREE, x.new_zeros(1, num_classes))
         centre = torch.cat([centre[:-1], centre[-1:] / biased.size])
         span = Span.of(with_constant(x, biased.size))
@@ -140,7 +140,7 @@ def bootstrap_draws(
     precision: float | None = None,
     bias: float | None = None,
 ) -> LinearDraws:
-    """Return the most probable weights given each of `num_draws` resamples of the rows, all found at once.
+    """Return the most probable weights given each of `num_draws` resamples of the rows, solved together.
 
     The arguments are those of ``laplace_draws``.
     """
@@ -171,7 +171,7 @@ def with_bias(
     precisions: tuple[float, ...],
     seed: int,
 ) -> tuple[Bias, Span, Folds, Tuned]:
-    """Choose the bias; return it, the rows with the constant feature, their folds, and the best precision by these."""
+    """Choose the bias; return it, the rows with the constant feature, their folds, and the best precision."""
     followed = Bias.chosen(labels, num_classes, size, x)
     sizes = [followed.size]
     if size is None and followed.size < FREE / 2:
@@ -188,7 +188,7 @@ def with_bias(
 def refitted(
     x: Float[Tensor, "N D"], labels: Int[Tensor, " N"], num_classes: int, tuned: Tuned
 ) -> Float[Tensor, "D1 C"]:
-    """Return the most probable weights of some rows, the bias last, with what was chosen for another head."""
+    """Return the most probable weights of some rows, the bias last, with the precision and bias of another head."""
     biased = Bias.chosen(labels, num_classes, tuned.bias, x)
     found = _alone(with_constant(x, biased.size), labels, num_classes, tuned.precision, biased.offset)
     return biased.folded(found[:, 0])
@@ -206,5 +206,5 @@ def linear_logits(x: Float[Tensor, "N D"], draws: Float[Tensor, "D1 S C"]) -> Fl
 
 
 def with_constant(x: Float[Tensor, "N D"], size: float) -> Float[Tensor, "N D1"]:
-    """Return the rows with a constant feature behind the others."""
+    """Return the rows with a constant feature after the others."""
     return torch.cat([x, x.new_full((len(x), 1), size)], dim=1)

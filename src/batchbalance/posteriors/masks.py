@@ -1,9 +1,9 @@
-"""Dropout whose mask belongs to a draw: one mask for a draw and a layer, whatever the inputs.
+"""Dropout with one mask for each draw and layer, the same for all inputs.
 
-A `Mask` stands in for a dropout module. Dropout that is not a module needs more: an attention module runs with its
-dropout on, and where it asks for random zeros it gets the mask of the draw. That works for `nn.MultiheadAttention`, and
-for the modules of Hugging Face, timm and others whose class is named so. A recurrent network runs layer by layer, with
-a mask between two layers. Any other dropout is found while a network runs, so that a warning can name it.
+A `Mask` replaces a dropout module. Dropout inside other modules needs more: an attention module runs with its dropout
+on, and each operation that draws random zeros is replaced by the mask of the draw. That works for
+`nn.MultiheadAttention`, and for modules of Hugging Face, timm and others whose class name contains "Attention". A
+recurrent network runs layer by layer, with masks between layers. A warning names any other dropout that is run.
 """
 
 import warnings
@@ -25,11 +25,11 @@ ELEMENTWISE = (nn.Dropout, nn.AlphaDropout)
 CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
 ALPHA = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 
-# AlphaDropout moves dropped units to the value that SELU gives to minus infinity.
+# AlphaDropout sets dropped units to the limit of SELU at minus infinity.
 SELU_FLOOR = -1.7580993408473766
-FIRST_BLOCK = 16  # places of an axis in the first block; each next one has as many as all before it
-CACHED_NUMBERS = 2**24  # masks of a layer that are kept rather than made again, in booleans
-CACHED_FACTORS = 2**20  # numbers that a layer keeps ready to multiply with, for small layers
+FIRST_BLOCK = 16  # positions of an axis in the first block; each further block has as many as all before it
+CACHED_NUMBERS = 2**24  # booleans of the cached masks of a layer
+CACHED_FACTORS = 2**20  # numbers of the cached factors of a small layer
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 BERNOULLI = torch.ops.aten.bernoulli_.float
 NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
@@ -37,8 +37,8 @@ FUNCTIONS = {  # dropout that is not a module
     getattr(nn.functional, name)
     for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 }
-ZEROS = ("bernoulli", "native_dropout", "rand", "uniform_", "rand_like")  # operations that dropout is made of
-NAMED = (nn.modules.dropout._DropoutNd, nn.RNNBase)  # which a warning names when the masks are made
+ZEROS = ("bernoulli", "native_dropout", "rand", "uniform_", "rand_like")  # operations that dropout uses
+NAMED = (nn.modules.dropout._DropoutNd, nn.RNNBase)  # a warning names these when the masks are made
 
 Running = list[tuple[str, nn.Module]]
 
@@ -46,18 +46,18 @@ Running = list[tuple[str, nn.Module]]
 def is_plain(layer: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
     """Return whether a layer is exactly of one of these types, unpatched and without hooks.
 
-    A subclass, a patched ``forward`` or a hook may do anything; such a layer runs in full.
+    A subclass, a patched ``forward`` or a hook may change the result, so such a layer runs in full.
     """
     hooked = layer._forward_hooks or layer._forward_pre_hooks
     return type(layer) in kinds and "forward" not in vars(layer) and not hooked
 
 
 class Keep:
-    """Which units of a layer each draw keeps: the same for every input, and for every length that it is padded to.
+    """The units of a layer that each draw keeps: the same for every input, and for every padded length.
 
-    The last axis of (length, units) and the first of (heads, length, length) are fixed; the others may differ from
-    batch to batch, and a unit is kept or not whatever the size is. A layer that runs twice in one forward pass has a
-    mask for each of its calls.
+    The last axis of (length, units) and the first of (heads, length, length) are fixed. The others may differ from
+    batch to batch, which does not change the units that are kept. A layer that runs twice in one forward pass has a
+    mask for each call.
     """
 
     def __init__(self, name: str, seed: int) -> None:
@@ -73,7 +73,7 @@ class Keep:
         if self._fixed.setdefault(call, fixed) != fixed:
             known = f"{self._fixed[call][0]} axes and {self._fixed[call][1]} units"
             raise ValueError(
-                f"`inputs` must have one shape, or differ in length only, got {shape} instead of {known} at dropout "
+                f"`inputs` must have one shape, or differ only in length, got {shape} instead of {known} at dropout "
                 f"layer {self.name!r}; pad inputs to one size, and let the batch be the first axis"
             )
         cached = self._cache.get((draw, call))
@@ -89,11 +89,11 @@ class Keep:
 
     def _numbers(self, purpose: str, draw: int, shape: tuple[int, ...]) -> Tensor:
         """Return uniform numbers, each of which depends only on its position."""
-        if len(shape) < 3:  # one row after the other, so that more rows change none
+        if len(shape) < 3:  # row by row, so that additional rows do not change earlier ones
             return torch.rand(shape, generator=generator(self._seed, purpose, draw))
         numbers = torch.empty(shape)
-        # An axis is cut into blocks: one of `FIRST_BLOCK` places, then one more for each doubling of its length. Each
-        # block has its own stream, so that the numbers stay the same when an axis grows.
+        # An axis is divided into blocks: one of `FIRST_BLOCK` positions, then one more for each doubling of its length.
+        # Each block has its own random stream, so the numbers stay the same when an axis grows.
         for corner in product(*(range(((size - 1) // FIRST_BLOCK).bit_length() + 1) for size in shape[1:])):
             spans = [slice(FIRST_BLOCK << (level - 1) if level else 0, FIRST_BLOCK << level) for level in corner]
             block = (shape[0], *(span.stop - span.start for span in spans))
@@ -111,14 +111,14 @@ def is_drawn(module: nn.Module) -> bool:
 def is_path(module: nn.Module) -> bool:
     """Return whether a module drops whole residual branches (stochastic depth).
 
-    They are known by name and by the rate that they hold, so that none of these packages is needed.
+    They are recognised by class name and by their rate, so that none of these packages is imported.
     """
     name, held = type(module).__name__, vars(module)
     return (name.endswith("DropPath") and "drop_prob" in held) or (name == "StochasticDepth" and "p" in held)
 
 
 class _Pass:
-    """Where a forward pass is. A plain object, because a module takes a microsecond to set an attribute."""
+    """The state of a forward pass. A plain object, because setting an attribute of a module takes a microsecond."""
 
     __slots__ = ("batch", "calls", "draw", "num_draws")
 
@@ -128,15 +128,15 @@ class _Pass:
 
 
 class Mask(nn.Module):
-    """Stands in for a dropout layer and keeps the same units for every input of a draw.
+    """A replacement for a dropout layer that keeps the same units for every input of a draw.
 
     Attributes:
-        name: that of the layer.
-        rate: the probability to drop a unit; `p` as in the layer, for modules that read it.
-        channelwise: whether whole channels are dropped (axis 1), else single units.
-        pathwise: whether all that comes in is dropped or kept: the branch of a network under a draw.
-        alpha: whether dropped units go to the floor of SELU rather than to 0.
-        scale: what the kept units are multiplied by.
+        name: the name of the layer.
+        rate: the probability of dropping a unit; also `p` as in the layer, for modules that read it.
+        channelwise: whether whole channels (axis 1) are dropped instead of single units.
+        pathwise: whether the whole input, a residual branch, is dropped or kept.
+        alpha: whether dropped units are set to the minimum of SELU instead of 0.
+        scale: the factor of the kept units.
     """
 
     def __init__(self, layer: nn.Module, name: str, seed: int) -> None:
@@ -154,11 +154,11 @@ class Mask(nn.Module):
 
     @property
     def calls(self) -> int:
-        """How often it dropped something in this forward pass."""
+        """The number of calls that dropped something in this forward pass."""
         return self._now.calls
 
     def begin(self, draw: int, batch: int, num_draws: int = 1) -> None:
-        """Prepare for a pass of `batch` inputs under a draw, or of so many for each of several draws in turn."""
+        """Prepare for a pass of `batch` inputs under a draw, or under each of several draws in turn."""
         now = self._now
         now.draw, now.batch, now.num_draws, now.calls = draw, batch, num_draws, 0
 
@@ -207,7 +207,7 @@ class Mask(nn.Module):
         return torch.stack([self.keep(draw, shape, now.calls - 1) for draw in draws])
 
     def applied(self, inputs: Tensor, kept: Tensor) -> Tensor:
-        """Return `inputs` scaled where `kept`; elsewhere 0, or the floor of SELU for alpha dropout."""
+        """Return `inputs` scaled where `kept`; elsewhere 0, or the minimum of SELU for alpha dropout."""
         if not self.alpha:
             return inputs * (kept.to(inputs.dtype) * self.scale)
         if self.rate == 1:
@@ -219,12 +219,12 @@ class Mask(nn.Module):
 
 
 class AttentionDropout:
-    """Stands in for the ``forward`` of an attention module.
+    """A replacement for the ``forward`` of an attention module.
 
     Attributes:
-        name: that of the module.
-        rate: the largest rate that the module holds as a number; it may take others from elsewhere.
-        calls: how often it dropped something in this forward pass.
+        name: the name of the module.
+        rate: the largest rate among the attributes of the module; it may use others.
+        calls: the number of calls that dropped something in this forward pass.
     """
 
     def __init__(self, module: nn.Module, name: str, seed: int) -> None:
@@ -239,13 +239,13 @@ class AttentionDropout:
 
     @staticmethod
     def fits(module: nn.Module) -> bool:
-        """Return whether a module is attention, and holds no other module that is."""
+        """Return whether a module is attention and has no other attention module inside."""
         return not any("Attention" in type(part).__name__ for part in list(module.modules())[1:]) and (
             module.dropout > 0 if isinstance(module, nn.MultiheadAttention) else "Attention" in type(module).__name__
         )
 
     def begin(self, draw: int, batch: int, num_draws: int = 1) -> None:
-        """Prepare for a pass of `batch` inputs under a draw, or of so many for each of several draws in turn."""
+        """Prepare for a pass of `batch` inputs under a draw, or under each of several draws in turn."""
         self._draws, self._batch, self.calls = range(draw, draw + num_draws), batch, 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -254,7 +254,7 @@ class AttentionDropout:
             return self._forward(*args, **kwargs)
         self._module.training = True
         try:
-            # Fused kernels make their random numbers inside.
+            # Fused kernels draw their random numbers internally, where `Drawing` cannot replace them.
             with sdpa_kernel(SDPBackend.MATH), Drawing(self._next):
                 return self._forward(*args, **kwargs)
         except UnknownAxesError as error:
@@ -265,7 +265,7 @@ class AttentionDropout:
         return self._forward(*args, **kwargs)
 
     def _next(self, rate: float, noise: Tensor) -> Tensor:
-        """Return which entries are kept where dropout would draw noise of this shape."""
+        """Return which entries are kept, for dropout noise of this shape."""
         times, rest = divmod(len(noise), self._batch * len(self._draws))
         if rest or noise.ndim < 3:
             raise UnknownAxesError(f"its weights {tuple(noise.shape)} are not those of a batch of {self._batch}")
@@ -277,20 +277,20 @@ class AttentionDropout:
 
 
 class UnknownAxesError(Exception):
-    """Weights of an attention whose examples cannot be distinguished."""
+    """Attention weights whose batch axis cannot be identified."""
 
 
 class DispatchMode(TorchDispatchMode):
-    """Sees every operation of torch while a block runs."""
+    """A mode that intercepts every torch operation while a block runs."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: True would import torch's compiler, which is slow, and slow down every operation."""
+        """Return False: True would import torch's compiler and slow down every operation."""
         return False
 
 
 class Drawing(DispatchMode):
-    """Gives masks where dropout asks for random zeros."""
+    """A mode that returns masks where dropout draws random zeros."""
 
     def __init__(self, kept: Callable[[float, Tensor], Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -308,7 +308,7 @@ class Drawing(DispatchMode):
 
 
 class RecurrentDropout:
-    """Stands in for the ``forward`` of an LSTM, GRU or RNN of several layers with dropout between them."""
+    """A replacement for the ``forward`` of an LSTM, GRU or RNN of several layers with dropout between them."""
 
     def __init__(self, module: Any, name: str, seed: int) -> None:
         self.mask = Mask(nn.Dropout(module.dropout), name, seed)
@@ -346,7 +346,7 @@ class RecurrentDropout:
 
 
 def _single(module: Any, layer: int) -> nn.Module:
-    """Return one layer of a recurrent network as a module of its own that shares the weights."""
+    """Return one layer of a recurrent network as a separate module that shares the weights."""
     own = {"proj_size": module.proj_size} if isinstance(module, nn.LSTM) else {}
     if isinstance(module, nn.RNN):
         own = {"nonlinearity": module.nonlinearity}
@@ -385,7 +385,7 @@ def unmasked_dropout(model: nn.Module) -> Iterator[list[str]]:
 
 
 def training_noise(model: nn.Module, run: Callable[[], Any]) -> list[str]:
-    """Name the modules that draw random zeros in training mode, where no mask takes their place.
+    """Return the names of the modules that draw random zeros in training mode and have no mask.
 
     They are found by a forward pass in training mode. Modules with running statistics stay in eval mode, and buffers
     are restored. If the network fails in training mode, the list is empty.
@@ -408,10 +408,10 @@ def training_noise(model: nn.Module, run: Callable[[], Any]) -> list[str]:
     for module in modes:
         module.training = not isinstance(module, nn.modules.batchnorm._NormBase | Mask)
     try:
-        # Fused kernels of attention make their random numbers inside.
+        # Fused attention kernels draw their random numbers internally, where `Watching` cannot see them.
         fixed = torch.random.fork_rng(devices=cuda), sdpa_kernel(SDPBackend.MATH)
         with fixed[0], fixed[1], _running(model) as running, Watching(), suppress(Exception):  # type: ignore[no-untyped-call]
-            run()  # which may want labels in training mode, or anything else
+            run()  # may fail in training mode, for example without labels
     finally:
         for module, mode in modes.items():
             module.training = mode
@@ -422,7 +422,7 @@ def training_noise(model: nn.Module, run: Callable[[], Any]) -> list[str]:
 
 @contextmanager
 def _running(model: nn.Module) -> Iterator[Running]:
-    """Yield the list of the modules that are running, the innermost last."""
+    """Yield a list of the modules that are currently running, the innermost last."""
     running: Running = []
     handles = []
 

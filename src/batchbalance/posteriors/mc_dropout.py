@@ -1,12 +1,12 @@
 """Monte Carlo dropout (Gal and Ghahramani 2016) with draws that are fixed networks.
 
-A draw is a network with one mask for each dropout layer, made from (seed, layer, draw). Other layers are in eval mode,
+A draw is a network with one mask per dropout layer, derived from (seed, layer, draw). Other layers are in eval mode,
 so batch normalisation uses its running statistics.
 
-Covered: every `nn.Dropout`, `Dropout1d/2d/3d`, `AlphaDropout` and `FeatureAlphaDropout` module, at any depth, those of
-`nn.TransformerEncoderLayer` too; dropout of attention weights, and between the layers of recurrent networks; and
-stochastic depth, where a draw drops a residual branch for every input. Not covered, and off as in eval mode, with a
-warning: dropout called as a function elsewhere, and modules of other names that drop something in training.
+Supported: all `nn.Dropout`, `Dropout1d/2d/3d`, `AlphaDropout` and `FeatureAlphaDropout` modules at any depth, including
+those of `nn.TransformerEncoderLayer`; dropout of attention weights, and between the layers of recurrent networks; and
+stochastic depth, where a draw drops a residual branch for every input. Not supported, and off as in eval mode, with a
+warning: dropout called as a function elsewhere, and other modules that drop units in training.
 """
 
 import copy
@@ -61,21 +61,21 @@ from batchbalance.posteriors.training.fitting import (
 from batchbalance.posteriors.training.networks import flops_of
 
 PROBED = 8  # inputs of the first batch that are compared with the general path
-STACKED_ROWS, STACKED_FLOPS = 1024, 2e8  # of a forward pass that holds a small batch several times, for several draws
+STACKED_ROWS, STACKED_FLOPS = 1024, 2e8  # maximum for a forward pass of a small batch under several draws
 
 
 class MCDropout(Posterior):
     """Draws of a trained network with dropout.
 
     Args:
-        model: any module with dropout layers that gives logits (N, C); it is copied.
+        model: any module with dropout layers that returns logits (N, C); it is copied.
         num_draws: S.
-        seed: for the masks. Draw 7 is the same network whatever `num_draws` is.
-        fast: run chains of layers as smaller networks, and in any other network what comes before the first dropout
-            only once (same numbers to about 1e-6); False for one plain forward pass a draw. The first batch is compared
-            with that. Only layers that are exactly of a known type are cut down.
-        outputs: what the model gives: "logits" (log-probabilities too), or "probs" if it ends in a softmax.
-        binary: the model gives one output, the logit (or probability) of the second of two classes.
+        seed: seed of the masks. Draw 7 is the same network for every `num_draws`.
+        fast: run chains of layers as smaller networks, and in other networks run the part before the first dropout
+            only once (same numbers to about 1e-6); False for one plain forward pass per draw. The first batch is
+            compared with that. Only layers that are exactly of a known type are made smaller.
+        outputs: what the model returns: "logits" (or log-probabilities), or "probs" if it ends in a softmax.
+        binary: the model returns one output, the logit (or probability) of the second of two classes.
     """
 
     kind: ClassVar[str] = "mc-dropout"
@@ -112,7 +112,7 @@ class MCDropout(Posterior):
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str], network: Any = None, *, fast: bool = True) -> "MCDropout":
-        """Read what ``save`` wrote, given a network of the same architecture or a function that builds one."""
+        """Read a saved posterior, given a network of the same architecture or a function that builds one."""
         tensors, options = read_saved(directory, cls.kind)
         model = copy.deepcopy(as_network(network, directory))
         load_weights(model, tensors, directory)
@@ -120,8 +120,8 @@ class MCDropout(Posterior):
         return cls(model, options["num_draws"], options["seed"], fast=fast, **reading)
 
     def first(self, num_draws: int) -> "MCDropout":
-        """Return the first `num_draws` draws alone, sharing the weights."""
-        num_draws = check_whole("num_draws", num_draws, 1, self.num_draws, limit="the draws there are")
+        """Return a posterior of the first `num_draws` draws that shares the weights."""
+        num_draws = check_whole("num_draws", num_draws, 1, self.num_draws, limit="the number of draws")
         fewer = copy.copy(self)
         fewer._draw_ids = self._draw_ids[:num_draws]
         return fewer
@@ -160,8 +160,8 @@ class MCDropout(Posterior):
             return torch.cat([_stacked(runs) for runs in self._chain.runs(batch, self.num_draws)])
         at_once = 1
         if self._stacks:
-            # Several draws share a pass, so that its fixed costs are paid once. How many follows from sizes alone, not
-            # from a clock, because a sum over more rows may be rounded differently.
+            # Several draws share a pass, so that its fixed costs are paid once. Their number depends only on sizes, not
+            # on measured time, because a sum over more rows may be rounded differently.
             most = min(STACKED_ROWS / num_rows(batch), STACKED_FLOPS / max(self._pass_flops(batch), 1.0))
             at_once = min(self.num_draws, max(1, int(most)))
         return _stacked(self._runs(batch, at_once))
@@ -197,7 +197,7 @@ class MCDropout(Posterior):
         return torch.cat(logits), torch.cat(hidden)
 
     def _runs(self, batch: Batch, at_once: int = 1) -> Iterator[Tensor]:
-        """Yield the logits of a batch under each draw; what draws share runs once where possible."""
+        """Yield the logits of a batch under each draw; the part that draws share runs once where possible."""
         if at_once > 1:
             rows = torch.arange(num_rows(batch)).repeat(at_once)
             for first in range(0, self.num_draws, at_once):
@@ -219,7 +219,7 @@ class MCDropout(Posterior):
         return logits_from(self._model, batch)
 
     def _ready(self, batch: Batch) -> Batch:
-        """Return a batch on the device of a model that was compared with the plain network."""
+        """Return a batch on the device of the model, after comparing the model with the plain network."""
         if not self._checked:
             self._logits(some_rows(batch, slice(PROBED)))
         return self._placed(batch)
@@ -227,20 +227,20 @@ class MCDropout(Posterior):
     def _placed(self, batch: Batch) -> Batch:
         """Return a batch on the device of the model; raise ValueError if the model cannot take it.
 
-        Masks go by the position of a token, which padding in front would shift.
+        Masks depend on the position of a token, which padding in front would shift.
         """
         check_dtype(self._model, batch)
         shown = batch.get("attention_mask") if isinstance(batch, dict) else None
         if shown is not None and shown.ndim == 2 and not bool(shown[:, 0].bool().all()):
             raise ValueError(
-                "`inputs` must be padded behind, got sequences that are padded in front; use padding_side='right' in "
+                "`inputs` must be padded on the right, got padding on the left; use padding_side='right' in "
                 "the tokenizer"
             )
         parameter = next(self._model.parameters(), None)
         return changed(batch, lambda part: placed(part, part.device if parameter is None else parameter.device))
 
     def _warn_and_plan(self, few: Batch) -> None:
-        """Name dropout that stays off; find what runs before the first mask, unless two equal passes differ."""
+        """Warn about dropout that stays off; find the modules before the first mask, unless two equal passes differ."""
         with unmasked_dropout(self._model) as seen:
             once = self._forward(few, 0)
         ran = [mask.name for mask in self._masks if mask.calls]
@@ -251,17 +251,17 @@ class MCDropout(Posterior):
                 f"{', '.join(idle)}; call them in `forward`, or use DeepEnsemble"
             )
         for name in idle:
-            # Attention may read the rate of a dropout layer inside it without running the layer. It names itself where
-            # it cannot be drawn.
+            # Attention may read the rate of a dropout layer inside it without running the layer. It issues its own
+            # warning if it cannot be masked.
             if not any(name.startswith(f"{other}.") for other in ran):
-                warnings.warn(f"dropout layer {name!r} is not run by the model, and drops nothing", stacklevel=3)
+                warnings.warn(f"dropout layer {name!r} is not run by the model and has no effect", stacklevel=3)
         for layer in dict.fromkeys(seen):
             warnings.warn(f"dropout called as a function in {layer} stays off: use nn.Dropout instead", stacklevel=2)
-        if self._chain is None:  # which has known layers only
+        if self._chain is None:  # a chain has only known layers
             for layer in training_noise(self._model, lambda: self._forward(few, 0)):
                 if layer not in seen:
                     warnings.warn(
-                        f"what {layer} drops at random in training stays off: use nn.Dropout, or a class named "
+                        f"random dropping in {layer} stays off: use nn.Dropout, or a class named "
                         "*DropPath or *Attention*",
                         stacklevel=2,
                     )
@@ -272,13 +272,13 @@ class MCDropout(Posterior):
                 self._replay = Replay(found, self._masks)
 
     def _may_stack(self, few: Batch, shared: list[nn.Module]) -> bool:
-        """Return whether most work is not shared by the draws, and two of them in one pass give what they give alone.
+        """Return whether most work is not shared by the draws, and two draws in one pass give the same as alone.
 
-        They do not if the batch is not the first axis inside.
+        They do not if the batch is not the first axis inside the network.
         """
         if any(isinstance(vars(part).get("forward"), RecurrentDropout) for part in self._model.modules()):
             return False
-        self._forward(few, 0)  # flops_of runs the network as the masks are left
+        self._forward(few, 0)  # sets the masks that `flops_of` runs with
         if 2 * flops_of(self._model, few, shared) >= self._pass_flops(few) / num_rows(few):
             return False
         try:
@@ -294,8 +294,8 @@ class MCDropout(Posterior):
     def _compared(self, batch: Batch, logits: Tensor) -> Tensor:
         """Return the logits of the first batch, after comparing them with those of the plain network.
 
-        A model that mixes examples, or is not batch first, would give draws that depend on the chunks. A layer whose
-        fast form differs from what it does sends all that follows to the general path.
+        A model that mixes examples, or is not batch first, would give draws that depend on the chunks. If the fast path
+        differs from the plain network, the general path is used from then on.
         """
         few = some_rows(batch, slice(PROBED))
         if self._chain is not None or self._replay is not None or self._stacks:
@@ -304,7 +304,7 @@ class MCDropout(Posterior):
                     self._forward(few, draw), logits[:PROBED, draw], rtol=1e-3, atol=1e-4, equal_nan=True
                 ):
                     warnings.warn(
-                        "the fast path of MC dropout does not give what the model gives; the general path is used",
+                        "the fast path of MC dropout differs from the model; the general path is used",
                         stacklevel=2,
                     )
                     self._chain, self._replay, self._stacks = None, None, False
@@ -313,8 +313,8 @@ class MCDropout(Posterior):
         alone = self._forward(some_rows(batch, slice(1)), 0)[0]
         if not torch.allclose(alone, logits[0, 0], rtol=1e-2, atol=1e-3, equal_nan=True):
             raise ValueError(
-                "the model must treat each input by itself, got other logits for the first input alone than within "
-                f"its batch of {num_rows(batch)}; build the model batch first and keep examples apart"
+                "the model must process each input independently, got other logits for the first input alone than in "
+                f"its batch of {num_rows(batch)}; build the model batch first and do not mix examples"
             )
         return logits
 
@@ -324,7 +324,7 @@ class MCDropoutOptions(PosteriorOptions):
 
     Attributes:
         num_draws: S.
-        test_draws: test metrics are computed from the mean of this many draws, the first ones; of all if omitted.
+        test_draws: test metrics use the mean of this many first draws; of all draws if omitted.
     """
 
     has_network: ClassVar[bool] = True
@@ -336,9 +336,7 @@ class MCDropoutOptions(PosteriorOptions):
     @model_validator(mode="after")
     def _enough_draws(self) -> "MCDropoutOptions":
         if self.test_draws is not None and self.test_draws > self.num_draws:
-            raise ValueError(
-                f"`test_draws` must be at most the {self.num_draws} draws there are, got {self.test_draws}"
-            )
+            raise ValueError(f"`test_draws` must be at most the {self.num_draws} draws, got {self.test_draws}")
         return self
 
     @property
@@ -382,12 +380,12 @@ def _stacked(runs: Iterator[Tensor]) -> Tensor:
     """Stack S outputs (n, C) into (n, S, C)."""
     outputs = list(runs)
     if outputs[0].ndim != 2:
-        raise ValueError(f"the model must give logits (N, C), got shape {tuple(outputs[0].shape)}")
+        raise ValueError(f"the model must return logits (N, C), got shape {tuple(outputs[0].shape)}")
     return torch.stack(outputs, dim=1)
 
 
 def _fix_masks(model: nn.Module, seed: int) -> list[Mask | AttentionDropout]:
-    """Replace each dropout layer by a `Mask`, and switch off the fused paths that would bypass them.
+    """Replace each dropout layer by a `Mask`, and disable the fused paths that would bypass the masks.
 
     Layers that cannot be masked are named in a warning: their dropout stays off, as in eval mode.
     """
@@ -398,7 +396,7 @@ def _fix_masks(model: nn.Module, seed: int) -> list[Mask | AttentionDropout]:
             kinds = (*ELEMENTWISE, *CHANNELWISE, *((type(module),) if is_path(module) else ()))
             if not is_plain(module, kinds):
                 if Mask(module, name, seed).rate > 0:
-                    off.append(f"{name!r} ({type(module).__name__} with a forward or hooks of its own)")
+                    off.append(f"{name!r} ({type(module).__name__} with a custom forward or hooks)")
                 continue
             parent, _, child = name.rpartition(".")
             mask = masks.setdefault(module, Mask(module, name, seed))
@@ -417,7 +415,7 @@ def _fix_masks(model: nn.Module, seed: int) -> list[Mask | AttentionDropout]:
         elif isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
     if not any(mask.rate > 0 for mask in masks.values()):
-        found = f"; not covered: {', '.join(off)}" if off else ""
+        found = f"; not supported: {', '.join(off)}" if off else ""
         raise ValueError(
             "the model must have dropout layers with a rate above 0, got none; add nn.Dropout, or use DeepEnsemble "
             f"(dropout called as a function is not a module and does not count){found}"

@@ -1,4 +1,4 @@
-"""The members of scikit-learn's ensembles: fitted classifiers, their labels, and the steps before them.
+"""The members of scikit-learn ensembles: fitted classifiers, their labels, and the steps before them.
 
 Decision trees can also be stored as plain arrays, without scikit-learn or pickle.
 """
@@ -19,9 +19,9 @@ class Member:
     """A fitted classifier.
 
     Attributes:
-        classifier: what predicts.
-        columns: (K,) where its classes are among those of the committee.
-        features: which features it sees; None for all.
+        classifier: the classifier.
+        columns: (K,) the positions of its classes among those of the committee.
+        features: the features that it reads; None for all.
     """
 
     classifier: Any
@@ -38,7 +38,7 @@ class Member:
         probs = np.asarray(self.classifier.predict_proba(seen))
         if probs.ndim != 2 or probs.shape[1] != len(self.columns):
             raise ValueError(
-                f"`predict_proba` of a {type(self.classifier).__name__} must give (n, {len(self.columns)}), one column "
+                f"`predict_proba` of a {type(self.classifier).__name__} must be (n, {len(self.columns)}), one column "
                 f"for each class that it was fitted on, got shape {probs.shape}"
             )
         return probs
@@ -46,12 +46,12 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What is done to inputs before all members.
+    """The preparation of inputs for all members.
 
     Attributes:
-        transformers: fitted, as the steps of a pipeline before its last.
-        names: the columns that a DataFrame must have; None if members look themselves.
-        as_array: whether members were fitted on arrays, as those of forests and bagging are.
+        transformers: fitted transformers, such as the steps of a pipeline before its last.
+        names: the columns that a DataFrame must have; None if members check them.
+        as_array: whether members were fitted on arrays, as in forests and bagging.
     """
 
     transformers: Sequence[Any] = ()
@@ -59,7 +59,7 @@ class Preparation:
     as_array: bool = False
 
     def __call__(self, x: Any) -> Any:
-        """Return inputs as the members take them."""
+        """Return the inputs prepared for the members."""
         if self.names is not None and hasattr(x, "columns") and list(x.columns) != self.names:
             raise ValueError(f"`inputs` must have the columns of the fit, {self.names}, got {list(x.columns)}")
         for transformer in self.transformers:
@@ -76,14 +76,14 @@ class Preparation:
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Fitted classifiers, however they were made.
+    """Fitted classifiers from any source.
 
     Attributes:
         members: the classifiers.
         own_labels: the labels of each member's columns.
         labels: the labels of all members together, sorted.
         features: the columns that each member reads, or None for all; None if every member reads all.
-        weights: of the members; None for equal weights.
+        weights: weights of the members; None for equal weights.
         preparation: the steps before all members.
     """
 
@@ -102,14 +102,14 @@ class Ensemble:
 
 
 def classes_of(member: Any) -> Array:
-    """Return the classes that a fitted classifier names."""
+    """Return the classes of a fitted classifier."""
     if not hasattr(member, "classes_") or not hasattr(member, "predict"):
         raise ValueError(f"members must be fitted classifiers, got {type(member).__name__} without `classes_`")
     return np.asarray(member.classes_)
 
 
 def names_of(fitted: Any) -> list[str] | None:
-    """Return the columns of the DataFrame that an estimator was fitted on, if it was one."""
+    """Return the columns of the DataFrame that an estimator was fitted on; None if it was not a DataFrame."""
     names = getattr(fitted, "feature_names_in_", None)
     return None if names is None else list(names)
 
@@ -139,7 +139,7 @@ def ensemble_of(fitted: Any) -> Ensemble:
         inside = "" if outer is fitted else f" at the end of the {type(fitted).__name__}"
         raise ValueError(
             "a committee must come from a forest, bagging or voting classifier or a list of classifiers, got "
-            f"{type(outer).__name__}{inside}; pass a list of several fitted ones, or make them with "
+            f"{type(outer).__name__}{inside}; pass a list of several fitted ones, or create them with "
             "`Committee.bootstrap(estimator, X, y)`"
         )
     if not hasattr(outer, "estimators_"):
@@ -150,7 +150,7 @@ def ensemble_of(fitted: Any) -> Ensemble:
     names = None if is_voting or before else names_of(outer)
     preparation = Preparation(before, names, as_array=not is_voting)
     members, labels = list(outer.estimators_), np.asarray(outer.classes_)
-    own = [labels[classes_of(member).astype(int)] for member in members]  # members are fitted on numbers of labels
+    own = [labels[classes_of(member).astype(int)] for member in members]  # members are fitted on class numbers
     features, weights = getattr(outer, "estimators_features_", None), None
     if is_voting and outer.weights is not None:
         used = [float(w) for (_, kind), w in zip(outer.estimators, outer.weights, strict=True) if kind != "drop"]
@@ -188,7 +188,7 @@ class StoredTree:
 
     def predict_proba(self, x: Any) -> Array:
         """Return (N, classes) probabilities of (N, features), dense or sparse."""
-        x = (x.toarray() if sparse.issparse(x) else x).astype(np.float32)  # as scikit-learn's trees do
+        x = (x.toarray() if sparse.issparse(x) else x).astype(np.float32)  # like scikit-learn's trees
         node = np.zeros(len(x), dtype=np.int64)
         rows = np.arange(len(x))
         while len(rows):
@@ -208,7 +208,7 @@ def is_tree(member: Any) -> bool:
 
 
 def stored(member: Any) -> StoredTree:
-    """Return a tree of scikit-learn as arrays."""
+    """Return a scikit-learn tree as arrays."""
     if isinstance(member, StoredTree):
         return member
     tree = member.tree_

@@ -1,11 +1,11 @@
-"""The convolution behind the first dropout, for all draws at once.
+"""The convolution after the first dropout, for all draws at once.
 
-A draw only weighs the input channels of that convolution, so that its output is a weighted sum of one convolution for
-each input channel, and these are the same for all draws. With a k × k kernel that dropout cuts to the share q of its
-inputs, a draw takes 1 product where it took q·k². A max pool and a ReLU that follow are done on the way, and output
-channels that a draw drops later are omitted.
+A draw only weights the input channels of that convolution. So its output is a weighted sum of the convolutions of the
+single input channels, which are the same for all draws. With a k × k kernel and a share q of kept inputs, a draw takes
+1 product instead of q·k². A max pool and a ReLU that follow are included, and output channels that a draw drops later
+are not computed.
 
-The inputs of a block are the last axis throughout: the output of one draw is then contiguous, and a linear layer takes
+The inputs of a block are always the last axis. Then the output of one draw is contiguous, and a linear layer can use
 it without a copy.
 """
 
@@ -18,21 +18,21 @@ from torch import Tensor, nn
 
 from batchbalance.posteriors.masks import Mask, is_plain
 
-LEAST_SAVING = 6.0  # products of the cut-down convolution for each one here, from which on this is faster
-LEAST_DRAWS = 16  # below, preparing the channels costs more than it saves
-BLOCK_NUMBERS = 2**22  # numbers that input channels make alone at a time: as many as a core's cache holds
-STORED_NUMBERS = 2**24  # numbers of all draws that are held at a time, after the pool
+LEAST_SAVING = 6.0  # q·k² from which this is faster than cutting the convolution
+LEAST_DRAWS = 16  # with fewer draws, preparing the channels costs more than it saves
+BLOCK_NUMBERS = 2**22  # outputs of single input channels in memory at a time, as many as fit a core's cache
+STORED_NUMBERS = 2**24  # numbers of all draws in memory at a time, after the pool
 
 
 class Mixing:
-    """A mask, a convolution and perhaps a max pool and a ReLU, the first layers of a chain.
+    """A mask, a convolution and optionally a max pool and a ReLU, the first layers of a chain.
 
     Args:
-        mask: of whole channels.
-        convolution: in two dimensions, without groups.
-        pool: cuts the image into tiles, or None.
+        mask: a mask of whole channels.
+        convolution: a two-dimensional convolution without groups.
+        pool: a max pool over square tiles that do not overlap, or None.
         rectified: whether a ReLU follows.
-        next_mask: drops channels of the convolution's output, or None.
+        next_mask: the mask that drops output channels of the convolution, or None.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Mixing:
 
     @classmethod
     def of(cls, layers: Sequence[nn.Module], next_mask: Mask | None) -> "Mixing | None":
-        """Combine the first of these layers, or return None if they are others or nothing would be saved.
+        """Combine the first of these layers; return None if they are of other types or nothing would be saved.
 
         Args:
-            layers: the first is the first mask of the network.
-            next_mask: the one that drops channels of the convolution's output.
+            layers: layers that start with the first mask of the network.
+            next_mask: the mask that drops output channels of the convolution.
         """
         if len(layers) < 2 or not isinstance(layers[0], Mask) or not is_plain(layers[1], (nn.Conv2d,)):
             return None
@@ -74,8 +74,8 @@ class Mixing:
         kept, pooled = self._kept(num_draws), (height // self._tile, width // self._tile)
         fills = int(kept.sum()) * prod(pooled) / STORED_NUMBERS, self._numbers_alone(pooled[1]) / BLOCK_NUMBERS
         buffers = Buffers(shared)
-        # Blocks are small enough for two limits: the results of all draws in memory, and one row of the separate
-        # channels in the cache.
+        # A block must satisfy two limits: the results of all draws fit in memory, and one row of the outputs of single
+        # input channels fits in the cache.
         for block in shared.chunk(ceil(len(shared) * max(fills))):
             stored = self._stored(block, kept, pooled, buffers).permute(3, 0, 1, 2)
             parts = stored.split(kept.sum(dim=1).tolist(), dim=1)
@@ -85,24 +85,24 @@ class Mixing:
             )
 
     def _kept(self, num_draws: int) -> Tensor:
-        """Return which output channels each draw needs, (S, outputs); all of them if it would keep none."""
+        """Return which output channels each draw needs, (S, outputs); all of them if it keeps none."""
         if self._next_mask is None:
             return torch.ones(num_draws, self.num_channels, dtype=torch.bool)
         kept = torch.stack([self._next_mask.keep(draw, (self.num_channels,)) for draw in range(num_draws)])
         return kept | ~kept.any(dim=1, keepdim=True)
 
     def _stored(self, shared: Tensor, kept: Tensor, pooled: tuple[int, int], buffers: "Buffers") -> Tensor:
-        """Return the kept output channels of one draw after the other, (all kept, h', w', n)."""
+        """Return the kept output channels of all draws, one draw after the other, (all kept, h', w', n)."""
         masks = [self._mask.keep(draw, (shared.shape[1],)) for draw in range(len(kept))]
         weights = torch.stack(masks).to(shared) * self._mask.scale
-        rows = (kept.flatten().cumsum(0) - 1).view_as(kept)  # where the channel of a draw is stored
+        rows = (kept.flatten().cumsum(0) - 1).view_as(kept)  # the position of a draw's channel in `store`
         draws = [channel.nonzero().squeeze(1) for channel in kept.T]
         mixes = [weights[some.to(shared.device)] for some in draws]
         places = [rows[some, channel].to(shared.device) for channel, some in enumerate(draws)]
         bias = self._convolution.bias
-        # For each output channel: (draws that keep it, inputs) @ (inputs, places) sums the separate convolutions of the
-        # input channels with the weights of each draw. The max pool comes before the bias and the ReLU, with which it
-        # commutes, because then there are fewer numbers to change.
+        # For each output channel, (draws that keep it, inputs) @ (inputs, pixels) sums the convolutions of the single
+        # input channels with the weights of each draw. The max pool commutes with the bias and the ReLU. It comes first
+        # because then there are fewer numbers to change.
         store = buffers("store", int(kept.sum()), *pooled, len(shared))
         for first, patches in self._patches(shared, pooled, buffers):
             alone = torch.bmm(self._kernels, patches, out=buffers("alone", *self._kernels.shape[:2], patches.shape[2]))
@@ -119,14 +119,14 @@ class Mixing:
         return store
 
     def _numbers_alone(self, width: int) -> int:
-        """Return how many numbers the separate input channels give for one row of an output."""
+        """Return the size of the outputs of all single input channels for one output row."""
         return self._kernels.shape[0] * self._kernels.shape[1] * self._tile**2 * width
 
     def _patches(self, shared: Tensor, pooled: tuple[int, int], buffers: "Buffers") -> Iterator[tuple[int, Tensor]]:
         """Yield the patches of each input channel for a few output rows at a time, and the first of these rows.
 
-        It is (channels, k², places of a tile · rows · w' · n). The places of a tile are far apart in memory, so that
-        the maximum of a tile is taken over whole rows.
+        The shape is (channels, k², pixels of a tile · rows · w' · n). The pixels of a tile come first, so that the
+        maximum over a tile is a maximum over long contiguous rows.
         """
         layer, tile = self._convolution, self._tile
         vertical, horizontal = _pair(layer.padding)
@@ -138,8 +138,8 @@ class Mixing:
         height, width = pooled
         size = max(1, BLOCK_NUMBERS // (self._numbers_alone(width) * len(shared)))
         for first in range(0, height, size):
-            # A view without copies: axes are channel, place in the kernel (2), place in the tile (2), output row and
-            # column, input. Neighbouring windows overlap in memory, which only strides can express.
+            # A view without a copy. Its axes are channel, position in the kernel (2), position in the tile (2), output
+            # row and column, input. Neighbouring windows overlap in memory, which only strides can express.
             seen = padded.as_strided(
                 (len(padded), *layer.kernel_size, tile, tile, min(size, height - first), width, len(shared)),
                 (channel, *taps, down, right, down * tile, right * tile, 1),
@@ -149,7 +149,7 @@ class Mixing:
 
 
 class Buffers:
-    """Memory that is reused: allocating it each time would take about as long as the products."""
+    """Reused memory: allocating it each time would take about as long as the products."""
 
     def __init__(self, like: Tensor) -> None:
         self._like = like
@@ -164,13 +164,13 @@ class Buffers:
 
 
 def _tiles(pool: nn.MaxPool2d) -> bool:
-    """Return whether the windows are squares that touch and do not overlap."""
+    """Return whether the windows are adjacent squares that do not overlap."""
     size = _pair(pool.kernel_size)
     plain = _pair(pool.padding) == (0, 0) and _pair(pool.dilation) == (1, 1)
     return plain and size[0] == size[1] and _pair(pool.stride) == size and not (pool.ceil_mode or pool.return_indices)
 
 
 def _pair(size: int | str | tuple[int, ...]) -> tuple[int, ...]:
-    if isinstance(size, str):  # of a padding: "valid"
+    if isinstance(size, str):  # padding "valid"
         return 0, 0
     return (size, size) if isinstance(size, int) else tuple(size)

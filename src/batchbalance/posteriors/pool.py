@@ -55,7 +55,7 @@ class PredictedInputs:
         loader: returns the posterior, here and on workers.
         posterior: the posterior in this process.
         inputs: the file.
-        batch_size: inputs in a batch.
+        batch_size: inputs per batch.
     """
 
     loader: Loader
@@ -74,10 +74,10 @@ def predicted_pool(
     """Return predictions of a saved posterior on the inputs in some files, computed when they are read.
 
     Args:
-        loader: returns the posterior, such as ``lambda: MCDropout.load(folder, model)``. Workers call it too, so that
-            the folder must exist on every machine.
+        loader: returns the posterior, such as ``lambda: MCDropout.load(folder, model)``. Workers call it too, so the
+            folder must exist on every machine.
         paths: ``.npy`` files of inputs (N, …), in the order in which their points are numbered.
-        batch_size: inputs in a batch; that of the posterior if omitted.
+        batch_size: inputs per batch; that of the posterior if omitted.
 
     Raises:
         FileFormatError: if a file is damaged or given twice, or inputs of two files differ in shape or type.
@@ -93,7 +93,7 @@ def predicted_pool(
             )
     posterior = loader()
     if not isinstance(posterior, Posterior):
-        raise TypeError(f"`loader` must give a posterior, got {type(posterior).__name__}")
+        raise TypeError(f"`loader` must return a posterior, got {type(posterior).__name__}")
     batch_size = posterior.batch_size if batch_size is None else batch_size
     shown = posterior.predict(files[0].read(slice(0, 1)))
     return join(

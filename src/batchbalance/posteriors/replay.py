@@ -1,13 +1,13 @@
-"""The expensive part once: what runs before the first dropout is the same under every draw.
+"""Replay of the modules before the first dropout, whose outputs are the same under every draw.
 
-The outputs of modules that finish before the first mask are remembered under the first draw of a batch and returned
-under the others. A module is replayed only where running it would give the same: it is called with the very
-tensors it was called with before, unchanged, and its weights and buffers are unchanged too. What is handed out is a
-clone, so that a network may write into it.
+The outputs of modules that finish before the first mask are recorded under the first draw of a batch and returned
+under the others. A module is replayed only if running it would give the same output: it is called with the same
+tensor objects as before, unchanged, and its weights and buffers are unchanged too. Each draw gets a clone of the
+output, because a network may write into it.
 
-Where little comes before the first dropout, this lookup costs more than it saves. So the first `TIMED` draws of the
-first batch are alternately replayed and run in full, which gives the same numbers to the last bit. The faster way is
-used from then on, within that batch too. A batch at least twice as large is measured again.
+If little work precedes the first dropout, the lookup costs more than it saves. So the first `TIMED` draws of the
+first batch are alternately replayed and run in full; both give bitwise equal numbers. The faster method is used from
+then on, also for the rest of that batch. A batch at least twice as large is measured again.
 """
 
 import copy
@@ -23,10 +23,10 @@ from torch.nn.modules import module as all_modules
 
 from batchbalance.posteriors.masks import Mask
 
-TIMED = 10  # draws of a measured batch, of which every second one is replayed
+TIMED = 10  # measured draws of a batch; every second one is replayed
 PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
-Key = tuple[int, int]  # which of the modules, and which of its calls in a forward pass
+Key = tuple[int, int]  # number of the module, and number of its call in a forward pass
 
 
 class UnknownValueError(Exception):
@@ -35,10 +35,10 @@ class UnknownValueError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A tensor at a moment: the object and its version.
+    """A tensor at a point in time: the object and its version.
 
-    torch raises the version with every write, so that equal versions of one object mean equal numbers. Clones that were
-    handed out are other objects under each draw; they are equal if they come from the same place of the same output.
+    torch increments the version with every write, so equal versions of one object mean equal numbers. Clones of outputs
+    are different objects under each draw; they are equal if they come from the same `place` of the same output.
     """
 
     tensor: Tensor
@@ -55,11 +55,11 @@ class Record(NamedTuple):
 
 
 class Replay:
-    """Modules whose outputs are remembered from the first draw of a batch; their ``forward`` is replaced.
+    """Modules whose outputs are recorded under the first draw of a batch; their ``forward`` is replaced.
 
     Args:
-        modules: what is replayed.
-        drops: all that depends on the draw; `calls` of each counts how often it did in a forward pass.
+        modules: the modules to replay.
+        drops: the modules that depend on the draw; `calls` of each counts its masks in a forward pass.
     """
 
     def __init__(self, modules: Sequence[nn.Module], drops: Sequence[Any]) -> None:
@@ -69,13 +69,13 @@ class Replay:
         self._calls: dict[int, int] = {}
         self._is_running = self._is_first = False
         self._is_faster, self._measured_rows = True, 0
-        self._seconds: dict[bool, list[float]] | None = None  # of draws that were replayed or not, while measuring
+        self._seconds: dict[bool, list[float]] | None = None  # by whether a draw was replayed, while measuring
         for number, module in enumerate(modules):
             module.forward = _Replayed(self, number, module, module.forward)
 
     @contextmanager
     def batch(self, num_rows: int) -> Iterator[None]:
-        """Remember outputs for one batch, whose inputs must be the same objects under every draw."""
+        """Record outputs for one batch, whose inputs must be the same objects under every draw."""
         self._seconds = {True: [], False: []} if self._is_due(num_rows) else None
         try:
             yield
@@ -101,14 +101,14 @@ class Replay:
         if self._seconds is not None:
             self._seconds[replays].append(time.perf_counter() - start)
             if self._seconds[True]:
-                # The fastest of several is least disturbed by other processes.
+                # The minimum is least affected by other processes.
                 self._is_faster = min(self._seconds[True]) < min(self._seconds[False])
             if number + 1 >= TIMED:
                 self._seconds = None
         return found
 
     def call(self, module: "_Replayed", inputs: tuple[Any, Any]) -> Any:
-        """Return the output of a module: the remembered one, or that of a new call."""
+        """Return the output of a module: the recorded one, or that of a new call."""
         if not self._is_running:
             return module.run(inputs)
         key = module.number, self._calls.get(module.number, 0)
@@ -130,10 +130,10 @@ class Replay:
         return self._clone(record.output, (key,))
 
     def _is_safe(self, record: Record) -> bool:
-        """Return whether a call came before the first mask, changed nothing, and gives memory of its own.
+        """Return whether a call came before the first mask, changed nothing, and returned newly allocated memory.
 
-        An output that shares memory with an input or a weight is a view. A replayed clone of it would not follow later
-        writes into that memory, as the view does in the full network.
+        An output that shares memory with an input or a weight is a view. Later writes into that memory change the view,
+        but would not change a clone.
         """
         if any(drop.calls for drop in self._drops):
             return False
@@ -147,7 +147,7 @@ class Replay:
         return unchanged and len(set(made)) == len(made) and not others & set(made)
 
     def _clone(self, value: Any, place: tuple[Any, ...]) -> Any:
-        """Return an output with clones of its tensors, which are recognised if they come back as inputs."""
+        """Return an output with clones of its tensors, which are recognised when they are inputs of another module."""
         if isinstance(value, Tensor):
             clone = value.clone()
             self._handed[id(clone)] = Held(clone, clone._version, place)
@@ -177,7 +177,7 @@ class Replay:
 
 
 class _Replayed:
-    """Stands in for the ``forward`` of a module."""
+    """A replacement for the ``forward`` of a module."""
 
     def __init__(self, replay: Replay, number: int, module: nn.Module, forward: Callable[..., Any]) -> None:
         self.number = number
@@ -192,14 +192,14 @@ class _Replayed:
         return self._forward(*inputs[0], **inputs[1])
 
     def state(self) -> list[Held]:
-        """Return the module's weights and buffers as they are now."""
+        """Return the module's weights and buffers with their current versions."""
         return [_held_now(tensor) for held in self._held for tensor in held.values() if tensor is not None]
 
 
 def replayable(model: nn.Module, drops: Sequence[Any], run: Callable[[], Any]) -> list[nn.Module]:
     """Return the outermost modules that finish before the first mask and may be replayed.
 
-    A module with hooks, on itself or within, runs in full; if there are hooks for all modules, every one does.
+    A module with hooks, on itself or inside, runs in full. If there are global hooks, all modules run in full.
     """
     if all_modules._global_forward_hooks or all_modules._global_forward_pre_hooks:
         return []
@@ -235,7 +235,7 @@ def _held_now(tensor: Tensor) -> Held:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether these are the same tensors, unchanged, in the same places."""
+    """Return whether two nested values hold the same tensors, unchanged, and equal other values."""
     if isinstance(one, Held):
         if not isinstance(other, Held) or one.place is not None or other.place is not None:
             return isinstance(other, Held) and one.place == other.place
@@ -248,7 +248,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _tensors(value: Any) -> list[Any]:
-    """Return the tensors, or those held, in a value."""
+    """Return all tensors, or `Held` objects, in a nested value."""
     if isinstance(value, Tensor | Held):
         return [value]
     if isinstance(value, list | tuple | Mapping):

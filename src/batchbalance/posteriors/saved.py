@@ -63,7 +63,7 @@ def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, 
     """Return the tensors and options of a folder written by ``save``; nothing is unpickled.
 
     Raises:
-        FileFormatError: if the folder is damaged, foreign, or holds a posterior of another kind.
+        FileFormatError: if the folder is damaged, not a saved posterior, or holds a posterior of another kind.
     """
     content = read_listing(directory)
     if content["kind"] != kind:
@@ -76,18 +76,18 @@ def read_saved(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, 
             raise FileFormatError(f"{weights} is damaged: it does not match its checksum; save the posterior again")
     except FileFormatError:
         raise
-    except Exception as error:  # the readers raise many types for a damaged file
+    except Exception as error:  # a damaged file raises many types of errors
         raise FileFormatError(f"cannot read the posterior in {directory}: {error}; save it again") from error
     return tensors, options
 
 
 def fingerprint(tensors: Mapping[str, Tensor], *words: object) -> str:
-    """Return ten hexadecimal digits that change with any word, name, shape or number."""
+    """Return ten hexadecimal digits of a hash of the words, names, shapes and numbers."""
     return tensors_digest(tensors, *words)[:10]
 
 
 def as_network(network: Any, directory: str | os.PathLike[str]) -> nn.Module:
-    """Return a network, or what a function without arguments builds; the global random state is left as it was."""
+    """Return a network, or the one that a function without arguments builds; the global random state is restored."""
     found = network
     if callable(network) and not isinstance(network, nn.Module):
         with torch.random.fork_rng(devices=[]):
@@ -107,7 +107,7 @@ def refuse_network(network: Any, kind: str) -> None:
 
 
 def structure_of(model: nn.Module) -> str:
-    """Describe a network apart from its weights: the types and options of its modules, by name.
+    """Describe a network without its weights: the types and options of its modules, by name.
 
     Two networks with equal weights may differ in an activation or a stride, and then their draws are not the same.
     """
@@ -118,7 +118,7 @@ def structure_of(model: nn.Module) -> str:
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], directory: str | os.PathLike[str]) -> None:
-    """Put saved weights into `model`, or raise FileFormatError if they are those of another architecture."""
+    """Load saved weights into `model`; raise FileFormatError if they are of another architecture."""
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

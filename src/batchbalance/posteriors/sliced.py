@@ -1,8 +1,8 @@
 """A dropout draw as a smaller network (docs/posteriors.md).
 
-A mask zeroes whole units or channels, so under one draw they can be cut out of the weights on both sides. The layers
-before the first dropout are the same for all draws and run once. This works for a chain of layers; layers of
-unknown types run in full.
+A mask zeroes whole units or channels. Under one draw these can be cut out of the weights of the layers before and
+after the mask, which leaves smaller products. The layers before the first dropout are the same for all draws and run
+once. This works for a chain of layers; layers of unknown types run in full.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,16 +19,16 @@ from batchbalance.posteriors.outputs import Reading
 from batchbalance.posteriors.training.networks import Classifier
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # of these convolutions, in their order
+NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # in the order of CONVOLUTIONS
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
 MEAN_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 POOLS = (*MAX_POOLS, *MEAN_POOLS, *ADAPTIVE_POOLS)
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU, nn.Identity)  # f(a·x) = a·f(x) for a ≥ 0
 SMOOTH = (nn.ReLU6, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Softsign, nn.Hardswish)
-LEAST_PRODUCTS = 2**22  # of a draw, from which on cutting units out is faster than many draws at a time
-STACKED_ROWS = 2**12  # inputs times draws that are held at a time
-ZERO_AT_ZERO = (*POOLS, *RECTIFIERS, *SMOOTH)  # and each channel separately
+LEAST_PRODUCTS = 2**22  # per draw; with fewer, running many draws at a time is faster than cutting
+STACKED_ROWS = 2**12  # inputs × draws in memory at a time
+ZERO_AT_ZERO = (*POOLS, *RECTIFIERS, *SMOOTH)  # these act on each channel separately, and f(0) = 0
 BY_CHANNEL = (*ZERO_AT_ZERO, nn.Sigmoid, nn.Softplus, nn.Hardsigmoid, nn.LogSigmoid)
 
 
@@ -38,11 +38,11 @@ class _Slice:
 
     Attributes:
         x: (n, kept, ...) activations.
-        live: which of all units x holds; None for all.
-        full: how many units there are.
-        size: how many numbers of axis 1 are one unit: those of a channel that was flattened.
-        scale: the factor that x has not been multiplied by yet.
-        due: the mask that will drop the units that x does not hold; None if they are 0 already.
+        live: the indices of the units in x among all units; None for all.
+        full: the number of all units.
+        size: the number of entries of axis 1 that form one unit, more than 1 for a flattened channel.
+        scale: a factor that x must still be multiplied by.
+        due: the mask that will drop the units that are not in x; None if they are 0 already.
     """
 
     x: Tensor
@@ -61,7 +61,7 @@ class _Slice:
         return units.new_zeros(len(x), self.full, *units.shape[2:]).index_copy_(1, self.live, units).flatten(1, 2)
 
     def by_number(self) -> "_Slice":
-        """Return the same slice with each number of axis 1 as a unit."""
+        """Return the same slice with each entry of axis 1 as a unit."""
         if self.live is None or self.size == 1:
             return self
         live = self.live[:, None] * self.size + torch.arange(self.size, device=self.live.device)
@@ -72,8 +72,8 @@ class Chain:
     """A network that is one layer after another, with masks among them."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        # The later a mask comes, the more layers run once for all draws, and the closer it is to a layer whose weights
-        # can be cut.
+        # The later a mask is applied, the more layers run once for all draws, and the closer it is to a layer whose
+        # weights can be cut.
         layers = _delayed(layers)
         first = next(i for i, layer in enumerate(layers) if isinstance(layer, Mask))
         self._shared = nn.Sequential(*layers[:first])
@@ -87,11 +87,11 @@ class Chain:
         self.last_linear = linear[-1] if linear else None
         last = self._layers[linear[-1] :] if linear else []
         plain = bool(last) and not any(isinstance(layer, Mask) for layer in last)
-        self.head = nn.Sequential(*last) if plain else None  # from the last linear layer on, the same for all draws
+        self.head = nn.Sequential(*last) if plain else None  # the last linear layer and those after it
 
     @classmethod
     def of(cls, model: nn.Module) -> "Chain | None":
-        """Return the chain that `model` is; None if it is not one, or if a layer has a mask inside."""
+        """Return `model` as a chain; None if it is not one, or if a layer has a mask inside."""
         layers = _flattened(model)
         masks = [layer for layer in layers or () if isinstance(layer, Mask)]
         if layers is None or not masks or len(set(masks)) < len(masks) or any(mask.pathwise for mask in masks):
@@ -101,8 +101,8 @@ class Chain:
     def runs(self, batch: Tensor, num_draws: int, stop: int | None = None) -> Iterator[Iterator[Tensor]]:
         """Yield, for each block of the batch, the output under each draw, or the input of layer `stop`."""
         shared = self._shared(batch).contiguous()
-        # Three ways, from the fastest for many draws of a large network to the one for small networks: mix channels of
-        # the first convolution, cut units out of the weights, or run the full layers on stacked draws.
+        # Three methods: mix channels of the first convolution (fastest for many draws of a large network), cut units
+        # out of the weights, or run the full layers on stacked draws (small networks).
         mixing = self._mixing if num_draws >= LEAST_DRAWS else None
         if mixing is None and self._products(shared) * len(shared) < LEAST_PRODUCTS:
             yield self._stacked(shared, num_draws, stop)
@@ -111,13 +111,13 @@ class Chain:
             yield (self._run(_Slice(shared), draw, 0, stop) for draw in range(num_draws))
             return
         for mixed in mixing.outputs(shared, num_draws):
-            if self._windows_follow:  # convolutions and pools are much faster on channels that are stored together
+            if self._windows_follow:  # convolutions and pools are much faster channels last
                 mixed = ((x.contiguous(memory_format=torch.channels_last), live) for x, live in mixed)
             slices = (_slice(x, live, mixing.num_channels, self._masks[1]) for x, live in mixed)
             yield (self._run(now, draw, mixing.num_layers, stop) for draw, now in enumerate(slices))
 
     def _products(self, shared: Tensor) -> int:
-        """Return how many products a draw takes for one input if nothing is cut out."""
+        """Return the number of products per draw and input if nothing is cut."""
         if shared.shape[1:] not in self._work:
             x, count = shared[:1], 0
             for layer in self._layers:
@@ -146,21 +146,21 @@ class Chain:
         """Apply layers `first` to `stop` to a slice under a draw.
 
         Each case keeps an invariant: the activations of the full network are those of the slice times its scale, and 0
-        for the units that the slice does not hold. A layer that would break it gets all units (`whole`).
+        for the units that are not in the slice. A layer that would break it gets all units (`whole`).
         """
         for i, layer in enumerate(self._layers[first:stop], start=first):
             if isinstance(layer, Mask):
                 now = _masked(now, layer, draw, cut=_stays_cut(self._layers, i))
             elif is_plain(layer, (nn.Flatten,)) and layer.start_dim == 1 and layer.end_dim in (-1, now.x.ndim - 1):
-                # A channel becomes as many numbers as it has places, and stays one unit.
+                # A channel becomes one entry per pixel, but stays one unit.
                 now = replace(now, x=now.x.flatten(1), size=now.size * prod(now.x.shape[2:]))
             elif _sliceable(layer, now.x):
                 now = _product(now, layer, self._masks[i], draw)
-            elif is_plain(layer, RECTIFIERS):  # commute with the scale, which stays due
+            elif is_plain(layer, RECTIFIERS):  # f(a·x) = a·f(x), so the scale can be applied later
                 now = replace(now, x=layer(now.x))
             elif is_plain(layer, ZERO_AT_ZERO) or (is_plain(layer, BY_CHANNEL) and now.due is not None):
-                # f(0) = 0 leaves dropped units at 0. If f(0) is not 0, as for a sigmoid, that does not matter where the
-                # mask is still due: it will drop these units anyway.
+                # If f(0) = 0, dropped units stay 0. If not, as for a sigmoid, that does not matter while the mask is
+                # due, because it will drop these units anyway.
                 now = replace(now, x=layer(now.x * now.scale if now.scale != 1 else now.x), scale=1.0)
             else:
                 now = _Slice(layer(now.whole()))
@@ -168,18 +168,18 @@ class Chain:
 
 
 def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
-    """Apply the mask of a draw: by cutting units out if the next layer can do without them, else by zeros.
+    """Apply the mask of a draw: by cutting units if the next layer can run without them, else by zeros.
 
-    The factor 1 / (1 − rate) of dropout is put off: it goes into the scale, and later into a layer's weights.
+    The factor 1 / (1 − rate) of dropout goes into the scale, and later into the weights of a layer.
     """
     if mask.rate == 0:
         return now
-    if now.due is mask:  # the layer before it already computed only the units that it keeps
+    if now.due is mask:  # the previous layer computed only the units that this mask keeps
         return replace(now, scale=now.scale * mask.scale, due=None)
     now = now.by_number()
     x, live = now.x, now.live
-    # Alpha dropout moves units to another value than 0, and a mask over places drops parts of a channel: neither is a
-    # cut of whole units.
+    # Alpha dropout sets units to another value than 0, and a mask of single pixels drops parts of a channel. Neither
+    # can be done by cutting whole units.
     if mask.alpha or not (mask.channelwise or x.ndim == 2) or not (cut or live is not None):
         x = now.whole()
         shape = tuple(x.shape[1:2] if mask.channelwise else x.shape[1:])
@@ -190,7 +190,7 @@ def _masked(now: _Slice, mask: Mask, draw: int, *, cut: bool) -> _Slice:
     if live is None:
         live = kept.nonzero().squeeze(1)
         x = x.index_select(1, live)
-        if x.ndim == 4:  # what follows is faster channels last, selecting channels is not
+        if x.ndim == 4:  # the next layers are faster channels last, but selecting channels is slower
             x = x.contiguous(memory_format=torch.channels_last)
     elif not bool(kept[live].all()):
         x, live = x[:, kept[live]], live[kept[live]]
@@ -214,8 +214,8 @@ def _sliceable(layer: nn.Module, x: Tensor) -> bool:
 def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Slice:
     """Run a linear layer or convolution on the live units before it, for the live units after it.
 
-    Rows of the weight go if the next mask drops their output anyway, columns if the last mask dropped their input. A
-    layer cannot run without any unit, so if a mask drops all of them nothing is cut on that side.
+    Rows of the weight are cut if the next mask drops their output, columns if the last mask dropped their input. A
+    layer cannot run without units, so if a mask drops all of them, nothing is cut on that side.
     """
     weight: Tensor = layer.weight  # type: ignore[assignment]
     bias: Tensor | None = layer.bias  # type: ignore[assignment]
@@ -225,10 +225,10 @@ def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Sl
         if len(live):
             weight = weight.index_select(0, live)
             bias = None if bias is None else bias.index_select(0, live)
-        else:  # a layer without units cannot run
+        else:  # all units dropped: compute them all, and let the mask drop them
             live = None
     x, scale = now.x, now.scale
-    # The scale multiplies the weights or the product: both are smaller than, or as large as, the activations.
+    # The scale multiplies the weights or the product, which are at most as large as the activations.
     if now.live is not None and len(now.live):
         units = weight if now.size == 1 else weight.unflatten(1, (-1, now.size))
         weight = units.index_select(1, now.live)
@@ -243,10 +243,10 @@ def _product(now: _Slice, layer: nn.Module, mask: Mask | None, draw: int) -> _Sl
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
-    """Return the layers of a module in order, nested chains unpacked; None if it is not a chain.
+    """Return the layers of a module in order, with nested chains unpacked; None if it is not a chain.
 
-    A module with hooks, with a forward of its own, or with dropout inside another kind of module is not a chain: its
-    layers do not determine what it computes.
+    A module with hooks, with a custom forward, or with dropout inside another kind of module is not a chain: its
+    layers alone do not determine its output.
     """
     if module._forward_hooks or module._forward_pre_hooks:
         return None
@@ -269,7 +269,7 @@ def _flattened(module: nn.Module) -> list[nn.Module] | None:
 
 
 def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
-    """Move each mask behind the layers it commutes with: rectifiers, and for whole channels pools too."""
+    """Move each mask after the layers it commutes with: rectifiers, and also pools if it drops whole channels."""
     ordered = list(layers)
     for i in range(len(ordered) - 2, -1, -1):
         mask = ordered[i]
@@ -285,13 +285,13 @@ def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
 def _folded(layers: Sequence[Any]) -> list[nn.Module]:
     """Merge batch normalisations into the convolutions before them, and put max pools before ReLUs.
 
-    A pool and a ReLU commute; in this order there is less work, and mixing can pool.
+    A max pool and a ReLU commute. With the pool first there is less work, and `Mixing` can include the pool.
     """
     folded: list[Any] = []
     for layer in layers:
         before = folded[-1] if folded else layer
         kind = NORMALISATIONS[CONVOLUTIONS.index(type(before))] if is_plain(before, CONVOLUTIONS) else None
-        # With running statistics, a normalisation only scales and shifts channels.
+        # With running statistics, batch normalisation only scales and shifts channels.
         if kind and is_plain(layer, (kind,)) and layer.running_mean is not None and not layer.training:
             folded[-1] = nn.utils.fuse_conv_bn_eval(before, layer)
         else:
@@ -303,7 +303,7 @@ def _folded(layers: Sequence[Any]) -> list[nn.Module]:
 
 
 def _mask_after(layers: Sequence[nn.Module], at: int) -> Mask | None:
-    """Return the mask that drops outputs of the layer at `at`, if only layers that keep channels apart lie between."""
+    """Return the mask that drops outputs of layer `at`, if all layers between act on each channel separately."""
     layer = layers[at]
     if not is_plain(layer, (nn.Linear, *CONVOLUTIONS)):
         return None
@@ -317,7 +317,7 @@ def _mask_after(layers: Sequence[nn.Module], at: int) -> Mask | None:
 
 
 def _stays_cut(layers: Sequence[nn.Module], mask: int) -> bool:
-    """Return whether the layer behind a mask can run on the kept units alone; else cutting gains nothing."""
+    """Return whether the layer after a mask can run on the kept units alone; otherwise cutting gains nothing."""
     return mask + 1 < len(layers) and (
         isinstance(layers[mask + 1], Mask)
         or is_plain(layers[mask + 1], (nn.Flatten, nn.Linear, *CONVOLUTIONS, *ZERO_AT_ZERO))

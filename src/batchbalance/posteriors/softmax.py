@@ -1,17 +1,17 @@
 """Softmax regressions with a Gaussian prior, many at a time, their Laplace approximation, and class frequencies.
 
 Regression m minimises Σ_n u_nm·CE(x_n W_m, y_n) + λ_m/2·‖W_m‖² over W_m (D, C), by Newton's method with conjugate
-gradients. Resampled rows, folds held out and prior precisions are all counts u and λ over the same rows x, so that a
-step of all of them is one product of matrices, with weights kept as (D, M, C). Steps follow Nocedal and Wright,
+gradients. Resamples, held-out folds and prior precisions only change the counts u and λ over the same rows x. So one
+step of all regressions is one matrix product, with weights stored as (D, M, C). Steps follow Nocedal and Wright,
 Numerical Optimization, algorithm 7.1, with the diagonal of the Hessian as preconditioner.
 
 The Laplace approximation (MacKay 1992): the negative log posterior has the Hessian
 H = λI + Σ_n (diag p_n − p_n p_nᵀ) ⊗ x_n x_nᵀ. It differs from λI only in the span of the rows, of at most min(N, D)
-dimensions. So H is factorised there, and outside a deviation is the prior's. That is exact, whether N or D is the
-smaller. From `EXACT_SIZE` numbers on, the middle of H is replaced by the Kronecker product
+dimensions. So H is factorised there, and outside it deviations follow the prior. This is exact, whether N or D is
+smaller. From `EXACT_SIZE` numbers on, the sum in H is replaced by the Kronecker product
 Σ_n x_n x_nᵀ ⊗ mean_n(diag p_n − p_n p_nᵀ) (Ritter et al. 2018).
 
-Class frequencies are estimated from labels and shrunk towards equal ones as far as the labels allow. Counts of classes
+Class frequencies are estimated from labels and shrunk towards equal ones if the labels allow it. Counts of classes
 are multinomial. Before any label, frequencies are equal with probability ½, and otherwise from a symmetric Dirichlet(α)
 of unknown α. The evidence of the counts weighs these cases: labels of a balanced pool favour equal frequencies, while
 19 labels of one class and 1 of another favour a small α.
@@ -28,13 +28,13 @@ from torch import Tensor
 MAX_NEWTON = 50
 MAX_CONJUGATE = 250
 MAX_HALVINGS = 30
-TINY = 1e-30  # against 0 / 0
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}  # of the gradient, relative to that of weights 0
+TINY = 1e-30  # avoids 0 / 0
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}  # of the gradient, relative to the gradient at weights 0
 ROUGH = 1e-3
 EXACT_SIZE = 2048  # min(N, D)·C; a Hessian of this size takes 32 MiB in float64
 CONCENTRATIONS = tuple(2.0**k for k in range(-3, 11))  # values of α
 SKEWED = 1.0  # α up to which frequencies differ a lot: at 1 every set of frequencies is equally likely
-FEW = 5.0  # labels of a class: a class without labels counts as having at most this many
+FEW = 5.0  # labels; a class without labels counts as having at most this many
 
 
 def most_probable(
@@ -54,11 +54,11 @@ def most_probable(
         x: the rows.
         labels: their classes.
         num_classes: C.
-        counts: how often each row counts in each regression, at least 0.
-        precisions: of the priors, above 0.
-        start: where to begin; zeros if omitted.
-        offset: what is added to the logits of every row, (1, C) for all regressions; zeros if omitted.
-        rough: to stop, in float32, where weights change in the third digit at most.
+        counts: the non-negative weight of each row in each regression.
+        precisions: precisions of the priors, above 0.
+        start: initial weights; zeros if omitted.
+        offset: added to the logits of every row, (1, C) for all regressions; zeros if omitted.
+        rough: stop early, in float32, when weights change at most in the third digit.
     """
     problem = _Regressions(x, torch.nn.functional.one_hot(labels, num_classes).to(x.dtype), counts, precisions)
     weights = x.new_zeros(x.shape[1], counts.shape[1], num_classes) if start is None else start
@@ -76,14 +76,14 @@ def most_probable(
         step = problem.newton_step(probs, gradient, done)
         change = product(x, step)
         length = problem.step_length(logits, weights, change, step, gradient)
-        done |= length == 0  # rounding errors are all that is left
+        done |= length == 0  # only rounding errors are left
         weights = weights + length[:, None] * step
         logits = logits + length[:, None] * change
     return weights
 
 
 def product(matrix: Tensor, stacked: Tensor) -> Tensor:
-    """Multiply (A, B) with (B, M, C) as one product of matrices."""
+    """Multiply (A, B) with (B, M, C) as one matrix product."""
     return (matrix @ stacked.flatten(1)).reshape(len(matrix), *stacked.shape[1:])
 
 
@@ -233,9 +233,9 @@ class Frequencies(NamedTuple):
     Attributes:
         shares: (C,) the expected frequencies, all above 0.
         skew: the probability that α is at most `SKEWED`.
-        offset: (C,) what a model adds to its logits, at most 0: the logarithms of the shares, times the skew. On
-            balanced labels the counts are mostly chance, and predictions that follow them are worse. A class without
-            labels is no more frequent than one with `FEW`.
+        offset: (C,) added to the logits of a model, at most 0: the logarithms of the shares, times the skew. On
+            balanced labels the counts are mostly chance, and using them makes predictions worse. A class without
+            labels is at most as frequent as one with `FEW`.
     """
 
     shares: Float[Tensor, " C"]
@@ -244,7 +244,7 @@ class Frequencies(NamedTuple):
 
 
 def class_frequencies(labels: Int[Tensor, " N"], num_classes: int) -> Frequencies:
-    """Return the frequencies of classes given (N,) labels, in float64 where the labels are."""
+    """Return the frequencies of classes given (N,) labels, in float64 on the device of the labels."""
     counts = torch.bincount(labels, minlength=num_classes).double()
     alphas = counts.new_tensor(CONCENTRATIONS)
     totals = num_classes * alphas

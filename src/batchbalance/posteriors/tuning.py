@@ -1,11 +1,11 @@
 """Prior precision and temperature of a Bayesian head, chosen on its labels alone.
 
-The precision λ is that whose most probable weights have the lowest NLL on rows held out by folds. `PULL` times the
-square of the number of factors 4 between λ and the usual one is added to the summed NLL: few rows move λ only a little,
-many rows decide alone. Draws are judged by the NLL of their mean: by the same folds for
-temperatures T of the Laplace approximation, by the rows that a resample lacks (out of bag, Breiman 1996) for heads of a
-bootstrap. The lowest NLL alone would often make draws almost equal. So T is the highest at which the NLL is within
-`SLACK` of the best: as much disagreement as predictions can afford.
+The precision λ is the one whose most probable weights have the lowest NLL on rows held out by folds. A penalty is added
+to the summed NLL: `PULL` times the square of the number of factors of 4 between λ and the usual one. So few rows move λ
+only a little, and many rows override the penalty. Draws are compared by the NLL of their mean: on the same folds for
+temperatures T of the Laplace approximation, on out-of-bag rows (Breiman 1996) for bootstrap heads. The lowest NLL alone
+would often make draws almost equal. So T is the highest temperature whose NLL is within `SLACK` of the best: as much
+disagreement as possible without worse predictions.
 """
 
 import math
@@ -22,14 +22,14 @@ from batchbalance.posteriors.softmax import Span, class_frequencies, deviations,
 PRECISIONS = tuple(4.0**-k for k in range(-1, 7))
 PULL = 0.3
 TEMPERATURES = tuple(2.0**-k for k in range(12))
-WEAKER = (1.0, 1 / 4, 1 / 16)  # times the precision of the most probable weights: precisions of bootstrap heads
+WEAKER = (1.0, 1 / 4, 1 / 16)  # candidate precisions of bootstrap heads, relative to that of the most probable weights
 SLACK = 1.03
-HOPELESS = 1.1  # times the best NLL: smaller precisions are not tried
+HOPELESS = 1.1  # above this multiple of the best NLL, smaller precisions are not tried
 NUM_FOLDS = 5
-NUM_DRAWS = 32  # of a Laplace approximation, for each comparison
-NUM_HEADS = 16  # of a bootstrap, for each comparison
+NUM_DRAWS = 32  # draws of a Laplace approximation per comparison
+NUM_HEADS = 16  # heads of a bootstrap per comparison
 USUAL_PRECISION = 1 / 64
-LEAST_HELD_OUT, USUAL_TEMPERATURE = 30, 0.01  # with fewer rows held out, the temperature is the usual one
+LEAST_HELD_OUT, USUAL_TEMPERATURE = 30, 0.01  # with fewer held-out rows, the usual temperature is used
 LEAST_PROBABILITY = 2.0**-52
 
 
@@ -40,12 +40,12 @@ class Tuned:
     Attributes:
         precision: λ of the prior.
         temperature: T, which multiplies the covariance; 0 for most probable weights alone, 1 for a bootstrap.
-        num_held_out: rows that were held out once.
-        nll: on these rows, of the mean of draws, or of the most probable weights for a bootstrap; None if there are no
-            such rows, and the usual values were taken.
-        error: share of these rows that the most probable weights get wrong; None as before.
-        frequencies_nll: the NLL that the class frequencies of the other rows have on these; None as before.
-        heads_precision: λ of bootstrap heads, whose mean is less sure than each of them; None for others.
+        num_held_out: number of rows that were held out once.
+        nll: NLL on these rows, of the mean of draws, or of the most probable weights for a bootstrap; None if there are
+            no such rows, so that the usual values were used.
+        error: error rate of the most probable weights on these rows; None like `nll`.
+        frequencies_nll: NLL of the class frequencies of the other rows on these rows; None like `nll`.
+        heads_precision: λ of bootstrap heads, whose mean is less confident than each head; None for others.
         bias: c, the width of the prior of the bias relative to that of other weights.
     """
 
@@ -61,25 +61,25 @@ class Tuned:
     def __str__(self) -> str:
         other = f"temperature {self.temperature:.4g}"
         if self.heads_precision is not None:
-            other = f"that of heads {self.heads_precision:.4g}"
+            other = f"precision of heads {self.heads_precision:.4g}"
         values = f"precision {self.precision:.4g}, {other}, bias {self.bias:.2g}"
         if self.nll is None:
             return f"{values}; no row can be held out for cross-validation"
-        return f"{values}; on {self.num_held_out:,} rows held out NLL {self.nll:.3f}, error {self.error:.3f}"
+        return f"{values}; on {self.num_held_out:,} held-out rows NLL {self.nll:.3f}, error {self.error:.3f}"
 
     @property
     def cost(self) -> float:
-        """What `tuned` makes as small as it can."""
+        """The cost that `tuned` minimises."""
         return self.num_held_out * (self.nll or 0.0) + PULL * math.log(self.precision / USUAL_PRECISION, 4) ** 2
 
     @property
     def warning(self) -> str | None:
-        """A sentence if the head predicts held-out labels worse than class frequencies alone; else None."""
+        """A warning if the head predicts held-out labels worse than class frequencies alone; else None."""
         if self.nll is None or self.frequencies_nll is None or self.nll <= self.frequencies_nll:
             return None
         return (
-            f"the model predicts held-out labels worse than class frequencies alone do (NLL {self.nll:.2f} against "
-            f"{self.frequencies_nll:.2f} on {self.num_held_out:,} labels): do not trust its predictions before there "
+            f"the model predicts held-out labels worse than class frequencies alone (NLL {self.nll:.2f} against "
+            f"{self.frequencies_nll:.2f} on {self.num_held_out:,} labels): do not trust its predictions until there "
             "are more labels"
         )
 
@@ -90,9 +90,9 @@ def tuned(
     temperatures: tuple[float, ...],
     usual: float = USUAL_PRECISION,
 ) -> Tuned:
-    """Return the best of some precisions, and the warmest of some temperatures that is about as good; both fall.
+    """Return the best of some precisions, and the highest temperature that is about as good; both are descending.
 
-    `trials` are `Folds` or `Resamples`; `usual` is the precision that many rows are needed to leave.
+    `trials` are `Folds` or `Resamples`; `usual` is the precision that the penalty favours.
     """
     num = trials.num_held_out
     if num < LEAST_HELD_OUT and len(temperatures) > 1:
@@ -101,7 +101,7 @@ def tuned(
         return Tuned(precisions[0] if len(precisions) == 1 else usual, temperatures[0], num)
     best: Tuned | None = None
     least, lowest_of_best = float("inf"), float("inf")
-    for precision in precisions:  # each from the weights of the one before
+    for precision in precisions:  # each starts from the weights of the previous one
         nll, error = trials.evaluate(precision, temperatures)
         lowest = float(nll.min())
         cost = num * lowest + PULL * math.log(precision / usual, 4) ** 2
@@ -113,27 +113,27 @@ def tuned(
         elif lowest > HOPELESS * lowest_of_best:
             break
     if best is None:
-        raise ValueError("`embeddings` must give finite predictions, got NaN; look for huge numbers in them")
+        raise ValueError("`embeddings` must give finite predictions, got NaN; check them for huge numbers")
     return best
 
 
 def tuned_heads(alone: Tuned, resampled: Any, *, given: bool) -> Tuned:
-    """Return what was found for the most probable weights, and the precision of bootstrap heads, unless it is given."""
+    """Return the result for the most probable weights with the precision of bootstrap heads, chosen unless given."""
     shares = (1.0,) if given else WEAKER
     heads = tuned(resampled, tuple(alone.precision * share for share in shares), (1.0,), usual=alone.precision)
     return replace(alone, temperature=1.0, heads_precision=heads.precision)
 
 
 class Folds:
-    """Each fold predicted by the Laplace approximation of the others.
+    """Cross-validation: each fold is predicted by the Laplace approximation of the others.
 
     Args:
         x: (N, D) rows, in the basis of their span.
         labels: (N,) their classes.
         num_classes: C.
-        generator: for folds and draws.
+        generator: random generator for folds and draws.
         frequencies: whether the log frequencies of the classes in the other folds are added to the logits.
-        centre: (D, C) weights to stay around; those of each fit if omitted.
+        centre: (D, C) the mean of the draws; the weights of each fit if omitted.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Folds:
             there, true = logits[out, fold], self._labels[out]
             wrong += int((there.argmax(dim=1) != true).sum())
             moves = logits.new_zeros(1)
-            if any(temperatures):  # how far draws of the other folds move these logits at temperature 1, (n, S, C)
+            if any(temperatures):  # change of these logits by draws of the other folds at temperature 1, (n, S, C)
                 probs = torch.softmax(logits[self._counts[:, fold] > 0, fold], dim=1)
                 deviating = deviations(self._spans[fold], probs, precision, self._noise, exact=self._exact)
                 moves = product(self._x[out], deviating)
@@ -195,22 +195,22 @@ class Folds:
 
     @cached_property
     def _spans(self) -> list[Span]:
-        """The span of the rows that each fold leaves."""
+        """The span of the rows outside each fold."""
         return [Span.of(self._x[self._counts[:, fold] > 0]) for fold in range(NUM_FOLDS)]
 
 
 class Resamples:
-    """Each row predicted by the mean of those heads of a bootstrap that have not seen it.
+    """Out-of-bag validation: each row is predicted by the mean of the bootstrap heads that have not seen it.
 
     Args:
         x: (N, D) rows, in the basis of their span.
         labels: (N,) their classes.
         num_classes: C.
-        generator: for resamples.
+        generator: random generator for resamples.
         offset: (1, C) added to all logits.
     """
 
-    frequencies_nll: float | None = None  # `Folds` has it
+    frequencies_nll: float | None = None  # computed by `Folds`
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ def stratified_folds(
 ) -> list[Tensor]:
     """Return the rows of at most `num` random folds of nearly equal size, with nearly equal shares of every class.
 
-    Without `singles`, the only label of a class is in no fold: a fit without it would not know the class.
+    Without `singles`, the only label of a class is in no fold, because a fit without it would not have the class.
     """
     labels = labels.cpu()
     order = torch.randperm(len(labels), generator=generator)
@@ -256,7 +256,7 @@ def stratified_folds(
 
 
 def resamples(labels: Int[Tensor, " N"], num: int, generator: torch.Generator) -> Float[Tensor, "N num"]:
-    """Count how often each row is in each of `num` resamples; a class without any row keeps all its rows."""
+    """Count how often each row is in each of `num` resamples; a class that was not drawn keeps all its rows."""
     picks = torch.randint(len(labels), (len(labels), num), generator=generator).to(labels.device)
     counts = torch.zeros(len(labels), num, device=labels.device)
     counts.scatter_add_(0, picks, torch.ones_like(counts))

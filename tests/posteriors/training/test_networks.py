@@ -100,7 +100,7 @@ def test_width_scales_the_layers():
         (lambda: models.mnist_cnn(dropout=1.0), "dropout"),
         (lambda: models.mnist_cnn(width=0.0), "width"),
         (lambda: models.tabular_mlp(2, (3,), hidden=()), "hidden"),
-        (lambda: models.vgg11(head=[]), "`head` must be the units of each"),
+        (lambda: models.vgg11(head=[]), "`head` must be the units of"),
         (lambda: models.vgg11(head=[512, 0]), "`head` must be a whole number of at least 1, got 0"),
         (lambda: models.fashion_cnn(hidden=0), "`hidden` must be a whole number of at least 1"),
         (lambda: models.network_named("mnist_cnn"), "did you mean 'mnist-cnn'"),

@@ -1,4 +1,4 @@
-"""Networks and how they are trained: layers, optimisers, augmentation, one fit loop."""
+"""Networks and their training: layers, optimisers, augmentation, one training loop."""
 
 from batchbalance.posteriors.training.fitting import KeptWeights, Recipe, TrainedNetwork, fit
 

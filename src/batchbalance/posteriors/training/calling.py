@@ -1,6 +1,6 @@
 """Calling a network with batches that are a tensor, a dict or a tuple of tensors, and reading its logits.
 
-A dict is passed as keywords, a tuple as positions; a network whose ``forward`` takes neither gets it whole.
+A dict is passed as keyword arguments, a tuple as positional ones; if ``forward`` takes neither, as one argument.
 """
 
 import inspect
@@ -21,14 +21,14 @@ Rows = Tensor | slice
 LABELS = ("labels", "label", "label_ids")  # keys of a dict that are not inputs
 AUGMENTATIONS = ("none", "crop-flip")
 PADDING = 4  # pixels around an image before it is cropped
-PAD_YOURSELF = "use a DataLoader with a `collate_fn` that pads, as transformers.DataCollatorWithPadding does"
+PAD_YOURSELF = "use a DataLoader with a `collate_fn` that pads, such as transformers.DataCollatorWithPadding"
 
 
 def as_batch(given: Any) -> Batch:
-    """Return what a user or a DataLoader gives as a batch; labels in a dict are ignored.
+    """Return the input of a user or an item of a DataLoader as a batch; labels in a dict are ignored.
 
     Raises:
-        ValueError: if it holds something else than tensors, or tensors of different numbers of rows.
+        ValueError: if it holds anything but tensors, or tensors of different numbers of rows.
     """
     batch: Any = given
     if isinstance(given, Mapping):
@@ -89,8 +89,8 @@ def arguments(model: nn.Module, batch: Batch) -> tuple[tuple[Any, ...], dict[str
     except TypeError as error:
         if keywords.keys() & signature.parameters.keys():
             raise ValueError(
-                f"`inputs` must hold what the model takes, got the keys {', '.join(keywords)}: {error}; omit what "
-                "it does not take"
+                f"`inputs` must match the model's arguments, got the keys {', '.join(keywords)}: {error}; omit "
+                "the others"
             ) from error
         return (batch,), {}
     return positions, keywords
@@ -106,14 +106,14 @@ def logits_in(output: Any) -> Tensor:
     if not isinstance(found, Tensor):
         held = f" of {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
         raise ValueError(
-            f"the model must give logits as a tensor, under the name `logits`, or first in a tuple, got "
+            f"the model must return logits as a tensor, under the name `logits`, or first in a tuple, got "
             f"{type(output).__name__}{held}"
         )
     return found
 
 
 def logits_from(model: nn.Module, batch: Batch) -> Tensor:
-    """Return the logits that a network gives for a batch, (n, C)."""
+    """Return the logits of a network for a batch, (n, C)."""
     positions, keywords = arguments(model, batch)
     return logits_in(model(*positions, **keywords))
 
@@ -124,10 +124,10 @@ def padding_of(model: nn.Module | None) -> int:
 
 
 def collated(items: Sequence[Any], padding: int = 0) -> Batch:
-    """Combine items of a data set into a batch. Of items that are tuples the first entry is taken.
+    """Combine items of a data set into a batch. Of items that are tuples, the first entry is used.
 
-    Dicts with an `attention_mask` may hold sequences of different lengths: they are padded behind to the longest of
-    this batch, `input_ids` with the token `padding` and all else with 0.
+    Dicts with an `attention_mask` may hold sequences of different lengths: they are padded on the right to the longest
+    of this batch, `input_ids` with the token `padding` and others with 0.
     """
     entries = [item[0] if isinstance(item, list | tuple) else item for item in items]
     first = entries[0]
@@ -164,13 +164,13 @@ def _stacked(name: str, values: Sequence[Any], padding: int, is_padded: bool) ->
 
 
 class Examples:
-    """Inputs that are read by rows: tensors held in memory, or items of a data set that are put together when read.
+    """Inputs that are read by rows: tensors in memory, or items of a data set that are collated when read.
 
     Args:
         inputs: a batch of all examples, a Dataset with a length, or a DataLoader, of which only the data set and the
             `collate_fn` are used.
         padding: the token to pad sequences with.
-        device: where batches go; tensors in memory are copied there once.
+        device: the device of batches; tensors in memory are copied there once.
     """
 
     def __init__(self, inputs: Any, padding: int = 0, device: str | torch.device = "cpu") -> None:
@@ -180,8 +180,8 @@ class Examples:
         if isinstance(inputs, DataLoader):
             if inputs.batch_sampler is None:
                 raise ValueError(
-                    "`inputs` must be read by example here, got a DataLoader with batch_size=None, whose items are "
-                    "batches; give the data set of single examples"
+                    "`inputs` must be single examples here, got a DataLoader with batch_size=None, whose items are "
+                    "batches; pass the data set of single examples"
                 )
             if inputs.collate_fn is not default_collate:
                 self._collate = inputs.collate_fn
@@ -221,7 +221,7 @@ def channels_last(inputs: Tensor) -> Tensor:
         return inputs
     if inputs.shape[1] > 1:
         return inputs.contiguous(memory_format=torch.channels_last)
-    # With one channel both layouts are the same in memory, and only the strides tell a convolution which one to take.
+    # With one channel both layouts are the same in memory, and a convolution chooses by the strides alone.
     height, width = inputs.shape[2:]
     return inputs.contiguous().as_strided(inputs.shape, (height * width, 1, width, 1))
 
@@ -236,14 +236,14 @@ def _as_dense(name: str, value: Any) -> Tensor:
 
 
 def crop_and_flip(images: Batch, *, generator: torch.Generator, padding: int = PADDING) -> Tensor:
-    """Pad each image with zeros, crop it at a random place, and mirror it with probability ½.
+    """Pad each image with zeros, crop it at a random position, and mirror it with probability ½.
 
     Zero is the mean colour if the images are normalised. The random numbers are drawn on the CPU, so that they are the
-    same on every device: first the (n, 2) places, down and right, from 0 to 2·padding, then the (n,) flips.
+    same on every device: first the (n, 2) positions, down and right, from 0 to 2·padding, then the (n,) flips.
 
     Args:
         images: (n, channels, height, width).
-        generator: for the places and the flips.
+        generator: random generator for the positions and the flips.
         padding: pixels on each side.
     """
     if not isinstance(images, Tensor) or images.ndim != 4:

@@ -1,8 +1,8 @@
 """One training loop for every network, with fresh weights at each call.
 
 A run takes a fixed number of steps on all labels, or, as in section "Experimental setup" of the paper, stops early on
-validation accuracy and restores the best weights. docs/posteriors.md compares the two. All tensors stay in memory: for
-data sets of this size that beats loader workers.
+validation accuracy and restores the best weights. docs/posteriors.md compares the two. All tensors stay in memory,
+which is faster than loader workers for data sets of this size.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -38,18 +38,18 @@ from batchbalance.system import threads
 from batchbalance.system.progress import progress as shown_progress
 
 ModelFactory = Callable[[], nn.Module]
-Labelled = tuple[Any, Tensor]  # inputs as `fit` takes them, and their classes
+Labelled = tuple[Any, Tensor]  # inputs of `fit`, and their classes
 
 OPTIMIZERS = ("adam", "sgd")
-STEPS = 1000  # the default length of a run, see docs/posteriors.md
-MAX_EPOCHS, PATIENCE = 100, 3  # of a run in epochs
-PROBED = 8  # inputs on which a network is checked to return logits
-EVALUATION_BATCH = 128  # more no longer fits a core's cache
+STEPS = 1000  # default length of a run, see docs/posteriors.md
+MAX_EPOCHS, PATIENCE = 100, 3  # defaults of a run in epochs
+PROBED = 8  # inputs for checking that a network returns logits
+EVALUATION_BATCH = 128  # larger batches do not fit a core's cache
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained: for a number of steps, or for epochs with early stopping.
+    """Training settings of a network: for a number of steps, or for epochs with early stopping.
 
     Without `samples_per_epoch`, `max_epochs` and `patience` it is trained for `steps`, whether or not there is a
     validation set. With any of them it is trained in epochs, and a validation set stops it early.
@@ -57,17 +57,17 @@ class Recipe:
     Attributes:
         optimizer: "adam", or "sgd" with momentum.
         learning_rate: constant over the run.
-        momentum: of SGD.
+        momentum: momentum of SGD.
         weight_decay: L2 penalty of the optimizer.
-        batch_size: examples in a step, at least 2.
-        steps: how many steps are taken, each on the next examples of a pass through the set; 1,000 if omitted.
-        samples_per_epoch: examples drawn with replacement in an epoch, at least 2; if omitted, an epoch goes once
-            through the set.
-        max_epochs: the run ends here at the latest; after 100 if omitted.
-        patience: the run ends after this many epochs without a better validation accuracy; 3 if omitted. The paper: 3
-            for small batches and tabular data, 20 for large batches.
+        batch_size: examples per step, at least 2.
+        steps: number of steps, each on the next examples of a pass over the set; 1,000 if omitted.
+        samples_per_epoch: examples drawn with replacement in an epoch, at least 2; if omitted, an epoch is one pass
+            over the set.
+        max_epochs: the maximum number of epochs; 100 if omitted.
+        patience: stop after this many epochs without a better validation accuracy; 3 if omitted. The paper uses 3
+            for small batches and tabular data, and 20 for large batches.
         class_weighted: weight the loss of a class by the inverse of its frequency.
-        augmentation: "none", or "crop-flip" for images: a random crop after 4 pixels of padding, and a random mirror.
+        augmentation: "none", or "crop-flip" for images: a random crop after padding by 4 pixels, and a random flip.
     """
 
     optimizer: str = "adam"
@@ -107,7 +107,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Mean training loss of an epoch, and the validation accuracy after it (None unless it may stop the run)."""
+    """Mean training loss of an epoch, and the validation accuracy after it (None without early stopping)."""
 
     loss: float
     accuracy: float | None
@@ -115,12 +115,12 @@ class Epoch:
 
 @dataclass(frozen=True)
 class KeptWeights:
-    """Which weights of a run were kept.
+    """The weights of a run that were kept.
 
     Attributes:
-        epoch: the epoch they are from, counted from 1; in a run of `Recipe.steps` an epoch is a pass through the set.
-        steps: how many steps led to them.
-        training_accuracy: theirs on the training labels, with dropout off.
+        epoch: their epoch, counted from 1; in a run of `Recipe.steps` an epoch is a pass over the set.
+        steps: the number of steps before them.
+        training_accuracy: their accuracy on the training labels, with dropout off.
     """
 
     epoch: int
@@ -130,7 +130,7 @@ class KeptWeights:
 
 @dataclass(frozen=True, eq=False)
 class TrainedNetwork:
-    """A trained network, in eval mode, what happened in each epoch, and which weights were kept."""
+    """A trained network in eval mode, the history of its epochs, and the weights that were kept."""
 
     model: nn.Module
     history: tuple[Epoch, ...]
@@ -138,7 +138,7 @@ class TrainedNetwork:
 
     @property
     def best(self) -> int:
-        """The index in `history` of the epoch that the weights are from."""
+        """The index in `history` of the epoch of the weights."""
         return self.kept.epoch - 1
 
 
@@ -156,18 +156,18 @@ def fit(
 ) -> TrainedNetwork:
     """Train a freshly initialised network.
 
-    The result is a function of the arguments and the number of threads; the global random state is left as it was.
+    The result depends only on the arguments and the number of threads; the global random state is restored.
 
     Args:
-        model_factory: builds the network; called once, under a seed of its own.
-        inputs: (N, ...) in the type of the weights; a dict or a tuple of such tensors; a Dataset, or a DataLoader, of
+        model_factory: builds the network; called once, with a separate seed.
+        inputs: (N, ...) in the dtype of the weights; a dict or a tuple of such tensors; a Dataset, or a DataLoader, of
             which the data set and the `collate_fn` are used.
         labels: (N,) classes, int64, from 0 to num_classes − 1.
         recipe: optimizer, sizes, length; the defaults of `Recipe` if omitted.
         num_classes: C.
-        validation: inputs and labels for early stopping, if the recipe is one of epochs. Without them, the last
-            weights are kept.
-        seed: for initialisation, the order of examples, dropout and augmentation.
+        validation: inputs and labels for early stopping, if the recipe uses epochs. If omitted, the last weights
+            are kept.
+        seed: seed for initialisation, the order of examples, dropout and augmentation.
         device: where to train; the tensors are copied there once.
         progress: show loss, validation accuracy and time left.
     """
@@ -183,7 +183,7 @@ def fit(
     if validation is not None:
         validation = Examples(validation[0], padding_of(model), device), validation[1].to(device)
     _check_outputs(model, examples[:PROBED], num_classes)
-    # forward, and twice as much back
+    # the backward pass costs about twice the forward pass
     step_flops = 3 * flops_of(model, examples[:1]) * min(recipe.batch_size, len(examples))
     momentum = recipe.momentum if recipe.optimizer == "sgd" else None
     optimizer = Optimizer(model.parameters(), recipe.learning_rate, recipe.weight_decay, momentum)
@@ -252,7 +252,7 @@ def _check_outputs(model: nn.Module, batch: Batch, num_classes: int) -> None:
     check_dtype(model, batch)
     if looks_like_probs(logits_of(model.eval(), batch, num_classes)):
         raise ValueError(
-            "the model must give logits, got rows that are non-negative and sum to 1; remove its softmax, which the "
+            "the model must return logits, got rows that are non-negative and sum to 1; remove its softmax, which the "
             "loss applies"
         )
 
@@ -268,17 +268,17 @@ def fresh_model(model_factory: Any, seed: int, device: str | torch.device) -> nn
     """Build a network whose initial weights are a function of `seed`."""
     if isinstance(model_factory, nn.Module):
         name = type(model_factory).__name__
-        raise ValueError(f"`model_factory` must build a network, got a built {name}; pass a function, not its result")
+        raise ValueError(f"`model_factory` must build a network, got a {name}; pass a function, not its result")
     with seeded(seed, device):
         model = model_factory()
     if not isinstance(model, nn.Module):
-        raise ValueError(f"`model_factory` must give an nn.Module, got {type(model).__name__}")
+        raise ValueError(f"`model_factory` must return an nn.Module, got {type(model).__name__}")
     return model.to(device)
 
 
 @contextmanager
 def seeded(seed: int, device: str | torch.device = "cpu") -> Iterator[None]:
-    """Seed the global generators that layers draw from while the block runs, then restore them."""
+    """Seed the global generators that layers use while the block runs, then restore them."""
     device = torch.device(device)
     cuda = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
@@ -290,7 +290,7 @@ def seeded(seed: int, device: str | torch.device = "cpu") -> Iterator[None]:
 
 
 def set_channels_last(model: nn.Module) -> None:
-    """Lay the weights of 2-d convolutions out channels last, which is faster on a CPU; no number changes."""
+    """Store the weights of 2-d convolutions channels last, which is faster on a CPU; no number changes."""
     for parameter in model.parameters():
         if parameter.ndim == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
@@ -302,14 +302,14 @@ def check_finite(model: nn.Module) -> None:
         raise ValueError(f"the model must be a network, an nn.Module, got {model!r}")
     buffers = dict(model.named_buffers())
     for name, value in [*model.named_parameters(), *buffers.items()]:
-        # A buffer may hold infinities on purpose, as the mask of a causal attention does.
+        # A buffer may hold infinities on purpose, such as the mask of causal attention.
         fine = ~torch.isnan(value) if name in buffers else torch.isfinite(value)
         if value.is_floating_point() and not bool(fine.all()):
             raise ValueError(f"the model's weights must be finite, got NaN or infinity in `{name}`; train it again")
 
 
 def check_dtype(model: nn.Module, inputs: Batch) -> None:
-    """Raise ValueError if `inputs` are floating-point numbers of another type than the weights."""
+    """Raise ValueError if `inputs` are floating-point numbers of another dtype than the weights."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
     for tensor in tensors_in(inputs):
         if tensor.is_floating_point() and dtype not in (None, tensor.dtype):
@@ -319,7 +319,7 @@ def check_dtype(model: nn.Module, inputs: Batch) -> None:
 
 
 def logits_of(model: nn.Module, batch: Batch, num_classes: int) -> Tensor:
-    """Return the logits (n, C) of a batch, or raise ValueError if batch, model and C do not fit."""
+    """Return the logits (n, C) of a batch; raise ValueError if batch, model and C do not match."""
     try:
         logits = logits_from(model, batch)
     except RuntimeError as error:
@@ -328,8 +328,8 @@ def logits_of(model: nn.Module, batch: Batch, num_classes: int) -> Tensor:
         raise ValueError(f"`inputs` must fit the model, got {described(batch)}: {error}") from error
     if logits.shape != (num_rows(batch), num_classes):
         raise ValueError(
-            f"the model must give ({num_rows(batch)}, {num_classes}) logits, got {tuple(logits.shape)}; "
-            "build it for `num_classes` classes, or pass binary=True if it gives the one logit of two classes"
+            f"the model must return ({num_rows(batch)}, {num_classes}) logits, got {tuple(logits.shape)}; "
+            "build it for `num_classes` classes, or pass binary=True if it returns one logit for two classes"
         )
     return logits
 
@@ -344,7 +344,7 @@ def epoch_batches(num_examples: int, num_drawn: int | None, batch_size: int, ord
 def split_rows(rows: Tensor, batch_size: int) -> list[Tensor]:
     """Split rows into batches of at least two: batch normalisation cannot train on one example.
 
-    A lone row is taken twice, a last one joins the batch before it.
+    A single row is used twice; a last single row joins the batch before it.
     """
     if len(rows) == 1:
         rows = rows.repeat(2)

@@ -1,8 +1,8 @@
-"""The paper's networks (appendix "Datasets used in the main paper"): logits out, last hidden layer exposed.
+"""The paper's networks (appendix "Datasets used in the main paper"), which return logits and the last hidden layer.
 
 Every network is a `Classifier`: a chain of layers up to the last hidden layer, and a linear head. `width` scales the
-number of filters and hidden units, for laptops. The paper leaves some sizes open; docs/posteriors.md says which of them
-its released code gives, and by which options they are had.
+number of filters and hidden units, for laptops. The paper does not specify some sizes; docs/posteriors.md lists those
+of its released code, and the options that set them.
 """
 
 import math
@@ -17,7 +17,7 @@ from batchbalance.arguments.checks import check_flag, check_real, check_whole
 from batchbalance.arguments.registry import Registry
 from batchbalance.posteriors.training.calling import Batch, logits_from, num_rows
 
-MAX_WIDTH = 100  # a hundred times the paper's networks
+MAX_WIDTH = 100  # times the width of the paper's networks
 MAX_UNITS = 10**6
 
 
@@ -53,7 +53,7 @@ def mnist_cnn(
 ) -> Classifier:
     """Build two blocks of [5×5 convolution, dropout2d, 2×2 max-pool, ReLU] with 32 and 64 filters, then 128 units.
 
-    The convolutions are not padded: 28×28 becomes 12×12, then 4×4, so that 1024 numbers enter the hidden layer.
+    The convolutions are not padded: 28×28 becomes 12×12, then 4×4, so the hidden layer has 1024 inputs.
     """
     _check(num_classes, input_shape, 3, dropout=dropout, width=width)
     blocks = _blocks(input_shape[0], [_scaled(32, width), _scaled(64, width)], kernel=5, padding=0, dropout=dropout)
@@ -72,9 +72,9 @@ def fashion_cnn(
 ) -> Classifier:
     """Build the network for EMNIST and Fashion-MNIST: three blocks as in `mnist_cnn`, of 32, 64, 128 3×3 filters.
 
-    The convolutions are padded by 1 and so keep the size. Pools that round down make 14×14, 7×7, then 3×3 of 28×28, so
-    that 1152 numbers enter the hidden layer; those that round up make 4×4 in the end, and 2048 numbers. With `hidden`
-    512 that is 2048–512–C, the last layers of the released code, on the three pools of the paper's text.
+    The convolutions are padded by 1 and keep the size. Pools that round down reduce 28×28 to 14×14, 7×7, then 3×3, so
+    the hidden layer has 1152 inputs. Pools that round up end at 4×4, with 2048 inputs. With `hidden` 512 the last
+    layers are 2048–512–C, as in the released code, after the three pools of the paper's text.
     """
     _check(num_classes, input_shape, 3, dropout=dropout, width=width, hidden=[hidden], round_up=round_up)
     filters = [_scaled(count, width) for count in (32, 64, 128)]
@@ -106,7 +106,7 @@ def vgg11(
 ) -> Classifier:
     """Build VGG-11 with batch normalisation for 32×32 images, and hidden layers `head` with dropout on top.
 
-    The released code has 4096–4096–C on top. The convolutions have no dropout, so that they run once for all draws of
+    The released code has 4096–4096–C on top. The convolutions have no dropout, so they run once for all draws of
     MC dropout.
     """
     _check(num_classes, input_shape, 3, dropout=dropout, width=width, head=head)
@@ -146,7 +146,7 @@ def resnet18(
     return Classifier(nn.Sequential(*layers), nn.Linear(channels, num_classes), input_shape)
 
 
-tabular_mlp.flat_inputs = True  # type: ignore[attr-defined]  # it takes one row of features
+tabular_mlp.flat_inputs = True  # type: ignore[attr-defined]  # takes one row of features
 
 Network = Callable[..., nn.Module]
 
@@ -157,7 +157,7 @@ OWN: dict[str, Network] = {
     "vgg11": vgg11,
     "resnet18": resnet18,
 }
-_CHECKED: set[str] = set()  # names and options that passed: all runs of a comparison have the same
+_CHECKED: set[str] = set()  # names and options already checked, because all runs of a comparison share them
 NETWORKS: Registry[Network] = Registry(
     "network",
     "batchbalance.networks",
@@ -180,7 +180,7 @@ def built(network: Network, num_classes: int, input_shape: Sequence[int], **opti
 
 
 def network_options(network: Network) -> dict[str, Any]:
-    """Return the options of a builder and their defaults: all its arguments but the two that the data decide."""
+    """Return the options of a builder and their defaults: all arguments but `num_classes` and `input_shape`."""
     return {
         name: option.default
         for name, option in signature(network).parameters.items()
@@ -193,9 +193,9 @@ def flops_of(model: nn.Module, inputs: Batch, within: Sequence[nn.Module] | None
     """Estimate the operations of a network for one input: those of linear layers and convolutions.
 
     Args:
-        model: in eval mode.
+        model: a network in eval mode.
         inputs: (n, ...) a few inputs, which are run once.
-        within: modules of the network, if only the operations in these count.
+        within: count only the operations in these modules; in all if omitted.
     """
     total = 0.0
 
@@ -253,7 +253,7 @@ def _with_mlp(
     input_shape: Sequence[int],
     dropout: float,
 ) -> Classifier:
-    """Put hidden layers with ReLU and dropout behind layers that give `size` numbers, and a linear head."""
+    """Append hidden layers with ReLU and dropout to layers with `size` outputs, and add a linear head."""
     layers = list(layers)
     for count in hidden:
         layers += [nn.Linear(size, count), nn.ReLU(), nn.Dropout(dropout)]
@@ -262,7 +262,7 @@ def _with_mlp(
 
 
 def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
-    """Return how many numbers one input becomes."""
+    """Return the number of outputs for one input."""
     size = list(input_shape)
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
@@ -277,14 +277,14 @@ def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
 
 
 def check_network(name: str, options: dict[str, Any]) -> None:
-    """Raise ValueError if the options of one of our own networks cannot be right for any inputs."""
+    """Raise ValueError if the options of a built-in network are invalid for all inputs."""
     network, asked = OWN.get(name), f"{name} {options!r}"
     if network is None or asked in _CHECKED:
         return
     single = isinstance(network_options(network).get("hidden"), int)  # fashion-cnn has one hidden layer
     check_options(**{**options, **({"hidden": [options["hidden"]]} if single else {})})
     shape = signature(network).parameters["input_shape"].default
-    with torch.device("meta"):  # without memory for its weights
+    with torch.device("meta"):  # allocates no memory for the weights
         network(2, (8,) if shape is Parameter.empty else shape, **options)
     _CHECKED.add(asked)
 
@@ -292,7 +292,7 @@ def check_network(name: str, options: dict[str, Any]) -> None:
 def check_options(
     *, dropout: Any = 0.0, width: Any = 1.0, hidden: Any = (1,), head: Any = (1,), round_up: Any = False
 ) -> None:
-    """Raise ValueError unless these options of networks are valid; that does not depend on the inputs."""
+    """Raise ValueError unless these options of networks are valid, independent of the inputs."""
     if check_real("dropout", dropout) >= 1:
         raise ValueError(f"`dropout` must be in [0, 1), got {dropout}")
     if check_real("width", width, above=True) > MAX_WIDTH:
@@ -300,7 +300,7 @@ def check_options(
     check_flag("round_up", round_up)
     for name, units in (("hidden", hidden), ("head", head)):
         if not isinstance(units, list | tuple) or not units:
-            raise ValueError(f"`{name}` must be the units of each of at least one layer, as [64, 64], got {units!r}")
+            raise ValueError(f"`{name}` must be the units of at least one layer, such as [64, 64], got {units!r}")
         for count in units:
             check_whole(name, count, 1, MAX_UNITS)
 

@@ -1,6 +1,6 @@
-"""Adam and SGD by the functions behind `torch.optim`, whose classes import torch's compiler when they are first used.
+"""Adam and SGD by the functions of `torch.optim`, because its classes import torch's compiler on first use.
 
-That takes a second of every process that trains a network; the weights are the same to the last digit.
+That import takes a second in every process that trains a network. The weights are the same to the last digit.
 """
 
 from collections.abc import Iterable
@@ -12,9 +12,9 @@ from torch.optim.sgd import sgd
 
 
 class Optimizer:
-    """Updates parameters: compute their gradients, then take a step.
+    """An optimiser of parameters: compute their gradients, then call `step`.
 
-    It is Adam (Kingma and Ba 2015) with torch's usual constants, or gradient descent if there is a `momentum`.
+    It is Adam (Kingma and Ba 2015) with torch's default constants, or gradient descent if `momentum` is given.
 
     Args:
         parameters: those that need gradients are updated.
@@ -32,20 +32,20 @@ class Optimizer:
     ) -> None:
         self._parameters: list[Tensor] = [parameter for parameter in parameters if parameter.requires_grad]
         self._learning_rate, self._weight_decay, self._momentum = learning_rate, weight_decay, momentum
-        self._moving: list[Tensor | None] = [None] * len(self._parameters)  # of gradient descent
+        self._moving: list[Tensor | None] = [None] * len(self._parameters)  # momentum buffers of gradient descent
         if momentum is None:
             self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
             self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
             self._steps = [torch.zeros((), device=parameter.device) for parameter in self._parameters]
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for parameter in self._parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move the parameters that have gradients."""
+        """Update the parameters that have gradients."""
         found = {i: parameter.grad for i, parameter in enumerate(self._parameters) if parameter.grad is not None}
         if any(gradient.is_sparse for gradient in found.values()):
             raise ValueError("gradients must be dense, got sparse ones; build nn.Embedding with sparse=False")
@@ -82,5 +82,5 @@ class Optimizer:
             nesterov=False,
             maximize=False,
         )
-        for i, each in zip(found, moving, strict=True):  # made in the first step
+        for i, each in zip(found, moving, strict=True):  # created in the first step
             self._moving[i] = each
