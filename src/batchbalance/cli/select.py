@@ -59,7 +59,7 @@ def select_command(
     values: Annotated[
         str | None,
         typer.Option(
-            help="Content of the files: probs, logits or log-probs; default: as stated in the file, or else probs."
+            help="Content of the files: probs, logits or log-probs; default: as the file states, or else probs."
         ),
     ] = None,
     axes: Annotated[str, typer.Option(help="Order of the axes: n points, s draws, c classes.")] = "nsc",

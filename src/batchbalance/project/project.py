@@ -94,8 +94,7 @@ class Project:
             table: a CSV, TSV, JSONL or Parquet file; each row is an item.
             embeddings: a ``.npy`` file (N, D); ids are taken from ``e.ids.txt`` beside it.
             column: the column of the texts, or those of a table to use.
-            id: the column of the ids; `id` if there is one, else rows are numbered from 0. The id of a file is its
-                path.
+            id: the column of the ids; `id` if there is one, else rows are numbered from 0. Files use their paths.
             drop: columns of a table to omit, such as a label.
             cost: the column of what a label costs, or a CSV file of ids and costs.
             ids: for embeddings, a file of ids, one per line.

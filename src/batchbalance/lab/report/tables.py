@@ -161,9 +161,7 @@ def costs(report: Report) -> ReportTable:
         "peak memory": lambda s: NONE if s.peak_memory is None else f"{s.peak_memory / 1e6:,.0f} MB",
     }
     if any(s.clustering_rounds for s in report.summaries):
-        text += (
-            " Rounds of clustering: median and maximum over all batches; usually less than 5 according to the paper."
-        )
+        text += " Rounds of clustering: median and maximum over all batches; the paper says usually less than 5."
         columns["rounds of clustering"] = lambda s: (
             f"{median(s.clustering_rounds):g}, at most {max(s.clustering_rounds)}" if s.clustering_rounds else NONE
         )

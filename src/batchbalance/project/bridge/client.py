@@ -127,9 +127,7 @@ class Server:
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.username is not None:
             raise ValueError(f"`url` must be an address such as http://127.0.0.1:8080, without a password, got {url!r}")
         if not token.strip():
-            raise ValueError(
-                "a token must be given: create a personal access token in Label Studio, Account & Settings"
-            )
+            raise ValueError("a token must be given; create one in Label Studio, Account & Settings")
         self.url = url.rstrip("/")
         self._token, self._patience, self._sleep = token.strip(), patience, sleep
         try:

@@ -27,9 +27,7 @@ from batchbalance.project.state import Who
 from batchbalance.system.files import check_is_file, replacing
 
 QUESTION = "label"  # the name of Argilla's question
-PEOPLE = uuid.UUID(
-    "6a1d3c53-6d0a-4f0a-8f0e-0e5b0c8b7a11"
-)  # namespace of Argilla's user ids, which are derived from names
+PEOPLE = uuid.UUID("6a1d3c53-6d0a-4f0a-8f0e-0e5b0c8b7a11")  # namespace of Argilla's user ids, derived from names
 IGNORED = ("ignore", "reject")  # Prodigy's answers that are not labels
 
 Skip = tuple[str, Who]
