@@ -21,8 +21,8 @@ from batchbalance.project import Project
 from docsite import DOCS
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CHOSEN = (0, 1, 3, 6, 8)  # classes that appear
-NUM_IMAGES, SIDE = 600, 128
+CHOSEN = (1, 3, 6, 8)  # classes that appear
+NUM_IMAGES, SIDE = 500, 128
 FILM = (720, 480)
 MOST_BYTES = 2_000_000
 PATIENCE = 600_000  # milliseconds
@@ -35,7 +35,7 @@ def truth(name: str) -> str:
 
 
 def make_project(data: Path, folder: Path) -> Project:
-    """Create a project of images and label the first batches."""
+    """Create a project of images and label the first batch."""
     content = np.fromfile(data / "cifar-10-batches-bin" / "data_batch_1.bin", dtype=np.uint8).reshape(-1, 3073)
     kept = content[np.isin(content[:, 0], CHOSEN)][:NUM_IMAGES]
     for number, row in enumerate(kept):
@@ -45,17 +45,21 @@ def make_project(data: Path, folder: Path) -> Project:
         image.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(path, quality=92)
     names = [CLASSES[each] for each in CHOSEN]
     project = Project.create(
-        folder / "photos-of-things", images=folder / "photos", classes=names, batch_size=20, audit=0.25, image_size=64
+        folder / "photos-of-things", images=folder / "photos", classes=names, batch_size=20, audit=0.25, image_size=96
     )
-    for turn in range(5):
-        told = {name: truth(name) for name in project.ask(20).ids}
-        if turn == 2:  # a mistake, for Review
-            name = next(name for name in told if not project.is_audit([name])[0])
-            told[name] = names[(names.index(told[name]) + 1) % len(names)]
-        project.tell(told)
-    project.flag(next(iter(project.labels)), "two things in one image")
+    answer(project, 1)
     project.ask(20)
     return project
+
+
+def answer(project: Project, num_batches: int) -> None:
+    """Answer open questions and further batches with the published labels, but for one of each."""
+    for _ in range(num_batches):
+        told = {name: truth(name) for name in project.ask(20).ids}
+        wrong = next((name for name, is_audit in zip(told, project.is_audit(told), strict=True) if not is_audit), None)
+        if wrong is not None and len(project.labels) > 60:  # a mistake, for Review
+            told[wrong] = next(name for name in project.classes if name != told[wrong])
+        project.tell(told)
 
 
 @contextmanager
@@ -93,7 +97,10 @@ class Camera:
 
     def write(self, path: Path) -> int:
         """Write the film; return its size in bytes."""
-        colours = self.frames[-1][0].quantize(128)
+        every = Image.new("RGB", (FILM[0], FILM[1] * len(self.frames)))
+        for place, (frame, _) in enumerate(self.frames):
+            every.paste(frame, (0, place * FILM[1]))
+        colours = every.quantize(160)
         first, *rest = (frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame, _ in self.frames)
         times = [each for _, each in self.frames]
         first.save(path, save_all=True, append_images=rest, duration=times, loop=0, optimize=True)
@@ -111,8 +118,8 @@ def label(page: Any, camera: Camera, count: int, milliseconds: int) -> None:
         page.wait_for_function("id => document.querySelector('#stage').dataset.item !== id", arg=name, timeout=PATIENCE)
 
 
-def film(page: Any, camera: Camera) -> None:
-    """Show labelling, and the map as it fills up."""
+def film(page: Any, camera: Camera, project: Project) -> None:
+    """Show labelling, and the map as it fills up; then, with more labels, the other views."""
 
     def open_view(name: str, sight: str) -> None:
         page.click(f"[data-view={name}]")
@@ -131,16 +138,17 @@ def film(page: Any, camera: Camera) -> None:
     page.wait_for_function("() => !document.querySelector('.map-message').textContent", timeout=PATIENCE)
     page.wait_for_timeout(1500)
     camera.take(1200)
-    for _ in range(4):
+    for turn in range(5):
         open_view("label", "#stage[data-item]")
-        label(page, camera, 4, 250)
+        label(page, camera, 3, 250)
+        answer(project, turn)  # meanwhile others label too
         open_view("map", ".map-item")
-        page.wait_for_timeout(2500)
+        page.wait_for_timeout(4000)
         camera.take(900)
-    page.select_option(".map-tools select >> nth=0", "prediction")
-    page.wait_for_timeout(2500)
-    camera.take(2500)
     camera.keep("page-map")
+    page.select_option(".map-tools select >> nth=0", "prediction")
+    page.wait_for_timeout(6000)
+    camera.take(2500)
     open_view("grid", ".tile")
     camera.keep("page-grid")
     open_view("review", ".review-detail")
@@ -167,7 +175,7 @@ def main(words: list[str]) -> None:
             page = browser.new_page(viewport={"width": 1200, "height": 800})
             page.goto(link)
             camera = Camera(page)
-            film(page, camera)
+            film(page, camera, project)
             browser.close()
     size = camera.write(DOCS / "images" / "page.gif")
     if size > MOST_BYTES:

@@ -6,6 +6,7 @@ All user input, including ids, is escaped.
 import base64
 import io
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -61,7 +62,7 @@ def status_page(status: Status) -> str:
     }
     above |= {each.rule for each in status.advice} | {f"class {each.name}" for each in status.quality.classes}
     warning = () if facts.model_warning is None else (facts.model_warning,)
-    warned = "".join(f"<li>{escape(each)}</li>" for each in (*warning, *status.unknown, *facts.notes))
+    warned = "".join(f"<li>{_told(each)}</li>" for each in (*warning, *status.unknown, *facts.notes))
     parts = [f"<h1>{escape(title)}</h1>", _verdict(status), *_headline(status)]
     parts += [f'<div class="charts">{"".join(_charts(status))}</div>', "<h2>Reasons</h2>", _advice(status)]
     parts += [f'<ul class="notes">{warned}</ul>'] if warned else []
@@ -153,9 +154,14 @@ def _card(item: ShownItem, told: str) -> str:
     return f'<li style="{CARD}">{"".join(parts)}<div style="{WRAPPED}">{escape(told)} {named}</div></li>'
 
 
+def _told(text: str) -> str:
+    """Return a sentence as HTML, in which `x` is something to type."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
+
+
 def _verdict(status: Status) -> str:
     found = status.verdict
-    return f'<div class="card overall {found.verdict.replace(" ", "-")}"><p>{escape(found.sentence)}</p></div>'
+    return f'<div class="card overall {found.verdict.replace(" ", "-")}"><p>{_told(found.sentence)}</p></div>'
 
 
 def _headline(status: Status) -> Iterator[str]:
@@ -204,7 +210,7 @@ def _accuracy_chart(curve: Sequence[Accuracy]) -> str:
 def _advice(status: Status) -> str:
     told = "".join(
         f'<dt class="verdict {each.verdict.replace(" ", "-")}">{escape(each.rule)}: {escape(each.verdict)}</dt>'
-        f"<dd>{escape(each.sentence)}</dd>"
+        f"<dd>{_told(each.sentence)}</dd>"
         for each in status.advice
     )
     return f'<dl class="advice">{told}</dl><p class="text">This is advice only: nothing stops automatically.</p>'

@@ -123,5 +123,6 @@ export function small(item) {
 }
 
 export function titleOf(item) {
-  return item.kind === "text" ? item.text.slice(0, 60) : item.id;
+  if (item.kind === "text") return item.text.slice(0, 60);
+  return item.kind === "image" ? item.id.split("/").at(-1) : item.id;
 }

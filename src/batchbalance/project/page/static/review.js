@@ -190,10 +190,11 @@ export class Review {
 
 // Why an item is in the list, in sentences.
 function reasons(entry) {
-  const by = entry.answers.map((one) => `${one.who} says “${one.label}”`).join(", ");
+  const name = (one) => (one.who === "no name" ? "Somebody" : one.who);
+  const by = entry.answers.map((one) => `${name(one)} says “${one.label}”`).join(", ");
   const found = [];
   if (entry.reasons.includes("suspect")) found.push(`The label “${entry.label}” is probably wrong (${percent(entry.wrong)}). A model that has not seen it would say “${entry.suggested}”.`);
   if (by) found.push(`${by}.`);
-  for (const note of entry.notes) found.push(`${note.who} flagged it: ${note.text || "no note"}`);
+  for (const note of entry.notes) found.push(`${name(note)} flagged it: ${note.text || "no note"}`);
   return found;
 }

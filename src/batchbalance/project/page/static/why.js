@@ -17,8 +17,8 @@ export function fillWhy(box, item, isStillWanted) {
 
 function draw(box, found) {
   const parts = [el("p", { className: "sentence", textContent: found.isPending ? PENDING : found.sentence })];
-  if (found.votes?.length) parts.push(el("h3", { textContent: "What the model's draws vote for" }), votes(found.votes));
-  if (found.groups?.length === 2) parts.push(el("h3", { textContent: "What your answer would tell apart" }), groups(found));
+  if (found.votes?.length) parts.push(el("h3", { textContent: "Votes of the model's draws" }), votes(found.votes));
+  if (found.groups?.length === 2) parts.push(el("h3", { textContent: "What your answer tells apart" }), groups(found));
   if (found.like?.length) parts.push(el("h3", { textContent: "Labelled items most like it" }), like(found.like));
   const [sentence, ...rest] = parts;
   const sections = [];
