@@ -248,7 +248,7 @@ def test_every_view_is_accessible_and_fits(mail_server, new_context, check_acces
     check()
     person.page.keyboard.press("Escape")
     person.page.click("[data-view=map]")
-    person.page.wait_for_selector(".map-item", timeout=PATIENCE)
+    person.page.wait_for_selector(".map-list li", timeout=PATIENCE)
     check()
 
 
