@@ -120,8 +120,7 @@ class Page:
             can_undo = any(state.undoable(who))
             taken = state.num_open(self._wanted) - len(questions)
             num_skipped = state.num_skipped(who, self._wanted)
-        if len(questions) <= max(3, self.project.settings.batch_size // 4):
-            self.chooser.want(who, revision)
+        self._want_more(who, len(questions), revision)
         self.chooser.explain(questions[:AHEAD])
         recent = self._latest(who, 0, RECENT)
         choosing = self.chooser.choosing(who)
@@ -172,6 +171,8 @@ class Page:
         """Return open questions with the model's guesses, and which are sure; never items that measure the model."""
         self._touch(who)
         questions = self.project.open_questions(who)
+        with self.project.store.reading() as state:
+            self._want_more(who, len(questions), state.num_events)
         names = [name for name in questions if not self._is_audit(name)][:PER_GRID]
         self.chooser.explain(names)
         found = {name: self.chooser.insight(name) for name in names}
@@ -237,6 +238,11 @@ class Page:
         """Return why an item was asked last; "" if it never was."""
         reasons = [each for each in self.project.view(name).reasons if each not in PASSED_ON]
         return reasons[-1] if reasons else ""
+
+    def _want_more(self, who: Who, num_open: int, revision: int) -> None:
+        """Have the next batch chosen while a person answers the last items of the current one."""
+        if num_open <= max(3, self.project.settings.batch_size // 4):
+            self.chooser.want(who, revision)
 
     @property
     def _wanted(self) -> int:
