@@ -271,7 +271,7 @@ def test_wrong_models():
 
 def test_wrong_factories():
     built = nn.Linear(2, 3)
-    with pytest.raises(ValueError, match="got a built Linear; pass a function"):
+    with pytest.raises(ValueError, match="got a Linear; pass a function"):
         fit(built, x3, y3, num_classes=3)
     with pytest.raises(ValueError, match=r"must return an nn\.Module, got list"):
         fit(lambda: [built], x3, y3, num_classes=3)
