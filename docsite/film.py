@@ -48,6 +48,7 @@ def make_project(data: Path, folder: Path) -> Project:
         folder / "photos-of-things", images=folder / "photos", classes=names, batch_size=20, audit=0.25, image_size=96
     )
     answer(project, 1)
+    project.flag(next(iter(project.labels)), "two things in one image")
     project.ask(20)
     return project
 
