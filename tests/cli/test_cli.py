@@ -418,6 +418,8 @@ COMMANDS = [
     ["analyse", "no-such-analysis"],
     ["run", "no-such-experiment"],
     ["report", "no-such-folder"],
+    ["compare", "no-such-file.csv"],
+    ["demo", "p.npy", "--no-page"],
     ["embed", "no-such-folder", "--output", "e.npy"],
     ["init", "p", "--texts", "no-such-file", "--classes", "a,b"],
     *([name, "no-such-project"] for name in ("ask", "label", "status", "undo")),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchbalance import FileFormatError, UnknownNameError
-from batchbalance.lab.config import ADDED, RunConfig, read_comparison
+from batchbalance.lab.config import ADDED, DataSettings, RunConfig, read_comparison
 from batchbalance.lab.data import PAPER_SIZES, SplitSizes
 from batchbalance.lab.paper.experiments import experiment
 from batchbalance.posteriors import Schedule
@@ -157,6 +157,7 @@ def test_recorded_settings_hash_to_their_folders():
 def test_what_came_later_is_left_out_at_its_default_and_only_there(path):
     networks = {**signature(vgg11).parameters, **signature(fashion_cnn).parameters}
     defaults = {
+        "data": {name: field.default for name, field in DataSettings.model_fields.items()},
         "model": {key: networks[key].default for key in ADDED["model"]},
         "training": {field.name: field.default for field in fields(Recipe)},
         "posterior.schedule": {field.name: field.default for field in fields(Schedule)},
