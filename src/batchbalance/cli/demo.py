@@ -121,8 +121,9 @@ def create_project(folder: Path) -> None:
 
 def write_rows(path: Path, rows: list[tuple[str, int]]) -> None:
     """Write a CSV file of ids and labels."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("id", "label"), *rows])
+    from batchbalance.system.spreadsheets import csv_text
+
+    path.write_bytes(csv_text(("id", "label"), rows).encode())
 
 
 def answers_of(folder: Path) -> dict[str, str]:

@@ -2,10 +2,10 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from batchbalance.project.learning import ProjectModel, Trained, can_refit, clas
 from batchbalance.project.state import ANSWERS, AUDIT, FOUND, RANDOM, State
 from batchbalance.project.stopping import UNKNOWN, Round, read_rounds
 from batchbalance.project.store import ProjectStore, ShownItem
+
+if TYPE_CHECKING:
+    from batchbalance.project.project import Project
 
 
 @dataclass(frozen=True)
@@ -79,16 +82,27 @@ def exported_items(store: ProjectStore, model: ProjectModel, vectors: np.ndarray
     return [replace(each, prediction=state.classes[label], probability=p) for each, label, p in said]
 
 
-def write_items(
-    path: str | os.PathLike[str], items: Sequence[Exported], shown: Mapping[str, Sequence[str]], *, predictions: bool
-) -> int:
-    """Write items to a CSV file, with the columns of `shown` and, if set, `predictions`; return their number."""
+def export_items(project: "Project", path: str | os.PathLike[str], *, predictions: bool, every: bool) -> int:
+    """Write items to a CSV file, with their texts or files; return their number.
+
+    Args:
+        project: the project.
+        path: the file.
+        predictions: write all items, with the model's predictions.
+        every: write items without a label too that were asked, skipped, flagged or commented on.
+    """
+    from batchbalance.project.batch import COLUMNS, Batch  # which imports this module
+
+    found = project.exported(predictions=predictions)
+    items = found if predictions or every else [each for each in found if each.state == "labelled"]
     columns = [each.name for each in fields(Exported) if predictions or each.name not in ("prediction", "probability")]
-    rows = (
-        [*(getattr(each, name) for name in columns), *(x[i] for x in shown.values())] for i, each in enumerate(items)
-    )
-    cells = ([f"{x:.4f}" if isinstance(x, float) else x or "" for x in row] for row in rows)
-    write_sheet(path, [*columns, *shown], cells)
+    rows = [[getattr(each, name) for name in columns] for each in items]
+    ids, kind = tuple(each.id for each in items), project.settings.data.kind
+    if kind in COLUMNS:
+        shown = Batch(ids, tuple(project.contents(ids)), kind, (), root=project.root)
+        columns.append(COLUMNS[kind])
+        rows = [[*row, *shown.cells(i)] for i, row in enumerate(rows)]
+    write_sheet(path, columns, ([f"{x:.4f}" if isinstance(x, float) else x or "" for x in row] for row in rows))
     return len(items)
 
 

@@ -11,7 +11,7 @@ from batchbalance.learner.labels import Event, NewEvent
 from batchbalance.project import answers as given
 from batchbalance.project import facts, opening
 from batchbalance.project.answers import Told, Undone, as_ids, check_name
-from batchbalance.project.batch import COLUMNS, Batch
+from batchbalance.project.batch import Batch
 from batchbalance.project.embeddings import Embeddings, read_vectors
 from batchbalance.project.insight import Found, Insight, insights
 from batchbalance.project.label_errors import Agreement, agreements
@@ -405,21 +405,8 @@ class Project:
         return facts.exported_items(self.store, self.model, vectors)
 
     def export(self, path: str | os.PathLike[str], *, predictions: bool = False, every: bool = False) -> int:
-        """Write labelled items to a CSV file, with their texts or files; return the number of rows.
-
-        Args:
-            path: the file.
-            predictions: write all items, with the model's predictions.
-            every: write items without a label too that were asked, skipped, flagged or commented on.
-        """
-        found = self.exported(predictions=predictions)
-        items = found if predictions or every else [each for each in found if each.state == "labelled"]
-        kind, ids = self.settings.data.kind, tuple(each.id for each in items)
-        shown = {}
-        if kind in COLUMNS:
-            contents = Batch(ids, tuple(self.contents(ids)), kind, tuple(self.classes), root=self.root)
-            shown[COLUMNS[kind]] = [contents.cells(i)[0] for i in range(len(ids))]
-        return facts.write_items(path, items, shown, predictions=predictions)
+        """Write labelled items to a CSV file; with `every` all that have an event, with `predictions` all items."""
+        return facts.export_items(self, path, predictions=predictions, every=every)
 
     def export_suspects(self, path: str | os.PathLike[str]) -> int:
         """Write labels that are probably wrong to a CSV file, with the model's suggestions; return the number of rows.
