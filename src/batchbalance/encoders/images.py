@@ -4,7 +4,7 @@ The encoders are plain pixels, EfficientNet-Lite0, whose weights are in a packag
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from batchbalance.arguments.checks import check_device, check_whole
 from batchbalance.encoders.contract import Kind, state_digest
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
+from batchbalance.system import threads
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 IMAGE_SIZE = 224
 PIXELS_SIZE = 16
+PIECE = 4  # images that a network gets at a time
 MEAN, DEVIATION = 127.0, 128.0  # of the pixels that EfficientNet-Lite was trained on
 CONV_AND_NORM = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
 
@@ -113,10 +115,8 @@ class EfficientNetLite0:
 
     def encode(self, batch: Sequence["Image.Image"]) -> Tensor:
         """Return the features of some images."""
-        with torch.inference_mode():
-            pixels = torch.stack([squared(image, self.image_size) for image in batch]).to(self._device)
-            features: Tensor = self._network.extract_features((pixels - MEAN) / DEVIATION)
-            return features.mean(dim=(2, 3))
+        pixels = (torch.stack([squared(image, self.image_size) for image in batch]) - MEAN) / DEVIATION
+        return in_pieces(lambda part: self._network.extract_features(part).mean(dim=(2, 3)), pixels.to(self._device))
 
 
 class Timm:
@@ -164,8 +164,27 @@ class Timm:
 
     def encode(self, batch: Sequence["Image.Image"]) -> Any:
         """Return the features of some images."""
+        return in_pieces(self._network, torch.stack([self._transform(image) for image in batch]).to(self._device))
+
+
+def in_pieces(network: Callable[[Tensor], Tensor], pixels: Tensor) -> Tensor:
+    """Return what a network makes of images, a few at a time on each core.
+
+    What the layers make of a whole batch is so large that the allocator returns each array to the system, and the
+    system clears each page of the next one: half of the time.
+    """
+    if pixels.device.type != "cpu":
         with torch.inference_mode():
-            return self._network(torch.stack([self._transform(image) for image in batch]).to(self._device))
+            return network(pixels)
+    starts = range(0, len(pixels), PIECE)
+    found = [torch.empty(0)] * len(starts)
+
+    def fill(span: slice) -> None:
+        with torch.inference_mode():  # of this thread
+            found[span.start // PIECE] = network(pixels[span])
+
+    threads.each(fill, [slice(start, min(start + PIECE, len(pixels))) for start in starts])
+    return torch.cat(found)
 
 
 def squared(image: "Image.Image", side: int, method: str = "BICUBIC") -> Tensor:
