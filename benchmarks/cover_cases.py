@@ -2,27 +2,27 @@
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from batchbalance.arguments.seeds import generator
 from batchbalance.batches import badge, k_center
+from batchbalance.batches.cover import MAX_TARGETS
 from batchbalance.batches.targets import squared_length
 from batchbalance.posteriors import MCDropout
 from batchbalance.posteriors.training.fitting import Recipe, fit, fresh_model
 from batchbalance.posteriors.training.networks import tabular_mlp
+from batchbalance.predictions import Predictions
 from batchbalance.selection import select
 from batchbalance.strategies import MaxHerding
 from benchmarks import plain
 from benchmarks.cases import THRESHOLD, Case, Size
-from benchmarks.inputs import random_embeddings, random_pool, random_probs
+from benchmarks.inputs import mapped_embeddings, random_embeddings, random_pool, random_probs
 from benchmarks.measure import Side
 
 STEPS = 300  # of training
@@ -49,14 +49,27 @@ def large_cover(size: Size, seed: int) -> list[Side]:
     ]
 
 
+def cover_against_product(strategy: str, size: Size, seed: int) -> list[Side]:
+    """Coverage of a memory-mapped file within 1 GiB; one product of all points and targets, which it is made of."""
+    points = mapped_embeddings(size["N"], size["D"], seed)
+    pool = None
+    if strategy == "u-herding":
+        pool = Predictions.from_probs(random_probs(size["N"], size["C"], seed).unsqueeze(1))
+    targets = torch.from_numpy(points[:MAX_TARGETS]).T.contiguous()
+
+    def run() -> Tensor:
+        return select(pool, size["B"], embeddings=points, strategy=strategy, memory_budget="1GiB", seed=seed).indices
+
+    def product() -> None:
+        for start in range(0, size["N"], 1024):
+            torch.from_numpy(points[start : start + 1024]) @ targets
+
+    return [Side(strategy, run), Side("matrix product", product)]
+
+
 def mapped_cover(size: Size, seed: int) -> list[Side]:
     """Coverage of embeddings in a memory-mapped file, within a memory budget."""
-    with tempfile.TemporaryFile() as file:
-        points = np.memmap(file, np.float32, "w+", shape=(size["N"], size["D"]))
-    stream = generator(seed, "benchmark embeddings mapped")
-    for start in range(0, size["N"], 50_000):
-        rows = points[start : start + 50_000]
-        rows[:] = torch.randn(rows.shape, generator=stream).numpy()
+    points = mapped_embeddings(size["N"], size["D"], seed)
 
     def run() -> Tensor:
         return select(embeddings=points, batch_size=size["B"], memory_budget="768MiB", strategy="max-herding").indices
@@ -132,6 +145,16 @@ COVER_CASES = [
         "cover", cover_against_matrix, ({"N": 8_000, "D": 128, "B": 50},), ({"N": 1_000, "D": 64, "B": 20},),
     ),
     Case("large-cover", large_cover, ({"N": 40_000, "D": 512, "C": 10, "B": 100},)),
+    Case(
+        "cover-limit", partial(cover_against_product, "max-herding"),
+        ({"N": 200_000, "D": 512, "B": 100}, {"N": 1_000_000, "D": 384, "B": 100}),
+        ({"N": 6_000, "D": 128, "B": 20},), 1 / 0.7,
+    ),
+    Case(
+        "weighted-cover-limit", partial(cover_against_product, "u-herding"),
+        ({"N": 200_000, "D": 512, "C": 10, "B": 100}, {"N": 1_000_000, "D": 384, "C": 10, "B": 100}),
+        ({"N": 6_000, "D": 128, "C": 10, "B": 20},), 1 / 0.7,
+    ),
     Case("mapped-cover", mapped_cover, ({"N": 1_000_000, "D": 256, "B": 100},)),
     Case(
         "busy", busy_selection,

@@ -1,6 +1,11 @@
 """Random inputs of the benchmark, made block by block: making one takes no more memory than the input itself."""
 
+import tempfile
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from batchbalance.arguments.seeds import generator
@@ -30,6 +35,23 @@ def random_probs(num_points: int, num_classes: int, seed: int) -> Tensor:
 def random_embeddings(num_points: int, num_features: int, seed: int, purpose: str = "pool") -> Tensor:
     """Embeddings, (N, D)."""
     return torch.randn(num_points, num_features, generator=generator(seed, f"benchmark embeddings {purpose}"))
+
+
+def mapped_embeddings(num_points: int, num_features: int, seed: int) -> NDArray[Any]:
+    """Embeddings of 50 clusters in a memory-mapped file, (N, D); variances fall as 1 / k, as those of encoders do."""
+    with tempfile.TemporaryFile() as file:
+        points = np.memmap(file, np.float32, "w+", shape=(num_points, num_features))
+    stream = generator(seed, "benchmark embeddings mapped")
+    spread = torch.arange(1, num_features + 1).rsqrt()
+    turn = torch.linalg.qr(torch.randn(num_features, num_features, generator=stream)).Q  # no feature is the largest
+    centres = torch.randn(50, num_features, generator=stream)
+    step = BLOCK_NUMBERS // num_features
+    for start in range(0, num_points, step):
+        rows = points[start : start + step]
+        inside = torch.randint(50, (len(rows),), generator=stream)
+        made = (centres[inside] + torch.randn(rows.shape, generator=stream)) * spread
+        rows[:] = (made @ turn).numpy()
+    return points
 
 
 def random_images(num_images: int, seed: int) -> Tensor:

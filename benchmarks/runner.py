@@ -20,9 +20,10 @@ from benchmarks.measure import ChildError, Side, call_child, peak_above, take_tu
 from benchmarks.page_cases import PAGE_CASES
 from benchmarks.peers import DEFAULT_FOLDER, PEER_CASES, PeerCase, PeerResult, run_peer
 from benchmarks.posterior_cases import POSTERIOR_CASES
+from benchmarks.project_cases import PROJECT_CASES
 from benchmarks.report import Line, Measured, Report, environment
 
-OWN_CASES = {case.name: case for case in [*CASES, *COVER_CASES, *POSTERIOR_CASES, *PAGE_CASES]}
+OWN_CASES = {case.name: case for case in [*CASES, *COVER_CASES, *POSTERIOR_CASES, *PAGE_CASES, *PROJECT_CASES]}
 WITH_PEERS = {case.name: case for case in PEER_CASES}
 NAMES = (*OWN_CASES, *WITH_PEERS, "growth")
 MEMORY_WORKERS = 2  # peak memory does not mind company, times do
