@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from batchbalance.cli import app, demo
+from batchbalance.cli.compare import planned
+from batchbalance.lab.data import OwnData, load
 from batchbalance.lab.processes import run_task
 from batchbalance.project import Project
 
@@ -70,6 +72,16 @@ def test_mistakes_are_told_once(tmp_path):
     assert "no such data" in run("compare", "nothing.csv", code=2).stderr
     message = run("compare", "points.csv", "--label", "kind", "--budget", 900, code=2).stderr
     assert "--budget must be more than a batch of" in message
+
+
+@pytest.mark.parametrize(("budget", "batch_size"), [(60, None), (61, None), (60, 25)])
+def test_whole_batches_add_up_or_it_is_said(tmp_path, capsys, budget, batch_size):
+    own = OwnData(label="kind")
+    write_clusters(tmp_path / "points.csv")
+    comparison = planned(load(str(tmp_path / "points.csv"), own=own), own, ["random"], 2, budget, batch_size)
+    assert comparison.budget <= budget
+    assert comparison.budget % comparison.batch_size == 0
+    assert ("not at" in capsys.readouterr().err) == (comparison.budget < budget)
 
 
 def test_run_on_an_own_table_needs_no_network_and_says_what_whole_batches_give(tmp_path):

@@ -122,7 +122,11 @@ def planned(
 
     most = len(data.train_y) // POOL_SHARE
     size = batch_size or max(1, min(max(BATCH_SIZE, data.num_classes // 2), most // ROUNDS))
+    if budget is not None and batch_size is None:
+        size = max(1, budget // -(-budget // size))  # as many rounds, in batches that add up
     end = min(ROUNDS * size, most) if budget is None else budget
+    if end % size:
+        complain("note", f"trials end at {end // size * size} labels, not at {end}: whole batches of {size}")
     if not size < end <= len(data.train_y):
         raise ValueError(
             f"`budget` must be more than a batch of {size} and at most {len(data.train_y):,}, the inputs outside the "

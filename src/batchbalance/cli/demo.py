@@ -70,7 +70,7 @@ def demo_command(
             from batchbalance.lab.report.notes import verdict
 
             say(verdict(report))
-            say("Digits are easy, and other data differ: docs/results.md has results on ten data sets.")
+            say("Digits are easy, and other data differ: docs/results.md has results on other data sets.")
         else:
             ended = threading.Event()
             job = watch(folder, curve, ended, auto)

@@ -176,7 +176,7 @@ def init_command(
         tell_notes(project.notes)
         say(f"{folder}: {len(project):,} {NAMES[project.settings.data.kind]}, classes {', '.join(project.classes)}")
         if source is not None:
-            say(id_note(source, id_column, column or ()))
+            say(id_note(source, id_column, column or ["text"]))
         if labels is not None:
             take_in(project, labels, sample=sample)
         say(f"next: batchbalance label {folder} (in the browser), or batchbalance ask {folder} (in a file)")
