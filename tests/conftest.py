@@ -133,7 +133,7 @@ ALONE = [  # it speaks to nobody but the page
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     """A real browser, in which every person has a context of their own."""
     from playwright.sync_api import sync_playwright

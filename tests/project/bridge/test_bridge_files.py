@@ -41,7 +41,7 @@ def another(tmp_path):
 def test_what_is_written_in_any_format_is_read_back(tmp_path, project, form):
     path = tmp_path / f"export.{SUFFIXES[form]}"
     count = write_export(project, path, form)
-    assert count == 9
+    assert count == (4 if form == "csv" else 9)  # CSV files have labelled items only
     other = another(tmp_path)
     told = tell_file(other, path)
     assert other.labels == project.labels

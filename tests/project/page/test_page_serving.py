@@ -72,7 +72,7 @@ def test_mistakes_on_the_command_line(tmp_path):
     assert "--annotators must be distinct" in told(project, "--annotators", "a,a")
     assert "--annotators must be names separated by commas, got ','" in told(project, "--annotators", ",")
     assert "no such file" in told(project, "--certfile", tmp_path / "none.pem")
-    assert "--keyfile needs --certfile beside it" in told(project, "--keyfile", project / "project.toml")
+    assert "--keyfile must be given together with --certfile" in told(project, "--keyfile", project / "project.toml")
     assert "cannot listen on 192.0.2.1, port 0" in told(project, "--host", "192.0.2.1", "--port", "0")
     junk = told(project, "--port", "0", "--no-open", "--certfile", project / "project.toml")
     assert "--certfile must be a certificate and its key, or a certificate whose key is in --keyfile" in junk
