@@ -10,11 +10,11 @@ import argparse
 from pathlib import Path
 
 import torch
+from analyses.trained import Setup
 
 from batchbalance import Predictions
 from batchbalance.arguments.seeds import generator
 from batchbalance.lab.paper.experiments import experiment
-from batchbalance.lab.paper.trained import Setup
 from batchbalance.lab.strategies import ReleasedBatchBald
 from batchbalance.strategies import BatchBald
 from batchbalance.strategies.pool import Pool

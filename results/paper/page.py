@@ -95,7 +95,7 @@ def size_of(claim: dict[str, Any]) -> str:
     if "records" in claim:
         return f"{claim['size']}; `{claim['command']}`"
     if "analysis" in claim:
-        return f"`batchbalance analyse {claim['analysis']} --data-dir DATA`, the laptop preset"
+        return f"`python results/paper/analyse.py {claim['analysis']} --data-dir DATA`, the laptop preset"
     return ""
 
 

@@ -22,12 +22,12 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from analyse import analyse
 from page import page as written
 from rich.text import Text
 
 from batchbalance.cli.app import out, reported_errors
 from batchbalance.lab.config import Comparison, read_comparison
-from batchbalance.lab.paper.analyses import analyse
 from batchbalance.lab.paper.experiments import experiment
 from batchbalance.lab.processes import News, Task, run_task
 from batchbalance.lab.records import settled, trial_path

@@ -375,7 +375,7 @@ from typer.testing import CliRunner
 from batchbalance.cli import app
 
 names = [command.name for command in app.registered_commands]
-assert {"select", "strategies", "run", "report", "experiments", "analyse"} <= set(names), names
+assert {"select", "strategies", "run", "report", "experiments"} <= set(names), names
 for arguments in ["--help"], ["--version"], *([name, "--help"] for name in names):
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, (arguments, result.output)
@@ -415,7 +415,6 @@ COMMANDS = [
     ["select", "p.npy", "-b", "3"],
     ["strategies"],
     ["experiments"],
-    ["analyse", "no-such-analysis"],
     ["run", "no-such-experiment"],
     ["report", "no-such-folder"],
     ["compare", "no-such-file.csv"],

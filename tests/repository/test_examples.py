@@ -13,13 +13,6 @@ def load(name):
     return module
 
 
-def test_appendix_example_prints_eight_against_three(capsys):
-    load("appendix_example").main()
-    printed = capsys.readouterr().out
-    assert "BALD 8 " in printed
-    assert "EC²  3 " in printed
-
-
 @pytest.mark.slow
 def test_three_batches_of_digits_are_drawn(tmp_path):
     picture = load("batch_picture")

@@ -71,7 +71,7 @@ def test_every_python_of_the_classifiers_is_tested():
     (job,) = [job for path in WORKFLOWS for job in read_yaml(path)["jobs"].values() if "python" in matrix(job)]
     named = [re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", c) for c in PROJECT["project"]["classifiers"]]
     versions = [match[1] for match in named if match]
-    assert matrix(job)["python"] == versions
+    assert set(versions) <= set(matrix(job)["python"])
     assert PROJECT["project"]["requires-python"] == f">={versions[0]}"
 
 

@@ -8,20 +8,22 @@ import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchbalance.lab.paper.experiments import experiment, experiment_names
+from batchbalance.lab.paper.experiments import SETTINGS, read_experiment
 
 TAG = re.compile(
     r"(paper, (?P<where>(?:section|appendix|table|figure) [A-Z0-9][0-9.]*)|"
     r"released code(?:, (?P<file>[\w./-]+\.(?:py|sh)))?|ours)(?![\w-])"
 )
-ABOUT = ("title", "shows", "reduced", "cost", "script", "analysis", "name")  # keys at the top of a file or of a part
-SUPPORT = Path(__file__).parents[2] / "support"
+ABOUT = ("title", "shows", "reduced", "cost", "script", "name")  # keys at the top of a file or of a part
+ROOT = Path(__file__).parents[3]
+ANALYSES = ROOT / "results" / "paper" / "analyses" / "settings"
+FILES = {Path(path.name).stem: path for path in (*SETTINGS.iterdir(), *ANALYSES.iterdir())}
+SUPPORT = ROOT / "tests" / "support"
 STATEMENTS = tomllib.loads((SUPPORT / "paper_statements.toml").read_text(encoding="utf-8"))["paper"]
 SCRIPTS = tomllib.loads((SUPPORT / "released_scripts.toml").read_text(encoding="utf-8"))
 AS_IN_PAPER = "as in [paper]"
@@ -53,6 +55,11 @@ FACTS = {  # the names of the scripts, our keys for them, and what their values 
     ),
     "class_weighted": (("posterior.schedule.class_weighted",), lambda weighted: [weighted]),
 }  # fmt: skip
+
+
+def experiment(name):
+    """The experiment or analysis of this name."""
+    return read_experiment(FILES[name])
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ class Setting:
 
 def settings_of(name):
     """All settings of a file, with their comments, which a TOML reader drops."""
-    text = (files("batchbalance.lab.paper") / "settings" / f"{name}.toml").read_text(encoding="utf-8")
+    text = FILES[name].read_text(encoding="utf-8")
     table, part, found = "", None, []
     lines = iter(text.splitlines())
     for line in lines:
@@ -154,7 +161,7 @@ def flat(value, prefix=""):
         yield from flat(inner, f"{prefix}.{key}".strip("."))
 
 
-ALL = [setting for name in experiment_names() for setting in settings_of(name)]
+ALL = [setting for name in FILES for setting in settings_of(name)]
 PAPER = [setting for setting in ALL if setting.preset == "paper"]
 RELEASED = [setting for setting in ALL if setting.preset == "released"]
 
@@ -205,7 +212,7 @@ def applying(setting):
     return [statement for statement in STATEMENTS if holds_for(statement, setting)]
 
 
-@pytest.mark.parametrize("name", experiment_names())
+@pytest.mark.parametrize("name", FILES)
 def test_the_reader_finds_what_a_toml_reader_finds(name):
     for part, own in experiment(name).parts.items():
         index = None if part == "" else list(experiment(name).parts).index(part)
@@ -262,7 +269,7 @@ def test_the_released_preset_is_what_scripts_have_and_the_text_has_not(setting):
     assert setting.value != table.get(setting.key), f"{setting} is the text's value too"
 
 
-@pytest.mark.parametrize("name", experiment_names())
+@pytest.mark.parametrize("name", FILES)
 def test_released_presets_can_be_run_or_are_refused(name):
     found = experiment(name)
     assert (found.script is None) <= (not found.presets["released"])

@@ -1,1 +1,1 @@
-"""The figures and tables of the paper by name: experiments (learning curves) and analyses."""
+"""The learning curves of the paper by name, with its settings."""

@@ -8,8 +8,8 @@ A file holds a title, what it shows, and one table for each preset:
     [smoke]    changes to finish in seconds, on generated data of the same shape
     [[parts]]  panels or rows that differ in some settings; each may have its own tables `laptop` and `smoke`
 
-An experiment is one comparison for each part. A file with `analysis` in it holds the settings of an analysis instead,
-see `batchbalance.lab.paper`.
+An experiment is one comparison for each part. Figures that are not learning curves are drawn by
+`results/paper/analyse.py` of the repository.
 """
 
 import tomllib
@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from batchbalance.arguments.sections import check_keys
@@ -27,7 +28,7 @@ from batchbalance.posteriors import MCDropoutOptions
 from batchbalance.strategies import AUTO, ConnectedStrategy
 
 PRESETS = ("paper", "released", "laptop", "smoke")
-TEXTS = ("title", "shows", "reduced", "cost", "script", "analysis")
+TEXTS = ("title", "shows", "reduced", "cost", "script")
 SETTINGS = files(__package__ or "") / "settings"
 
 
@@ -42,7 +43,6 @@ class Experiment:
         reduced: what the laptop preset cuts.
         cost: the cost of the laptop preset, and how it was determined.
         script: the file of the paper's released code that values are read from, or None.
-        analysis: the name of the analysis that it sets, or None for learning curves.
         presets: the table of each preset.
         parts: the tables of the parts, by name; one without changes, named "", if the file has none.
     """
@@ -53,7 +53,6 @@ class Experiment:
     reduced: str
     cost: str
     script: str | None = None
-    analysis: str | None = None
     presets: dict[str, dict[str, Any]] = field(default_factory=dict)
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -82,10 +81,6 @@ class Experiment:
                 have K of them, as in the paper (section 4.3, table 1). If omitted: False for "paper" and "released",
                 else True.
         """
-        if self.analysis is not None:
-            raise ValueError(
-                f"{self.name!r} is an analysis, not a comparison; run it with: batchbalance analyse {self.name}"
-            )
         changes = list(changes)
         found = {part: comparison_of(self.settings(preset, part), changes) for part in self.parts}
         if equal_draws is None:
@@ -120,7 +115,7 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def experiment_names() -> list[str]:
-    """Return the names of all experiments and analyses, sorted."""
+    """Return the names of all experiments, sorted."""
     return sorted(each.name.removesuffix(".toml") for each in SETTINGS.iterdir() if each.name.endswith(".toml"))
 
 
@@ -129,7 +124,13 @@ def experiment(name: str) -> Experiment:
     names = experiment_names()
     if name not in names:
         raise UnknownNameError("experiment", name, names)
-    content = tomllib.loads((SETTINGS / f"{name}.toml").read_text(encoding="utf-8"))
+    return read_experiment(SETTINGS / f"{name}.toml")
+
+
+def read_experiment(path: Traversable) -> Experiment:
+    """Read the settings of an experiment; it has the name of its file."""
+    name = path.name.removesuffix(".toml")
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
     check_keys(f"the experiment {name!r}", content, (*TEXTS, "parts", *PRESETS))
     parts = {part["name"]: {k: v for k, v in part.items() if k != "name"} for part in content.get("parts", [])}
     return Experiment(

@@ -1,5 +1,9 @@
+"""The analyses of results/paper: what they compute against plain loops, and their command."""
+
 import json
 import math
+import sys
+from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
@@ -8,9 +12,16 @@ from typer.testing import CliRunner
 
 from batchbalance import Predictions, connect
 from batchbalance.balance.closed_form import BalanceModel
-from batchbalance.cli import app
-from batchbalance.lab.paper.analyses import ANALYSES, analyse, analysis_names
-from batchbalance.lab.paper.draws import (
+from batchbalance.lab.paper.experiments import read_experiment
+from batchbalance.posteriors import Fitted, MCDropout
+from batchbalance.posteriors.training.networks import tabular_mlp
+from conftest import random_probs
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "results" / "paper"))
+
+from analyse import ANALYSES, SETTINGS, analyse, app  # noqa: E402
+from analyses.draws import (  # noqa: E402
     best,
     coverage,
     exact_picks,
@@ -19,13 +30,10 @@ from batchbalance.lab.paper.draws import (
     variation,
     with_truth,
 )
-from batchbalance.lab.paper.line_example import ask_bald, ask_ec2, worst_case
-from batchbalance.lab.paper.run_time import slope
-from batchbalance.lab.paper.single_batch import halved
-from batchbalance.lab.paper.trained import first_draws
-from batchbalance.posteriors import Fitted, MCDropout
-from batchbalance.posteriors.training.networks import tabular_mlp
-from conftest import random_probs
+from analyses.line_example import ask_bald, ask_ec2, worst_case  # noqa: E402
+from analyses.run_time import slope  # noqa: E402
+from analyses.single_batch import halved  # noqa: E402
+from analyses.trained import first_draws  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +44,7 @@ def results(tmp_path_factory):
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("analyses")
     found = {}
-    for name in analysis_names():
+    for name in ANALYSES:
         paths = analyse(name, "smoke", folder)
         assert [path.name for path in paths] == [f"{name}-smoke.{kind}" for kind in ("json", "png", "svg")]
         found[name] = json.loads(paths[0].read_text(encoding="utf-8"))["numbers"]
@@ -45,8 +53,13 @@ def results(tmp_path_factory):
     return found
 
 
-def test_every_analysis_has_settings():
-    assert set(analysis_names()) == set(ANALYSES)
+def test_every_analysis_has_settings_and_is_in_the_docs():
+    text = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    assert {path.stem for path in SETTINGS.iterdir()} == set(ANALYSES)
+    for name in ANALYSES:
+        found = read_experiment(SETTINGS / f"{name}.toml")
+        command = f"python results/paper/analyse.py {name}"
+        assert f"| {found.shows} | {found.title} | `{command}` | {found.cost} |" in text
 
 
 def test_posterior_map(results):
@@ -123,7 +136,7 @@ def test_appendix_example(results):
     assert all(needed <= numbers["log_sigma"] == 2 for needed in numbers["ec2"])
 
 
-@pytest.mark.parametrize(("num_hypotheses", "sigma"), [(16, 1 / 4), (30, 1 / 8)])
+@pytest.mark.parametrize(("num_hypotheses", "sigma"), [(16, 1 / 4), (30, 1 / 8), (256, 1 / 16)])
 def test_appendix_bounds_hold_for_other_sizes(num_hypotheses, sigma):
     assert worst_case(num_hypotheses, sigma, ask_bald) == math.ceil(math.log2(num_hypotheses))
     assert worst_case(num_hypotheses, sigma, ask_ec2) <= math.ceil(math.log2(1 / sigma))
@@ -202,7 +215,6 @@ def test_first_draws_are_the_same_draws():
 
 def test_command(tmp_path):
     arguments = [
-        "analyse",
         "run-time",
         "--preset",
         "smoke",
@@ -221,14 +233,13 @@ def test_command(tmp_path):
     ("arguments", "message"),
     [
         (["saturatin"], "did you mean 'saturation'?"),
-        (["mnist"], "batchbalance run mnist"),
         (["saturation", "--preset", "big"], "unknown preset 'big'"),
         (["run-time", "--preset", "smoke", "--set", "options.repeats=0"], "unknown setting of [options] 'repeats'"),
         (["saturation", "--preset", "smoke", "--set", "options.repeats=0"], "`repeats` must be greater than"),
     ],
 )
 def test_mistakes_are_told(arguments, message, tmp_path):
-    result = CliRunner().invoke(app, ["analyse", *arguments, "--output", str(tmp_path)], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path)], env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert message in result.output
     assert not list(tmp_path.iterdir())

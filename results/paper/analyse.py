@@ -1,26 +1,34 @@
-"""The paper's figures that are not learning curves, and one of ours: ``analyse`` computes, draws and writes them.
+"""Compute and draw the paper's figures that are not learning curves, and one of ours.
 
-Each analysis has two functions: one computes plain numbers, the other draws a figure from these numbers only. Their
-settings are TOML files next to those of the experiments.
+    python results/paper/analyse.py saturation --preset smoke
+    python results/paper/analyse.py posterior-map --data-dir DATA --set options.perplexity=20
+
+Each analysis has two functions: one computes plain numbers, the other draws a figure from these numbers only. Its
+settings are a TOML file in `analyses/settings`, in the form of the experiments of `batchbalance run`.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import torch
+import typer
+from analyses import draws, line_example, run_time, single_batch
+from analyses.trained import Setup
+from rich.text import Text
 
 from batchbalance.arguments.sections import Section, parsed
+from batchbalance.cli.app import out, reported_errors
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.config import changed
-from batchbalance.lab.paper import draws, line_example, run_time, single_batch
-from batchbalance.lab.paper.experiments import experiment, experiment_names
-from batchbalance.lab.paper.trained import Setup
+from batchbalance.lab.paper.experiments import read_experiment
 from batchbalance.lab.report.figures import rendered, require_matplotlib
 from batchbalance.system.files import replacing
 
-__all__ = ["ANALYSES", "Analysis", "analyse", "analysis_names"]
-
+SETTINGS = Path(__file__).parent / "analyses" / "settings"
 FIGURE_KINDS = ("png", "svg")
 
 
@@ -44,11 +52,6 @@ ANALYSES = {
 }
 
 
-def analysis_names() -> list[str]:
-    """Return the names of all experiments that are analyses, sorted."""
-    return [name for name in experiment_names() if experiment(name).analysis is not None]
-
-
 def analyse(
     name: str,
     preset: str,
@@ -61,7 +64,7 @@ def analyse(
     """Run an analysis and write its numbers and its figure.
 
     Args:
-        name: one of `analysis_names`.
+        name: one of `ANALYSES`.
         preset: "paper", "laptop" or "smoke".
         folder: where to write; created if it does not exist.
         changes: settings that take precedence over the file's, such as "options.repeats=3".
@@ -72,14 +75,10 @@ def analyse(
         The files written: the numbers with all settings as JSON, and the figure as PNG and SVG.
     """
     require_matplotlib()
-    names = analysis_names()
-    if name not in names and name in experiment_names():
-        raise ValueError(f"{name!r} is not an analysis; run it with: batchbalance run {name}")
-    if name not in names:
-        raise UnknownNameError("analysis", name, names)
-    given = experiment(name)
-    settings = changed(given.settings(preset), changes)
-    analysis = ANALYSES[given.analysis or name]
+    if name not in ANALYSES:
+        raise UnknownNameError("analysis", name, ANALYSES)
+    analysis = ANALYSES[name]
+    settings = changed(read_experiment(SETTINGS / f"{name}.toml").settings(preset), changes)
     tables = {key: value for key, value in settings.items() if key != "options"}
     options = parsed(lambda: analysis.options(**settings.get("options", {})))
     numbers = analysis.compute(options, Setup(tables, seed, data_dir))
@@ -94,3 +93,31 @@ def analyse(
             temporary.write_bytes(content)
         written.append(path)
     return written
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command()
+def main(
+    name: Annotated[str, typer.Argument(help=", ".join(ANALYSES))],
+    preset: Annotated[str, typer.Option(help="paper, laptop or smoke.")] = "laptop",
+    output: Annotated[Path, typer.Option(help="The folder for the figure and its numbers.")] = Path("analyses"),
+    data_dir: Annotated[Path | None, typer.Option(help="The folder of published data sets.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads to compute with.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same numbers, except for times.")] = 0,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting, such as options.repeats=3; repeatable.")
+    ] = None,
+) -> None:
+    """Compute and draw one of the paper's figures that are not learning curves."""
+    with reported_errors():
+        torch.set_num_threads(threads)
+        started = time.perf_counter()
+        for path in analyse(name, preset, output, changes=changes or [], seed=seed, data_dir=data_dir):
+            out.print(Text(f"written to {path}"), soft_wrap=True)
+        out.print(Text(f"{name} ({preset}) took {time.perf_counter() - started:.1f} s"), soft_wrap=True)
+
+
+if __name__ == "__main__":
+    app()

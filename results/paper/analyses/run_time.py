@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from analyses.trained import Setup, draw_lines, first_draws, panels
 from batchbalance.arguments.sections import Section, Whole
 from batchbalance.arguments.seeds import generator
-from batchbalance.lab.paper.trained import Setup, draw_lines, first_draws, panels
 from batchbalance.predictions import Predictions
 from batchbalance.strategies import STRATEGIES, ConnectedStrategy, strategy_named
 from batchbalance.strategies.pool import Pool

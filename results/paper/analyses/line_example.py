@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
+from analyses.trained import Setup, draw_lines, panels
 from batchbalance.arguments.sections import Section
 from batchbalance.balance.finite import HypothesisTable
-from batchbalance.lab.paper.trained import Setup, draw_lines, panels
 from batchbalance.predictions import Predictions
 from batchbalance.scores import bald
 

@@ -20,12 +20,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from analyses.trained import Setup, draw_lines, first_draws, panels
 from batchbalance.arguments.sections import Section, Whole
 from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, balance_path, balance_scores, null_path
 from batchbalance.balance.edges import connect, hamming_distances, partition
 from batchbalance.balance.estimators import ConfigurationEstimator
-from batchbalance.lab.paper.trained import Setup, draw_lines, first_draws, panels
 from batchbalance.lab.report.figures import look
 from batchbalance.scores import bald
 

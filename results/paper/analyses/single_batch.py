@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from analyses.trained import Setup, draw_lines, panels
 from batchbalance.arguments.sections import Section, Whole
 from batchbalance.arguments.seeds import derived_seed, generator
-from batchbalance.lab.paper.trained import Setup, draw_lines, panels
 from batchbalance.lab.report.paired import standard_deviation
 from batchbalance.learner import Learner
 from batchbalance.posteriors import Fit, Fitted, MCDropout, Posterior
