@@ -324,7 +324,7 @@ def test_several_people_answer_an_item_and_ties_are_asked_again(tmp_path):
     assert project.view(first[1]).is_disputed
     assert first[1] not in project.labels
     assert int(first[1]) not in project.model.training_labels(project.store.snapshot())[0]
-    states = {each.id: each.state for each in project.exported()}
+    states = {each.id: each.view.outcome for each in project.exported()}
     assert (states[first[0]], states[first[1]]) == ("labelled", "disputed")
     # Bob spoke last, so that Ann, or anybody else, is asked again.
     assert first[1] not in project.ask(3, "Bob").ids

@@ -136,7 +136,7 @@ def test_found_items_are_asked_first_marked_and_trained_on(tmp_path):
     project.tell(truth(batch.ids))
     assert set(names[:5]) <= set(project.labels)
     exported = {each.id: each for each in project.exported()}
-    assert exported[names[0]].asked_for == "found"
+    assert exported[names[0]].view.reasons == ["found"]
     asked = [event for event in project.events() if event.kind == "asked" and event.value == "found"]
     assert len(asked) == 5
     with pytest.raises(ValueError, match="must not be in the audit or test set"):

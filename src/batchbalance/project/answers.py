@@ -29,19 +29,19 @@ OURS = (ID, LABEL, ANNOTATOR, SECONDS)  # columns that `tell` reads; case is ign
 
 @dataclass(frozen=True)
 class Answer:
-    """A row with a label.
+    """An answer as it was given.
 
     Attributes:
-        where: the row, for messages.
-        id: the id as written in the file.
-        label: the label as written in the file.
+        where: the row of a file, for messages.
+        id: the id as written there.
+        label: the label as written there; None if the item was skipped.
         annotator: who gave it; None without such a column.
         seconds: how long it took; None without such a column.
     """
 
     where: str
     id: str
-    label: str
+    label: str | None
     annotator: str | None = None
     seconds: float | None = None
 
@@ -263,28 +263,21 @@ def as_ids(ids: Any) -> list[Any]:
     return [ids] if isinstance(ids, str | int) else list(ids)
 
 
-def record_answers(
-    store: ProjectStore,
-    answers: Sequence[Answer],
-    skips: Sequence[tuple[Any, str | None]] = (),
-    note: Any = None,
-    sample: str | None = None,
-) -> Told:
-    """Write answers, skips and a note in one transaction. If anything is invalid, nothing is written.
+def record_answers(store: ProjectStore, answers: Sequence[Answer], note: Any = None, sample: str | None = None) -> Told:
+    """Write answers and a note in one transaction. If anything is invalid, nothing is written.
 
     Args:
         store: items and events.
-        answers: the answers to write.
-        skips: ids with the person who skipped each. Items that this person already skipped or answered are ignored.
+        answers: the answers to write. Skips of items that this person already skipped or answered are ignored.
         note: stored as an event of the kind "recorded".
         sample: as in ``Project.tell``.
     """
-    rows = [store.row_of(each.id, each.where) for each in answers]
-    passed = [(store.row_of(name), check_name(who)) for name, who in dict.fromkeys(skips)]
-    named = [replace(each, annotator=check_name(each.annotator)) for each in answers]
+    named = [(store.row_of(x.id, x.where), replace(x, annotator=check_name(x.annotator))) for x in answers]
+    skips = dict.fromkeys((row, each.annotator) for row, each in named if each.label is None)
     with store.writing() as state:
-        events, told = answer_events(state, rows, named, store.is_audit, sample)
-        new = [(row, who) for row, who in passed if who not in {*state.view(row).skipped, *state.view(row).answers}]
+        given = [(row, each) for row, each in named if each.label is not None]
+        events, told = answer_events(state, given, store.is_audit, sample)
+        new = [(row, who) for row, who in skips if who not in {*state.view(row).skipped, *state.view(row).answers}]
         events += [NewEvent("skipped", row, who=who) for row, who in new]
         if note is not None:
             events.append(NewEvent("recorded", value=note))
@@ -337,7 +330,7 @@ def record_test(store: ProjectStore, answers: Sequence[Answer]) -> int:
     """Write the labels of a test set; return their number."""
     rows = [store.row_of(each.id, each.where) for each in answers]
     with store.writing() as state:
-        labels = [class_number(state.classes, each.label, each.where) for each in answers]
+        labels = [class_number(state.classes, each.label or "", each.where) for each in answers]
         store.append([NewEvent("tested", row, label) for row, label in zip(rows, labels, strict=True)])
     return len(rows)
 
@@ -359,14 +352,13 @@ def undo_last(store: ProjectStore, who: Who, count: int, *, anyone: bool) -> lis
 
 
 def answer_events(
-    state: State, rows: Sequence[int], given: Sequence[Answer], is_audit: NDArray[np.bool_], sample: str | None = None
+    state: State, given: Sequence[tuple[int, Answer]], is_audit: NDArray[np.bool_], sample: str | None = None
 ) -> tuple[list[NewEvent], Told]:
     """Return the events to record for answers, given the current state.
 
     Args:
         state: the project's current state.
-        rows: the rows of the items.
-        given: their answers.
+        given: the rows of items, each with an answer.
         is_audit: (N,) which items are set aside.
         sample: "random" if the items are a random sample of all items: those of the audit set measure at once.
             "chosen" if they were chosen in another way: all of them train, and the audit is about the other items. None
@@ -374,8 +366,8 @@ def answer_events(
     """
     events, counts = [], {"labelled": 0, "corrected": 0, "unchanged": 0}
     latest: dict[tuple[int, Who], int] = {}
-    for row, answer in zip(rows, given, strict=True):
-        label = class_number(state.classes, answer.label, answer.where)
+    for row, answer in given:
+        label = class_number(state.classes, answer.label or "", answer.where)
         if latest.get((row, answer.annotator), label) != label:
             raise ValueError(f"{answer.where}: {answer.id!r} must have one label, got two that differ")
         view = state.items.get(row)
@@ -387,7 +379,7 @@ def answer_events(
             stored = "labelled" if kind == "unchanged" else kind
             events.append(NewEvent(stored, row, label, answer.annotator, answer.seconds))
         latest[row, answer.annotator] = label
-    more, counts["set_aside"], counts["measured"] = _sample_events(state, rows, is_audit, sample)
+    more, counts["set_aside"], counts["measured"] = _sample_events(state, [row for row, _ in given], is_audit, sample)
     return [*events, *more], Told(**counts)
 
 

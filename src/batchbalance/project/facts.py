@@ -1,110 +1,21 @@
 """The facts about a project that its status is computed from."""
 
-import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchbalance.arguments.seeds import derived_seed
-from batchbalance.project.answers import write_sheet
 from batchbalance.project.arm import NUM_SPLITS, ArmComparison, compare_arms
 from batchbalance.project.audit import audit_order
 from batchbalance.project.label_errors import Duplicates, agreements, duplicates, likely_errors
 from batchbalance.project.learning import ProjectModel, Trained, can_refit, class_probs
 from batchbalance.project.state import ANSWERS, AUDIT, FOUND, RANDOM, State
 from batchbalance.project.stopping import UNKNOWN, Round, read_rounds
-from batchbalance.project.store import ProjectStore, ShownItem
-
-if TYPE_CHECKING:
-    from batchbalance.project.project import Project
-
-
-@dataclass(frozen=True)
-class Exported:
-    """An exported item.
-
-    Attributes:
-        id: the item's id.
-        label: its label; "" if it has none.
-        state: "labelled", "disputed", "skipped", "open" or "unlabelled".
-        annotators: who answered, one per line.
-        flags: notes of flags, one per line.
-        comments: other notes, one per line.
-        asked_for: why it was asked: "audit", "random", "found", or the name of a strategy; one per line.
-        prediction: the class that the model predicts; "" without a model.
-        probability: the probability of that class.
-    """
-
-    id: str
-    label: str
-    state: str
-    annotators: str
-    flags: str
-    comments: str
-    asked_for: str = ""
-    prediction: str = ""
-    probability: float | None = None
-
-
-def exported_items(store: ProjectStore, model: ProjectModel, vectors: np.ndarray | None) -> list[Exported]:
-    """Return the items to export: those with an event, or all of them with the model's predictions.
-
-    Args:
-        store: items and events.
-        model: the project's model.
-        vectors: (N, D) the embeddings of all items, to predict all of them; None for only those with an event.
-    """
-    state = store.snapshot()
-    rows = sorted(state.items) if vectors is None else list(range(store.num_items))
-    found = []
-    for row, name in zip(rows, store.ids(rows), strict=True):
-        view = state.view(row)
-        found.append(
-            Exported(
-                name,
-                "" if view.label is None else state.classes[view.label],
-                view.outcome,
-                "\n".join(who or "" for who in view.answers).strip(),
-                "\n".join(note.text or "flagged" for note in view.flags),
-                "\n".join(note.text for note in view.comments),
-                "\n".join(dict.fromkeys(view.reasons)),
-            )
-        )
-    if vectors is None:
-        return found
-    probs = class_probs(model.required(state, vectors).posterior, vectors)
-    said = zip(found, probs.argmax(axis=1).tolist(), probs.max(axis=1).tolist(), strict=True)
-    return [replace(each, prediction=state.classes[label], probability=p) for each, label, p in said]
-
-
-def export_items(project: "Project", path: str | os.PathLike[str], *, predictions: bool, every: bool) -> int:
-    """Write items to a CSV file, with their texts or files; return their number.
-
-    Args:
-        project: the project.
-        path: the file.
-        predictions: write all items, with the model's predictions.
-        every: write items without a label too that were asked, skipped, flagged or commented on.
-    """
-    from batchbalance.project.batch import COLUMNS, Batch  # which imports this module
-
-    found = project.exported(predictions=predictions)
-    items = found if predictions or every else [each for each in found if each.state == "labelled"]
-    columns = [each.name for each in fields(Exported) if predictions or each.name not in ("prediction", "probability")]
-    rows = [[getattr(each, name) for name in columns] for each in items]
-    ids, kind = tuple(each.id for each in items), project.settings.data.kind
-    if kind in COLUMNS:
-        shown = Batch(ids, tuple(project.contents(ids)), kind, (), root=project.root)
-        columns.append(COLUMNS[kind])
-        rows = [[*row, *shown.cells(i)] for i, row in enumerate(rows)]
-    write_sheet(path, columns, ([f"{x:.4f}" if isinstance(x, float) else x or "" for x in row] for row in rows))
-    return len(items)
-
+from batchbalance.project.store import ShownItem
 
 NUM_HARDEST = 10
 SAMPLED = 2000  # unlabelled items among which the hardest are searched
@@ -240,13 +151,6 @@ class Facts:
     duplicates: Duplicates = field(default_factory=Duplicates)
     annotators: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-
-
-def write_suspects(path: str | os.PathLike[str], found: Sequence[SuspectLabel]) -> int:
-    """Write labels that are probably wrong to a CSV file; return their number."""
-    rows = ([x.item.id, x.label, x.suggested, f"{x.wrong:.4f}", "yes" if x.is_audit else "no"] for x in found)
-    write_sheet(path, ("id", "label", "suggested", "probability_wrong", "audit"), rows)
-    return len(found)
 
 
 class FactCollector:

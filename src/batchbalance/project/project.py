@@ -9,10 +9,11 @@ from batchbalance.arguments.checks import check_whole
 from batchbalance.arguments.registry import check_paths
 from batchbalance.learner.labels import Event, NewEvent
 from batchbalance.project import answers as given
-from batchbalance.project import facts, opening
+from batchbalance.project import export, opening
 from batchbalance.project.answers import Told, Undone, as_ids, check_name
 from batchbalance.project.batch import Batch
 from batchbalance.project.embeddings import Embeddings, read_vectors
+from batchbalance.project.facts import FactCollector, SuspectLabel
 from batchbalance.project.insight import Found, Insight, insights
 from batchbalance.project.label_errors import Agreement, agreements
 from batchbalance.project.learning import Guess, ProjectModel, guesses_of
@@ -392,28 +393,27 @@ class Project:
         """Return the model's accuracy, open questions, and advice on stopping."""
         return status_of(self._collector().facts(tuple(self.notes)))
 
-    def suspects(self) -> list[facts.SuspectLabel]:
+    def suspects(self) -> list[SuspectLabel]:
         """Return labels that are probably wrong, by a model that has not seen them; the most probable errors first."""
         return list(self._collector().suspects())
 
-    def _collector(self) -> facts.FactCollector:
-        return facts.FactCollector(self.model, self.root, self.store.snapshot(), self.embeddings.array())
+    def _collector(self) -> FactCollector:
+        return FactCollector(self.model, self.root, self.store.snapshot(), self.embeddings.array())
 
-    def exported(self, *, predictions: bool = False) -> list[facts.Exported]:
+    def exported(self, *, predictions: bool = False) -> list[export.Exported]:
         """Return the items to export: those with an event, or all of them with the model's predictions."""
-        vectors = self.embeddings.array() if predictions else None
-        return facts.exported_items(self.store, self.model, vectors)
+        return export.exported_items(self, predictions=predictions)
 
     def export(self, path: str | os.PathLike[str], *, predictions: bool = False, every: bool = False) -> int:
         """Write labelled items to a CSV file; with `every` all that have an event, with `predictions` all items."""
-        return facts.export_items(self, path, predictions=predictions, every=every)
+        return export.export_items(self, path, predictions=predictions, every=every)
 
     def export_suspects(self, path: str | os.PathLike[str]) -> int:
         """Write labels that are probably wrong to a CSV file, with the model's suggestions; return the number of rows.
 
         Correct labels in the file and pass it to `tell`.
         """
-        return facts.write_suspects(path, self.suspects())
+        return export.write_suspects(path, self.suspects())
 
     # Changes
 

@@ -13,7 +13,7 @@ from batchbalance.project import Project
 from batchbalance.project.bridge.client import Server
 from batchbalance.project.bridge.labelstudio import ASKER, Pulled, guesses_of, is_anything_left, pull, push
 from batchbalance.project.bridge.link import Link
-from batchbalance.project.bridge.tasks import ITEM, choice, rank_score
+from batchbalance.project.bridge.tasks import ITEM, choice
 
 try:
     from starlette.applications import Starlette
@@ -62,7 +62,7 @@ class Backend:
         return [
             {
                 "model_version": self.version(),
-                "score": rank_score(asked[name], len(asked)) if name in asked else LAST,
+                "score": asked[name] / len(asked) if name in asked else LAST,
                 "result": choice(self.link.control, self.link.object, guessed[name]) if name in guessed else [],
             }
             for name in items

@@ -3,93 +3,15 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from batchbalance.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import requests
-
-open_ended = with_config(ConfigDict(extra="allow"))  # unknown fields are kept
-
-
-class Access(TypedDict):
-    """An access token."""
-
-    access: str
-
-
-class User(TypedDict):
-    """A person who may label."""
-
-    id: int
-    email: str
-
-
-class ConfigInput(TypedDict, total=False):
-    """An object shown by a labelling config."""
-
-    type: str
-    value: str
-
-
-class Control(TypedDict, total=False):
-    """A control of a labelling config."""
-
-    type: str
-    to_name: list[str]
-    inputs: list[ConfigInput]
-    labels: list[str]
-
-
-class LinkedProject(TypedDict):
-    """A project in Label Studio."""
-
-    id: int
-    parsed_label_config: dict[str, Control]
-
-
-class Upload(TypedDict):
-    """An uploaded file."""
-
-    file: str
-
-
-class Imported(TypedDict):
-    """The numbers of tasks that were created."""
-
-    task_ids: list[int]
-
-
-@open_ended
-class Given(TypedDict):
-    """An annotation."""
-
-    id: int
-    result: list[dict[str, Any]]
-
-
-@open_ended
-class Task(TypedDict):
-    """A task with its annotations and predictions."""
-
-    id: int
-    data: dict[str, Any]
-    annotations: list[Given]
-    predictions: list[dict[str, Any]]
-
-
-class Tasks(TypedDict):
-    """A page of tasks."""
-
-    tasks: list[Task]
-    total: int
-
 
 PATIENCE = 300.0  # seconds to wait for a server that does not answer
 LONGEST_PAUSE = 10.0
@@ -97,9 +19,6 @@ TIMEOUT = (10.0, 120.0)  # seconds to connect, and to wait for an answer
 PAGE = 500  # tasks in one response
 FIELDS = "id,data,predictions,annotations,result,completed_by,was_cancelled,updated_at,lead_time"  # also of annotations
 AWAY = (502, 503, 504)  # what a proxy returns while the server behind it restarts
-
-
-T = TypeVar("T")
 
 
 class InterruptedRequestError(ConnectionError):
@@ -165,15 +84,16 @@ class Server:
         """Wait until the server answers."""
         self.get("/api/version")
 
-    def understood(self, content: Any, shape: type[T], path: str) -> T:
-        """Return the content of a response after validating its shape.
+    @contextmanager
+    def reading(self, path: str) -> Iterator[None]:
+        """Read the content of a response, which must have the expected shape.
 
         Raises:
             ValueError: if it does not have that shape.
         """
         try:
-            return TypeAdapter(shape).validate_python(content)
-        except ValidationError as error:
+            yield
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise self._strange(path) from error
 
     def tasks(self, project: int) -> Iterator[dict[str, Any]]:
@@ -184,13 +104,14 @@ class Server:
         seen, page, path = set[int](), 1, "/api/tasks"
         while True:
             content = self.get(path, project=project, fields="all", include=FIELDS, page=page, page_size=PAGE)
-            found = self.understood(content, Tasks, path)
-            numbers = {task["id"] for task in found["tasks"]}
+            with self.reading(path):
+                tasks, total = [_checked_task(each) for each in content["tasks"]], int(content["total"])
+            numbers = {task["id"] for task in tasks}
             if numbers and numbers <= seen:  # the server repeats the same page
                 raise self._strange(path)
-            yield from map(dict, found["tasks"])
+            yield from tasks
             seen, page = seen | numbers, page + 1
-            if len(seen) >= found["total"] or not numbers:
+            if len(seen) >= total or not numbers:
                 return
 
     def _patiently(self, method: str, path: str, **request: Any) -> Any:
@@ -221,11 +142,13 @@ class Server:
         if self._is_legacy:
             self._access = f"Token {self._token}"
             return
-        response = self._send("POST", "/api/token/refresh/", json={"refresh": self._token})
+        path = "/api/token/refresh/"
+        response = self._send("POST", path, json={"refresh": self._token})
         if response.status_code in (400, 401, 403):
             raise self._refused()
-        path = "/api/token/refresh/"
-        self._access = f"Bearer {self.understood(self._content(response, path), Access, path)['access']}"
+        content = self._content(response, path)
+        with self.reading(path):
+            self._access = f"Bearer {content['access']}"
 
     def _refused(self) -> PermissionError:
         return PermissionError(
@@ -267,6 +190,14 @@ class Server:
 
     def _strange(self, path: str) -> ValueError:
         return ValueError(f"{self.url}{path} must answer as Label Studio does, got other content; check the address")
+
+
+def _checked_task(given: Any) -> dict[str, Any]:
+    """Return a task with the types that its readers rely on; raise one of the errors of `reading` for others."""
+    annotations = [{**each, "id": int(each["id"]), "result": list(each["result"])} for each in given["annotations"]]
+    predictions = [{**each} for each in given["predictions"]]
+    made = {"id": int(given["id"]), "data": {**given["data"]}, "annotations": annotations, "predictions": predictions}
+    return {**given, **made}
 
 
 def _reason(content: Any) -> str:
@@ -323,8 +254,9 @@ class Uploads:
         """Return the addresses of files by our names. The server adds a prefix of letters and a dash."""
         if self._places is None:
             path = f"/api/projects/{self._project}/file-uploads"
-            found = self._server.understood(self._server.get(path, all="true"), list[Upload], path)
-            places = [each["file"] for each in found]
+            found = self._server.get(path, all="true")
+            with self._server.reading(path):
+                places = [str(each["file"]) for each in found]
             self._places = {place.rpartition("/")[2].partition("-")[2]: place for place in places}
         return self._places
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from filelock import FileLock
@@ -17,9 +17,9 @@ from filelock import FileLock
 from batchbalance.errors import NothingLeftError
 from batchbalance.project import Project
 from batchbalance.project.answers import Told, record_answers
-from batchbalance.project.bridge.client import Imported, InterruptedRequestError, Server, Uploads, User
+from batchbalance.project.bridge.client import InterruptedRequestError, Server, Uploads
 from batchbalance.project.bridge.link import Link, check_config
-from batchbalance.project.bridge.tasks import ITEM, Annotation, annotations_of, choice, rank_score, shown_data
+from batchbalance.project.bridge.tasks import ITEM, Annotation, annotations_of, choice, shown_data
 
 ASKER = "label-studio"
 BLOCK = 500  # tasks created, or scores written, per request
@@ -77,7 +77,7 @@ def push(
 
     Args:
         project: the local project.
-        link: the link to the Label Studio project.
+        link: which project it is on the server.
         server: the server.
         n: the number of questions; new ones are chosen if fewer are open.
         guesses: show the model's predictions, except for audit items.
@@ -110,8 +110,9 @@ def pull(project: Project, link: Link, server: Server) -> Pulled:
     """Add labels, corrections and skips from the server, with who gave them and how long each took."""
     with _alone(project):
         tasks = list(server.tasks(link.project))
-        people = server.understood(server.get("/api/users/"), list[User], "/api/users/")
-        users = {each["id"]: each["email"] for each in people}
+        people = server.get("/api/users/")
+        with server.reading("/api/users/"):
+            users = {int(each["id"]): str(each["email"]) for each in people}
         seen = {key: moment for each in link.notes(project, "annotations") for key, moment in each.items()}
         ours = [task for task in tasks if _item(task) is not None]
         found = [
@@ -121,18 +122,13 @@ def pull(project: Project, link: Link, server: Server) -> Pulled:
         ]
         new, notes = _sorted_out(project, found)
         latest = {(each.item, each.who): each for each in sorted(new, key=lambda each: (each.moment, each.key))}
-        answers = [each.answer() for each in latest.values() if not each.is_skip]
-        skipped = [each for each in latest.values() if each.is_skip]
-        skips = [(each.item, who) for each in skipped for who in (each.who, ASKER)]
+        answers = [each.answer() for each in latest.values()]
+        skips = [replace(each, annotator=ASKER) for each in answers if each.label is None]  # who was asked
         note = link.note(annotations={str(each.key): each.moment for each in new})
-        told = record_answers(project.store, answers, skips, note) if new else Told()
+        told = record_answers(project.store, [*answers, *skips], note) if new else Told()
         notes += _reopen_disputed(project, server, ours) + _skip_deleted(project, link, {_item(task) for task in ours})
-    num_skipped = sum(who != ASKER for _, who in skips)
-    return Pulled(
-        Told(told.labelled, told.corrected, told.unchanged, num_skipped),
-        len(project.open_questions(ASKER)),
-        tuple(notes),
-    )
+    left = len(project.open_questions(ASKER))
+    return Pulled(replace(told, skipped=len(skips)), left, tuple(notes))
 
 
 def sync(
@@ -248,8 +244,10 @@ def _create(
         for tried in range(MOST_TRIES):
             data, path = _data(project, link, uploads, part), f"/api/projects/{link.project}/import"
             try:
-                made = server.understood(server.post(path, data, return_task_ids="true"), Imported, path)["task_ids"]
-                there |= {name: {"id": key, "predictions": []} for name, key in zip(part, made, strict=False)}
+                made = server.post(path, data, return_task_ids="true")
+                with server.reading(path):
+                    numbers = [int(number) for number in made["task_ids"]]
+                there |= {name: {"id": key, "predictions": []} for name, key in zip(part, numbers, strict=False)}
             except InterruptedRequestError:
                 if tried == MOST_TRIES - 1:
                     raise
@@ -297,7 +295,7 @@ def _order(
         scores = [
             {
                 "task": there[name]["id"],
-                "score": rank_score(rank, len(names)),
+                "score": rank / len(names),
                 "model_version": version,
                 "result": choice(link.control, link.object, guessed[name]) if name in guessed else [],
             }
@@ -324,11 +322,9 @@ def _sorted_out(project: Project, found: Iterable[Annotation]) -> tuple[list[Ann
     for each in found:
         if each.item not in known:
             others += 1
-        elif each.is_skip:
-            new.append(each)
-        elif len(each.choices) != 1:
+        elif len(each.choices) > 1:
             several += 1
-        elif each.choices[0] not in classes:
+        elif each.choices and each.choices[0] not in classes:
             strange[each.choices[0]] = strange.get(each.choices[0], 0) + 1
         else:
             new.append(each)

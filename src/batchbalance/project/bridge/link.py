@@ -6,7 +6,7 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from batchbalance.project import Project
-from batchbalance.project.bridge.client import LinkedProject, NotThereError, Server
+from batchbalance.project.bridge.client import NotThereError, Server
 from batchbalance.project.bridge.tasks import CONTROL, shown_data
 from batchbalance.project.settings import SourceKind
 from batchbalance.system.sealed import read_sealed, write_sealed
@@ -73,14 +73,16 @@ def link(project: Project, server: Server, number: int | None = None) -> tuple[L
     """
     shown_data(project, str)  # raises for items that cannot be shown
     config = proposed_config(project.settings.data.kind, project.classes)
+    path = "/api/projects/" if number is None else f"/api/projects/{number}/"
     if number is None:
         name = project.folder.resolve().name
         title = (name if len(name) >= TITLE[0] else f"{name} project")[: TITLE[1]]
-        found = _checked(server, server.post("/api/projects/", {"title": title, "label_config": config}))
+        found = server.post(path, {"title": title, "label_config": config})
     else:
         found = _project(server, number)
-        if not found["parsed_label_config"]:
-            found = _checked(server, server.patch(f"/api/projects/{number}/", {"label_config": config}))
+        with server.reading(path):
+            has_config = bool(found["parsed_label_config"])
+        found = found if has_config else server.patch(path, {"label_config": config})
     linked, notes = _fitted(project, server, found)
     write_sealed(project.folder / FILE, asdict(linked), indent=2)
     return linked, notes
@@ -102,41 +104,37 @@ def proposed_config(kind: SourceKind, classes: Sequence[str]) -> str:
     )
 
 
-def _project(server: Server, number: int) -> LinkedProject:
+def _project(server: Server, number: int) -> Any:
     try:
-        return _checked(server, server.get(f"/api/projects/{number}/"))
+        return server.get(f"/api/projects/{number}/")
     except NotThereError:
         raise ValueError(f"{server.url} has no project {number}, or not for the owner of this token") from None
 
 
-def _checked(server: Server, content: Any) -> LinkedProject:
-    return server.understood(content, LinkedProject, "/api/projects/")
-
-
-def _fitted(project: Project, server: Server, found: LinkedProject) -> tuple[Link, tuple[str, ...]]:
+def _fitted(project: Project, server: Server, found: Any) -> tuple[Link, tuple[str, ...]]:
     """Return the link to the choices with the project's classes, and a note on choices that are not classes.
 
     Raises:
         ValueError: if the labelling config has no such choices, or not for every class.
     """
-    where, about, classes = (
-        f"project {found['id']} on {server.url}",
-        OBJECTS[project.settings.data.kind],
-        project.classes,
-    )
-    controls, shown = found["parsed_label_config"], dict[str, tuple[str, str]]()
-    for name, control in controls.items():
-        if control.get("type") == "Choices":
-            for to_name, each in zip(control.get("to_name", ()), control.get("inputs", ()), strict=False):
-                if each.get("type") in about and "value" in each:
-                    shown.setdefault(name, (to_name, each["value"].lstrip("$")))
+    about, classes = OBJECTS[project.settings.data.kind], project.classes
+    shown, choices = dict[str, tuple[str, str]](), dict[str, list[str]]()
+    with server.reading("/api/projects/"):
+        number = int(found["id"])
+        for name, control in found["parsed_label_config"].items():
+            if control.get("type") == "Choices":
+                choices[name] = list(map(str, control.get("labels", ())))
+                for to_name, each in zip(control.get("to_name", ()), control.get("inputs", ()), strict=False):
+                    if each.get("type") in about and "value" in each:
+                        shown.setdefault(name, (str(to_name), each["value"].lstrip("$")))
+    where = f"project {number} on {server.url}"
     if not shown:
         raise ValueError(
             f"the labelling config of {where} must have Choices about {about[0]} ${about[0].lower()}; change it in "
             "Settings, Labeling Interface, or link a project without a config"
         )
-    name = max(shown, key=lambda each: len(set(controls[each].get("labels", ())) & set(classes)))
-    labels = controls[name].get("labels", [])
+    name = max(shown, key=lambda each: len(set(choices[each]) & set(classes)))
+    labels = choices[name]
     missing = [each for each in classes if each not in labels]
     if missing:
         raise ValueError(
@@ -145,4 +143,4 @@ def _fitted(project: Project, server: Server, found: LinkedProject) -> tuple[Lin
         )
     unknown = ", ".join(each for each in labels if each not in classes)
     note = f"choices there that are not classes here: {unknown}; add them with batchbalance add-class"
-    return Link(server.url, found["id"], name, *shown[name]), (note,) if unknown else ()
+    return Link(server.url, number, name, *shown[name]), (note,) if unknown else ()
