@@ -3,15 +3,18 @@
 import csv
 import re
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from batchbalance import select
 from batchbalance.cli import app, demo
 from batchbalance.cli.compare import planned
 from batchbalance.lab.data import OwnData, load
 from batchbalance.lab.processes import run_task
+from batchbalance.lab.trial import Goal, Trial, prepared
 from batchbalance.project import Project
 
 
@@ -63,6 +66,29 @@ def test_a_table_is_compared_by_one_command(tmp_path):
     write_clusters(tmp_path / "points.csv", num=160)  # other data never continue these trials
     run("compare", "points.csv", "--label", "kind", "--trials", 2, "--budget", 8, "--batch-size", 4)
     assert len(list((tmp_path / "compare-points" / "runs").iterdir())) == len(before) + 1
+
+
+def test_wide_tables_are_measured_as_in_a_project(tmp_path):
+    random = np.random.default_rng(0)
+    points = random.normal(size=(120, 40)) * random.uniform(0.2, 3, size=(120, 1))
+    with (tmp_path / "wide.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = [[*row, number % 2] for number, row in enumerate(points.tolist())]
+        csv.writer(file).writerows([[*(f"c{i}" for i in range(40)), "label"], *rows])
+    own = OwnData(encoder="table")
+    config = planned(load("./wide.csv", data_dir=tmp_path, own=own), own, ["auto"], 2, 20, 5).runs()[0]
+    data, splits = prepared(config, 0, tmp_path)
+    trial = Trial(config, 0, Goal(20), (data, splits), lambda _: None)
+    chosen = trial.round(trial.learner([]), 0)["indices"]
+
+    def by(metric):
+        found = select(embeddings=data.train_inputs(splits.pool), batch_size=5, metric=metric)
+        return splits.pool[found.indices].tolist()
+
+    assert chosen == by("raw") != by("unit")
+    with closing(Project.create("wide", table="wide.csv", classes=["0", "1"], drop=["label"], audit=0.0)) as project:
+        vectors = np.load("wide/embeddings.npy")
+        expected = select(embeddings=vectors, batch_size=5, metric="raw").indices
+        assert [int(name) for name in project.ask(5).ids] == expected.tolist()
 
 
 def test_mistakes_are_told_once(tmp_path):

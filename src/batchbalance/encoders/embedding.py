@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,6 +42,11 @@ ENCODERS: dict[str, tuple[Callable[..., Encoder], tuple[str, ...]]] = {  # with 
 }
 
 Skipped = tuple[tuple[str, str], ...]  # id and reason
+
+
+def metric_of(encoder: str | None) -> Literal["auto", "raw"]:
+    """Return how to measure distances between the vectors of an encoder, as in ``select``; tables are standardised."""
+    return "raw" if encoder == DEFAULTS["rows"] else "auto"
 
 
 def encoder(name: str, *, image_size: int | None = None, device: str | None = None) -> Encoder:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchbalance.encoders.embedding import metric_of
 from batchbalance.lab import metrics
 from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits, prepare
@@ -164,6 +165,7 @@ class Trial:
             edges=config.edges,
             reference=None if pool_is_reference else TrainingRows(data, splits.reference, config.flat_inputs),
             candidates=config.candidates,
+            metric=metric_of(config.data.encoder),
             seed=self._seed,
             device=None if config.device == "cpu" else config.device,
             events=events,

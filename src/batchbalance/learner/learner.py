@@ -37,7 +37,7 @@ from batchbalance.predictions import Predictions
 from batchbalance.selection import Selection
 from batchbalance.selection.choosing import as_strategy
 from batchbalance.strategies import AUTO, Strategy
-from batchbalance.strategies.pool import Pool
+from batchbalance.strategies.pool import Metric, Pool
 from batchbalance.system.journal import Entry
 
 
@@ -62,6 +62,7 @@ class Learner:
         edges: threshold or ratio, pairs, size of the reference set.
         reference: inputs of the reference set, where draws are compared; the candidates if omitted.
         candidates: choose from a random sample of this many points each time; None chooses from all.
+        metric: how distances are measured, as in ``select``; "raw" for the columns of a table.
         seed: random seed; the same seed, data and answers give the same questions.
         device: where to select; the device of the predictions if omitted.
         events: the initial events, if there is no directory.
@@ -88,6 +89,7 @@ class Learner:
         edges: EdgeSettings | None = None,
         reference: Any = None,
         candidates: SupportsIndex | None = None,
+        metric: Metric = "auto",
         seed: SupportsIndex = 0,
         device: str | None = None,
         events: list[Entry] | None = None,
@@ -107,7 +109,7 @@ class Learner:
         self._edges = edges or EdgeSettings()
         self._reference = None if reference is None else _as_inputs(reference)
         self._candidates = None if candidates is None else check_whole("candidates", candidates)
-        self._seed, self._device = check_whole("seed", seed, 0), device
+        self._metric, self._seed, self._device = metric, check_whole("seed", seed, 0), device
         self._on_phase = on_phase or (lambda _: None)
         self._cached: tuple[Any, Fitted | None] | None = None
         self.selection: Selection | None = None
@@ -215,7 +217,7 @@ class Learner:
         else:
             made |= self._predicted(fitted, rows, covering, with_embeddings=is_tensor)
         return Pool(
-            made={name: self._timed_part(make) for name, make in made.items()},
+            made={"metric": lambda: self._metric, **{name: self._timed_part(make) for name, make in made.items()}},
             num_points=len(rows),
             device=self._device,
         )

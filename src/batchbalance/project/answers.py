@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -408,4 +409,10 @@ def class_number(classes: Sequence[str], label: str, where: str = "") -> int:
         name = unicodedata.normalize("NFC", meaning)
         if name in classes:
             return classes.index(name)
-    raise UnknownNameError(f"label at {where}:" if where else "label", label, classes)
+    what = f"label at {where}:" if where else "label"
+    if {part.strip() for part in re.split("[;|,]", label)} <= set(classes):
+        raise ValueError(
+            f"{what} {label!r} must be one class: several labels for an item are not supported; keep one, or create a "
+            "project for each class, with yes and no"
+        )
+    raise UnknownNameError(what, label, classes)
