@@ -125,7 +125,6 @@ BAD = [
     (["-b", 3, "--memory-budget", "lots"], "a string such as '2GiB', got 'lots'"),
     (["-b", 3, "--ray", "nowhere"], "must look like host:port"),
     (["-b", 3, "--ray", "--strategy", "bald"], "--ray is not used by strategy 'bald'; omit it"),
-    (["-b", 3, "--one-round"], "--one-round must be used with --ray"),
     (["-b", 61], "at most 60, the points that are left, got 61"),
     (["-b", 3, "--strategy", "bach-balance"], "did you mean 'batch-balance'"),
     (["-b", 3, "--option", "beta"], "must look like beta=2"),
@@ -175,9 +174,9 @@ def test_mistakes_exit_with_2_and_write_nothing(files, arguments, message):
 )
 def test_ray_may_stand_without_an_address(files, monkeypatch, arguments, address):
     asked = []
-    monkeypatch.setattr("batchbalance.cluster.RayExecutor", lambda where, one_round: asked.append((where, one_round)))
+    monkeypatch.setattr("batchbalance.cluster.RayExecutor", asked.append)
     assert run(files, *arguments)[0] == 0
-    assert asked == [(address, False)]
+    assert asked == [address]
 
 
 @pytest.mark.parametrize(
@@ -405,7 +404,7 @@ def test_select_imports_neither_the_lab_nor_what_it_does_not_need(files):
     loaded = done.stdout.splitlines()[-1].split()
     assert "batchbalance.selection" in loaded
     unwanted = ("lab", "cluster", "learner", "posteriors", "networks", "training")
-    heavy = ("scipy", "sklearn", "matplotlib", "ray", "joblib", "pooch", "torch._dynamo", "torch._inductor", "sympy")
+    heavy = ("scipy", "sklearn", "matplotlib", "ray", "joblib", "requests", "torch._dynamo", "torch._inductor", "sympy")
     wanted_not = (*(f"batchbalance.{room}" for room in unwanted), *heavy)
     assert [name for name in loaded if name.startswith(tuple(f"{each}." for each in wanted_not))] == []
     assert not set(wanted_not) & set(loaded)

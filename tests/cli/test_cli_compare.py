@@ -121,7 +121,7 @@ def test_run_on_an_own_table_needs_no_network_and_says_what_whole_batches_give(t
     assert "note: trials end at 16 labels, not at 20: 6 initial labels, then whole batches of 10" in result.stderr
     config.write_text(config.read_text().replace('label = "kind"', 'label = "none"'))
     result = run("run", config, "--runs-dir", tmp_path / "runs", code=2)
-    assert result.stderr.count("must have one column 'none'") == 1
+    assert result.stderr.count("must have a column 'none'") == 1
     config.write_text(config.read_text() + '[posterior]\nkind = "mc-dropout"\n')
     assert "omit [posterior] for a Bayesian head" in run("run", config, code=2).stderr
 

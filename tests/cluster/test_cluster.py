@@ -3,7 +3,6 @@ import signal
 
 import numpy as np
 import pytest
-from test_cluster_one_round import InProcess
 from torch import nn
 
 from batchbalance import FileFormatError, Predictions, select
@@ -133,12 +132,6 @@ def test_a_killed_worker_covers_again(executor):
         assert select(embeddings=points, batch_size=6, executor=executor).indices.tolist() == expected
 
 
-def test_coverage_has_no_single_round(executor, monkeypatch):
-    monkeypatch.setattr(executor, "_one_round", True)
-    with pytest.raises(ValueError, match="`one_round` must not be given for strategies of coverage"):
-        select(embeddings=np.zeros((9, 2)), batch_size=2, executor=executor)
-
-
 def test_workers_read_several_files(executor, probs, tmp_path):
     cuts = [probs[:130].transpose(1, 0, 2), probs[130:140].transpose(1, 0, 2), probs[140:].transpose(1, 0, 2)]
     paths = [tmp_path / f"part-{number}.npy" for number in range(3)]
@@ -174,18 +167,6 @@ def test_workers_check_the_files_that_they_read(executor, probs, tmp_path, monke
     np.save(path, probs)
     with pytest.raises(FileFormatError, match=r"NaN or \+inf \(first at point 431, draw 2, class 1\)"):
         executor.load([path])
-
-
-def test_cluster_one_round(executor, probs, tmp_path, monkeypatch):
-    np.save(tmp_path / "p.npy", probs)
-    expected = select(Predictions.from_probs(probs), 12, threshold=0.02, executor=InProcess(3), exclude=[3, 7], seed=4)
-    monkeypatch.setattr(executor, "_one_round", True)
-    for pool in (Predictions.load(tmp_path / "p.npy"), Predictions.from_probs(probs)):
-        found = select(pool, 12, threshold=0.02, executor=executor, exclude=[3, 7], seed=4)
-        assert found.indices.tolist() == expected.indices.tolist()
-        assert found.certificate == pytest.approx(expected.certificate, rel=1e-5)
-    with pytest.raises(ValueError, match="`one_round` must not be given for strategies that sample"):
-        select(pool, 5, strategy="stochastic-balance", threshold=0.02, executor=executor)
 
 
 def test_workers_predict_their_part_of_the_inputs(executor, tmp_path):

@@ -107,17 +107,6 @@ def arff(rows: list[list[object]]) -> str:
     return f"% beans\n@RELATION beans\n{attributes}\n@ATTRIBUTE Class\t{{{', '.join(BEANS)}}}\n\n@DATA\n{body}\n"
 
 
-def write_xlsx(path: Path, rows: list[list[object]]) -> None:
-    import openpyxl
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    book = openpyxl.Workbook()
-    book.active.append([*(f"f{i}" for i in range(16)), "Class"])
-    for row in rows:
-        book.active.append(row)
-    book.save(path)
-
-
 def write_zip(path: Path, members: dict[str, bytes]) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         for name, raw in members.items():

@@ -106,10 +106,6 @@ def select_command(
         typer.Option(help="Memory to use besides the predictions, such as 2GiB; default: half of what is free."),
     ] = None,
     ray: Ray = None,
-    one_round: Annotated[
-        bool,
-        typer.Option("--one-round", help="With --ray, for slow networks: merge batches chosen by the workers."),
-    ] = False,
     output: Annotated[Path | None, typer.Option(help="Write the batch to this .csv or .json file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the batch as JSON.")] = False,
 ) -> None:
@@ -123,8 +119,6 @@ def select_command(
         imports_done()
         if output is not None:
             check_output(output)
-        if one_round and ray is None:
-            raise ValueError("--one-round must be used with --ray, which was not given; omit it")
         chosen_strategy = parse_strategy(strategy, parse_options(option or []))
         if ray is not None and isinstance(chosen_strategy, Strategy) and not chosen_strategy.runs_on_executors:
             raise ValueError(f"--ray is not used by strategy {strategy!r}; omit it")
@@ -135,7 +129,7 @@ def select_command(
         if ray is not None:
             from batchbalance.cluster import RayExecutor
 
-            executor = RayExecutor(ray, one_round=one_round)
+            executor = RayExecutor(ray)
         points = None if embeddings is None else read_embeddings(embeddings)
         pool = None
         if predictions:

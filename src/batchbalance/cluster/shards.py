@@ -20,7 +20,6 @@ from batchbalance.balance.closed_form import BalanceModel, Survival
 from batchbalance.balance.greedy import Greedy, GreedyOptions, greedy_from
 from batchbalance.batches.cover import Covering, CoverProblem, cover
 from batchbalance.cluster.connection import connected_ray
-from batchbalance.cluster.one_round import ShardBatch, merged, random_parts
 from batchbalance.cluster.parts import part_of
 from batchbalance.cluster.workers import Workers
 from batchbalance.predictions import Predictions, Stored, Values, load_parts
@@ -36,19 +35,9 @@ class RayExecutor:
             "local".
         num_shards: parts of the pool, each on an actor with one CPU; as many as the cluster has CPUs if omitted.
         cache_bytes: memory that a worker may use to save time.
-        one_round: for slow networks: each worker chooses a batch from random points, and the final batch is chosen
-            from these (``batchbalance.cluster.one_round``). The batch differs from that of one process. It is worth at
-            least (1 − 1/e) / 2 of the best in expectation.
     """
 
-    def __init__(
-        self,
-        address: str = "any",
-        *,
-        num_shards: int | None = None,
-        cache_bytes: int = 2**30,
-        one_round: bool = False,
-    ) -> None:
+    def __init__(self, address: str = "any", *, num_shards: int | None = None, cache_bytes: int = 2**30) -> None:
         if num_shards is not None:
             check_whole("num_shards", num_shards)
         ray = connected_ray(address)
@@ -57,7 +46,6 @@ class RayExecutor:
             raise ValueError(f"`num_shards` must be at most the {num_cpus} CPUs of the cluster, got {num_shards or 1}")
         self._workers = Workers(ray, num_shards or num_cpus)
         self._cache_bytes = cache_bytes
-        self._one_round = one_round
 
     def close(self) -> None:
         """Stop the workers."""
@@ -93,20 +81,12 @@ class RayExecutor:
 
     def greedy(self, model: BalanceModel, candidates: Int[Tensor, " n"], options: GreedyOptions) -> Greedy:
         """Run ``balance.greedy.greedy`` with the candidates distributed over the cluster."""
-        if self._one_round and options.beta is not None:
-            raise ValueError("`one_round` must not be given for strategies that sample their picks, got a power β")
-        num, num_parts = len(candidates), len(self._workers)
-        parts = random_parts(num, num_parts, options.seed) if self._one_round else consecutive_parts(num, num_parts)
         with self._workers:
-            shards = RayCandidates(self._workers, model, candidates, parts, options, self._cache_bytes)
-            if self._one_round:
-                return merged(model, candidates, shards.batches(), options)
+            shards = RayCandidates(self._workers, model, candidates, options, self._cache_bytes)
             return greedy_from(shards, Survival(model.draw_weights, model.edge_weights), options)
 
     def cover(self, problem: CoverProblem) -> Covering:
         """Run ``cover`` with the candidates distributed over the cluster; each worker has all targets."""
-        if self._one_round:
-            raise ValueError("`one_round` must not be given for strategies of coverage")
         with self._workers:
             return cover(problem, RayCoverCandidates(self._workers, problem, self._cache_bytes))
 
@@ -142,7 +122,6 @@ class RayCandidates:
         workers: the actors.
         model: the closed form for the whole pool.
         candidates: the points that may be chosen.
-        parts: for each shard, the positions of its candidates, ascending.
         options: the options of the run.
         cache_bytes: memory that a worker may use to save time.
     """
@@ -152,12 +131,11 @@ class RayCandidates:
         workers: Workers,
         model: BalanceModel,
         candidates: Int[Tensor, " n"],
-        parts: Sequence[Int[Tensor, " _"]],
         options: GreedyOptions,
         cache_bytes: int,
     ) -> None:
-        self._workers, self._model, self._candidates = workers, model, candidates
-        self._parts, self._options = parts, options
+        self._workers, self._model, self._candidates, self._options = workers, model, candidates, options
+        self._parts = consecutive_parts(len(candidates), len(workers))
         put, quiet = workers.ray.put, replace(options, progress=False)
         edges = put(model.edges)
         workers.build(
@@ -165,7 +143,7 @@ class RayCandidates:
             [
                 (put(part_of(model.predictions, candidates[part])), edges, model.offset, part, len(candidates), quiet,
                  cache_bytes)
-                for part in parts
+                for part in self._parts
             ],
         )  # fmt: skip
 
@@ -194,10 +172,6 @@ class RayCandidates:
     def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
         """Return the gains of all candidates given a survival; the shards are consecutive parts."""
         return torch.cat(self._workers.ask("first_gains", [(self._workers.ray.put(survival),)] * len(self._parts)))
-
-    def batches(self) -> list[ShardBatch]:
-        """Return the greedy batch of each shard alone."""
-        return self._workers.ask("batch", [()] * len(self._parts), show=self._options.progress)
 
     def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
         """Return (1 − G, G) of a candidate, read in this process."""

@@ -15,7 +15,6 @@ from batchbalance.balance.greedy import GreedyOptions, LazyCandidates, pick_nois
 from batchbalance.batches.cover import CoverCandidates, CoverProblem
 from batchbalance.batches.targets import Targets
 from batchbalance.cluster.connection import MAX_LOSSES
-from batchbalance.cluster.one_round import ShardBatch, shard_batch
 from batchbalance.cluster.parts import Part
 from batchbalance.scores import unsureness
 from batchbalance.scores.ranking import Best
@@ -29,8 +28,6 @@ class Worker:
 
     def __init__(self) -> None:
         self._candidates: Any = None
-        self._positions: Tensor = torch.empty(0)
-        self._options: Any = None
         self._num_chosen = 0
 
     def build(
@@ -46,7 +43,6 @@ class Worker:
         """Load the points of a part, which have these `positions` among all candidates."""
         predictions, rows = part.load()
         objective = BalanceObjective(BalanceModel(predictions, edges, offset=offset, cache_bytes=cache_bytes), rows)
-        self._positions, self._options = positions, options
         # The noise of a candidate must not depend on its shard, so it is drawn for all candidates.
         self._candidates = LazyCandidates(
             objective, options, lambda _: pick_noise(options, num_candidates, self._num_chosen)[positions]
@@ -73,10 +69,6 @@ class Worker:
         """Return the gains of all candidates of the shard."""
         gains: Tensor = self._candidates.first_gains(survival)
         return gains
-
-    def batch(self) -> ShardBatch:
-        """Return the greedy batch of the shard alone."""
-        return shard_batch(self._candidates.objective, self._positions, self._options)
 
     def drop(self) -> None:
         """Release the points."""

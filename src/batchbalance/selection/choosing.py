@@ -74,7 +74,7 @@ def select(
             omitted. Predictions from a ``.npy`` file are read in chunks and may be larger. Never changes the batch.
         progress: show progress.
         executor: distributes the points of greedy strategies over processes or machines, such as ``RayExecutor`` of
-            ``batchbalance.cluster``. Does not change the batch, except with `one_round`.
+            ``batchbalance.cluster``. Does not change the batch.
         weights: (N,) for coverage strategies: non-negative weights of the covered points, instead of the strategy's
             own. Any measure of uncertainty can be used, and predictions are not needed. One for each of `targets` if
             those are given.

@@ -1,6 +1,6 @@
 """Progress of long work: bars on a terminal, plain lines elsewhere.
 
-One piece of work (`progress`), several jobs side by side (`jobs`), a download (`DownloadBar`).
+One piece of work (`progress`), or several jobs side by side (`jobs`).
 """
 
 import sys
@@ -172,36 +172,6 @@ def jobs(labels: Sequence[str], stream: Any = None) -> Iterator[Jobs]:
         return
     with _bars("TaskProgress", stream, transient=True) as shown:
         yield _JobBars(labels, shown)
-
-
-class DownloadBar:
-    """Bytes of a download, on a terminal, with the method names that pooch expects of a progress bar."""
-
-    def __init__(self, name: str) -> None:
-        self._shown = _bars("Download", sys.stderr)
-        self._task = self._shown.add_task(name, total=None, note="")
-        self._shown.start()
-
-    @property
-    def total(self) -> int | float | None:
-        """The size of the download in bytes; None if unknown."""
-        return self._shown.tasks[0].total
-
-    @total.setter
-    def total(self, num_bytes: int) -> None:
-        self._shown.update(self._task, total=num_bytes or None)
-
-    def update(self, num_bytes: int) -> None:
-        """Add received bytes."""
-        self._shown.advance(self._task, num_bytes)
-
-    def reset(self) -> None:
-        """Start from 0 again."""
-        self._shown.reset(self._task, total=self.total)
-
-    def close(self) -> None:
-        """Leave the bar as it is."""
-        self._shown.stop()
 
 
 def _bars(count: str, stream: Any, *, transient: bool = False) -> "Progress":

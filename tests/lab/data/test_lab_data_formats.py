@@ -97,26 +97,11 @@ def test_mat_damage(tmp_path: Path, raw: bytes) -> None:
         formats.read_svhn(path)
 
 
-def test_emnist_mat_is_turned_upright(tmp_path: Path) -> None:
-    x = files.images(4, (28, 28), 0)
-    part = {"images": x.transpose(0, 2, 1).reshape(4, 784), "labels": files.labels(4, 47)[:, None]}
-    path = tmp_path / "emnist-balanced.mat"
-    scipy.io.savemat(path, {"dataset": {"train": part, "test": part}})
-    read_x, read_y = formats.read_emnist_mat(path)["test"]
-    np.testing.assert_array_equal(read_x, x)
-    np.testing.assert_array_equal(read_y, files.labels(4, 47))
-    scipy.io.savemat(path, {"dataset": {"train": part}})
-    with pytest.raises(FileFormatError, match=r"dataset\.test\.images"):
-        formats.read_emnist_mat(path)
-
-
-def test_arff_and_xlsx_hold_the_same_table(tmp_path: Path) -> None:
+def test_arff_round_trip(tmp_path: Path) -> None:
     rows = files.bean_rows()
-    arff = files.write(tmp_path / "beans.arff", files.arff(rows).encode(), packed=True)
-    files.write_xlsx(tmp_path / "beans.xlsx", rows)
-    for x, names in (formats.read_arff(arff), formats.read_xlsx(tmp_path / "beans.xlsx")):
-        np.testing.assert_allclose(x, np.array([row[:-1] for row in rows]), rtol=1e-12)
-        assert names == [row[-1] for row in rows]
+    x, names = formats.read_arff(files.write(tmp_path / "beans.arff", files.arff(rows).encode(), packed=True))
+    np.testing.assert_allclose(x, np.array([row[:-1] for row in rows]), rtol=1e-12)
+    assert names == [row[-1] for row in rows]
 
 
 @pytest.mark.parametrize("change", [lambda t: t[:60], lambda t: t.replace("SEKER\n", "PEA\n", 1), lambda t: t[:-25]])
@@ -132,14 +117,6 @@ def test_arff_gap_is_an_error(tmp_path: Path) -> None:
     path = files.write(tmp_path / "beans.arff", files.arff(rows).encode())
     with pytest.raises(FileFormatError, match="nan in row 4, feature 2"):
         formats.read_arff(path)
-
-
-def test_xlsx_damage(tmp_path: Path) -> None:
-    path = tmp_path / "beans.xlsx"
-    files.write_xlsx(path, files.bean_rows())
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(FileFormatError, match="must be an Excel file"):
-        formats.read_xlsx(path)
 
 
 @pytest.mark.parametrize("amounts", [False, True])
@@ -166,37 +143,6 @@ def test_number_lines_damage(tmp_path: Path, raw: str) -> None:
         formats.read_numbers(path, 3)
 
 
-def test_csv_takes_the_label_from_any_column(tmp_path: Path) -> None:
-    path = files.write(tmp_path / "own.csv", "\ufeffa,kind,b\n1, yes,2\n3,no ,4.5\n\n".encode())
-    x, names = formats.read_csv(path, "kind")
-    assert x.tolist() == [[1, 2], [3, 4.5]]
-    assert names == ["yes", "no"]
-
-
-@pytest.mark.parametrize(
-    ("raw", "complaint"),
-    [
-        ("", "column 'kind'"),
-        ("a,b\n1,2\n", "got columns a, b"),
-        ("a,kind\n", "0 rows"),
-        ("a,kind\n1,x\nfoo,y\n", "line 3, column 'a' must be a finite number, got 'foo'"),
-        ("a,kind\n\n\n1,x\n\nfoo,y\n", "line 6, column 'a'"),
-        ("a,kind\n1,x,3\n", "line 2 must have 2 cells, got 3"),
-        ("a,kind\n1,x\ninf,x\n", "line 3, column 'a' must be a finite number"),
-        ("a,kind\n1,x\n1_000,x\n", "line 3, column 'a' must be a finite number"),
-        ("a,kind\n1,x\n\n2,\n", "line 4, column 'kind' must be a label, got ''; drop lines without a label"),
-        ("a,kind\n1,x\n2,  \n", "line 3, column 'kind' must be a label"),
-        ("a,kind\n1,x\n2,nan\n", "line 3, column 'kind' must be a label, got 'nan'"),
-        ("a,kind\n1,x\n2,NA\n", "line 3, column 'kind' must be a label, got 'NA'"),
-        ("kind,a,kind\nx,1,x\n", "one column 'kind'"),
-    ],
-)
-def test_csv_damage(tmp_path: Path, raw: str, complaint: str) -> None:
-    path = files.write(tmp_path / "own.csv", raw.encode())
-    with pytest.raises(FileFormatError, match=complaint):
-        formats.read_csv(path, "kind")
-
-
 def test_image_folder_mixes_grey_and_colour(tmp_path: Path) -> None:
     colour, grey = files.images(1, (6, 4, 3), 0)[0], files.images(1, (6, 4), 1)[0]
     for name, pixels in (("cat/b.png", colour), ("ant/a.PNG", grey)):
@@ -218,11 +164,8 @@ def test_image_folder_damage(tmp_path: Path) -> None:
         Image.new("L", size).save(tmp_path / name)
     with pytest.raises(FileFormatError, match=r"b\.png must have the size of .*a\.png, 4×4, got 5×4"):
         formats.read_image_folder(tmp_path)
-    Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)).save(tmp_path / "cat" / "b.png")
-    with pytest.raises(FileFormatError, match=r"b\.png must have 8 bits per channel"):
-        formats.read_image_folder(tmp_path)
     files.write(tmp_path / "cat" / "b.png", b"\x89PNG")
-    with pytest.raises(FileFormatError, match=r"b\.png must be an image"):
+    with pytest.raises(FileFormatError, match=r"b\.png is damaged"):
         formats.read_image_folder(tmp_path)
 
 
@@ -232,18 +175,18 @@ def test_npz_is_never_unpickled(tmp_path: Path) -> None:
         formats.read_npz(tmp_path / "own.npz", ["x"])
 
 
-@pytest.mark.parametrize(("module", "call"), [("openpyxl", "read_xlsx"), ("PIL", "read_image_folder")])
-def test_missing_extra_names_the_command(tmp_path: Path, monkeypatch, module: str, call: str) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'batchbalance\[data\]'"):
-        getattr(formats, call)(tmp_path / "x")
+def test_missing_extra_names_the_command(tmp_path: Path, monkeypatch) -> None:
+    files.write(tmp_path / "ant" / "a.png", b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'batchbalance\[image\]'"):
+        formats.read_image_folder(tmp_path)
 
 
 def test_a_gzipped_file_that_memory_cannot_hold_is_refused(tmp_path: Path, monkeypatch) -> None:
-    path = files.write(tmp_path / "own.csv", b"a,kind\n" + b"1,x\n" * 1000, packed=True)
+    path = files.write(tmp_path / "batch1.dat", b"1 1:2\n" * 1000, packed=True)
     monkeypatch.setattr(formats, "free_memory", lambda: 2000)
     with pytest.raises(FileFormatError, match="half of the free memory, 1 KiB, once unpacked"):
-        formats.read_csv(path, "kind")
+        formats.read_svmlight(path, 128)
 
 
 def test_only_named_members_of_an_npz_file_are_read(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
-"""Own data as embeddings: texts, images by class and tables through an encoder, or vectors that exist already.
+"""Files of rows with labels, and own data as embeddings.
 
-The inputs are those of a project: nothing is standardised again, so that a trial trains what a project does.
+Texts, images by class and tables are embedded by an encoder, or vectors exist already. These inputs are those of a
+project: nothing is standardised again, so that a trial trains what a project does.
 """
 
 import hashlib
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -14,6 +16,7 @@ import numpy as np
 from batchbalance.encoders import DEFAULTS, embed, encoder, open_items, read_ids
 from batchbalance.encoders.rows import open_rows
 from batchbalance.encoders.store import mapped_embeddings
+from batchbalance.encoders.tables import as_number
 from batchbalance.errors import FileFormatError
 from batchbalance.learner.labels.names import is_blank
 from batchbalance.system.files import mapped_array
@@ -93,6 +96,25 @@ def read_embedded(
     return train, test
 
 
+def read_table(path: Path, label: str) -> Labelled:
+    """Read a file of rows in which all columns except the labels hold numbers."""
+    labels, rows = _column(path, label), open_rows(path)
+    features = [column for column in rows.columns if column != label]
+    vectors = np.empty((len(labels), len(features)))
+    for i, row in enumerate(rows):
+        for j, column in enumerate(features):
+            number = as_number(row.get(column))
+            if number is None or not math.isfinite(number):
+                raise FileFormatError(
+                    f"row {i} of {path}, column {column!r}, must hold a finite number, got {row.get(column)!r}; fill "
+                    "gaps first, or embed the table with `encoder`"
+                )
+            vectors[i, j] = number
+    if not vectors.size:
+        raise FileFormatError(f"{path} must have rows of labels and features, got {vectors.shape} numbers")
+    return _with_labels(path, vectors, labels)
+
+
 def _with_labels(path: Path, vectors: np.ndarray, labels: Sequence[str]) -> Labelled:
     """Return the inputs that have a label."""
     names = [str(label).strip() for label in labels]
@@ -101,7 +123,7 @@ def _with_labels(path: Path, vectors: np.ndarray, labels: Sequence[str]) -> Labe
         raise FileFormatError(f"{path} must have labels, got none; label some of it first")
     if not known.all():
         warnings.warn(f"{path}: {int((~known).sum()):,} inputs have no label and are omitted", stacklevel=3)
-    return np.asarray(vectors[known], dtype=np.float32), [name for name, kept in zip(names, known, strict=True) if kept]
+    return np.asarray(vectors[known]), [name for name, kept in zip(names, known, strict=True) if kept]
 
 
 def _class_of(path: Path, name: str) -> str:
@@ -118,7 +140,7 @@ def _column(path: Path, label: str) -> list[str]:
             f"{path} must have a column {label!r} with the labels, got columns {', '.join(file.columns)}; name the "
             "right one with `label`"
         )
-    return ["" if row[label] is None else str(row[label]) for row in file]
+    return ["" if row.get(label) is None else str(row[label]) for row in file]
 
 
 def _labels_of_vectors(path: Path, own: OwnData, num: int) -> list[str]:

@@ -4,23 +4,20 @@ A reader returns NumPy arrays as stored in the file. It raises FileFormatError, 
 if the file is truncated, damaged or of another shape.
 """
 
-import csv
 import gzip
 import io
 import math
 import re
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchbalance.encoders.images import IMAGE_ENDINGS
-from batchbalance.errors import FileFormatError, MissingExtraError
-from batchbalance.learner.labels.names import is_blank
+from batchbalance.encoders.images import IMAGE_ENDINGS, read_image
+from batchbalance.errors import FileFormatError
 from batchbalance.system.files import archived_arrays
 from batchbalance.system.memory import as_text, free_memory
 
@@ -62,7 +59,7 @@ def parsed(path: Path, expected: str, parse: Callable[[], T]) -> T:
     """Return the result of `parse`; an exception of a third-party parser becomes a FileFormatError."""
     try:
         return parse()
-    except (FileFormatError, MissingExtraError, MemoryError):
+    except (FileFormatError, MemoryError):
         raise
     except Exception as error:  # third-party parsers raise a dozen types for a damaged file
         raise FileFormatError(f"{path} must be {expected}; it is damaged or of another format: {error}") from error
@@ -98,44 +95,17 @@ def read_cifar(path: Path, label_bytes: int) -> tuple[Array, Array]:
     return records[:, label_bytes:].reshape(-1, 3, 32, 32), records[:, label_bytes - 1]
 
 
-def read_mat(path: Path) -> dict[str, Any]:
-    """Read the named arrays of a MATLAB file, version 5."""
-    from scipy.io import loadmat
-
-    return parsed(path, "a MATLAB file, version 5", lambda: loadmat(io.BytesIO(content(path)), simplify_cells=True))
-
-
 def read_svhn(path: Path) -> tuple[Array, Array]:
     """Read an SVHN cropped-digits file: (N, 3, 32, 32) images and (N,) digits; label 10 in the file is digit 0."""
-    arrays = read_mat(path)
+    from scipy.io import loadmat
+
+    arrays = parsed(path, "a MATLAB file, version 5", lambda: loadmat(io.BytesIO(content(path)), simplify_cells=True))
     x, y = np.asarray(arrays.get("X")), np.asarray(arrays.get("y")).reshape(-1)
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or y.shape != x.shape[3:]:
         raise FileFormatError(
             f"{path} must hold uint8 images X (32, 32, 3, N) and labels y (N, 1), got X {x.shape} and y {y.shape}"
         )
     return x.transpose(3, 2, 0, 1), y.astype(np.int64) % 10
-
-
-def read_emnist_mat(path: Path) -> dict[str, tuple[Array, Array]]:
-    """Read an EMNIST MATLAB file: upright (N, 28, 28) images and (N,) labels of "train" and "test"."""
-    arrays = read_mat(path)
-    parts = {}
-    for part in ("train", "test"):
-        try:
-            x, y = np.asarray(arrays["dataset"][part]["images"]), np.atleast_1d(arrays["dataset"][part]["labels"])
-        except (KeyError, TypeError, IndexError) as error:
-            raise FileFormatError(f"{path} must hold dataset.{part}.images and dataset.{part}.labels") from error
-        if x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 784 or y.shape != x.shape[:1]:
-            raise FileFormatError(
-                f"{path} must hold {part} images (N, 784) of uint8 and N labels, got {x.shape} and {y.shape}"
-            )
-        parts[part] = (upright(x.reshape(-1, 28, 28)), y)
-    return parts
-
-
-def upright(images: Array) -> Array:
-    """Return EMNIST images upright; they are stored column by column."""
-    return images.transpose(0, 2, 1)
 
 
 def read_arff(path: Path) -> tuple[Array, list[str]]:
@@ -147,68 +117,6 @@ def read_arff(path: Path) -> tuple[Array, list[str]]:
     x = np.stack([rows[name].astype(np.float64) for name in features], axis=1)
     check_finite(path, x)
     return x, [value.decode() for value in rows[label].tolist()]
-
-
-def read_xlsx(path: Path) -> tuple[Array, list[str]]:
-    """Read the first sheet of an Excel file, a header row first: (N, D) features and N labels, the last column."""
-    try:
-        import openpyxl
-    except ImportError as error:
-        raise MissingExtraError("reading an Excel file", "data") from error
-
-    def rows() -> list[tuple[Any, ...]]:
-        book = openpyxl.load_workbook(io.BytesIO(content(path)), read_only=True, data_only=True)
-        return [row for row in book.worksheets[0].iter_rows(values_only=True) if any(cell is not None for cell in row)]
-
-    header, *body = parsed(path, "an Excel file (.xlsx)", rows) or [()]
-    return table(path, [str(name) for name in header], list(enumerate(body, start=2)), len(header) - 1)
-
-
-def read_csv(path: Path, label: str) -> tuple[Array, list[str]]:
-    """Read a CSV file with a header row: (N, D) features and N trimmed labels from the column `label`."""
-
-    def rows() -> list[tuple[int, list[str]]]:
-        reader = csv.reader(io.StringIO(text(path)))
-        return [(reader.line_num, row) for row in reader if row]
-
-    (_, header), *body = parsed(path, "a CSV file", rows) or [(1, [])]
-    if header.count(label) != 1:
-        raise FileFormatError(
-            f"{path} must have one column {label!r} with the labels, got columns {', '.join(header) or 'none'}; "
-            "name the right one with `label`"
-        )
-    return table(path, header, body, header.index(label))
-
-
-def table(
-    path: Path, header: Sequence[str], body: Sequence[tuple[int, Sequence[Any]]], label_column: int
-) -> tuple[Array, list[str]]:
-    """Return features and labels of numbered lines; an invalid cell is reported with its line and column."""
-    if not body or len(header) < 2:
-        raise FileFormatError(f"{path} must have a header, a label column, features and rows, got {len(body)} rows")
-    x = np.empty((len(body), len(header) - 1))
-    names = []
-    columns = [i for i in range(len(header)) if i != label_column]
-    for i, (line, row) in enumerate(body):
-        if len(row) != len(header):
-            raise FileFormatError(f"{path} line {line} must have {len(header)} cells, got {len(row)}")
-        for j, column in enumerate(columns):
-            try:  # refuse "1_000", which only Python reads as a number
-                x[i, j] = math.nan if "_" in str(row[column]) else float(row[column])
-            except (TypeError, ValueError):
-                x[i, j] = math.nan
-            if not math.isfinite(x[i, j]):
-                raise FileFormatError(
-                    f"{path} line {line}, column {header[column]!r} must be a finite number, got {row[column]!r}; "
-                    "encode text as numbers and fill gaps first"
-                )
-        names.append(str(row[label_column]).strip())
-        if row[label_column] is None or is_blank(names[-1]):
-            raise FileFormatError(
-                f"{path} line {line}, column {header[label_column]!r} must be a label, got {row[label_column]!r}; "
-                "drop lines without a label"
-            )
-    return x, names
 
 
 def read_svmlight(path: Path, num_features: int) -> tuple[Array, Array]:
@@ -253,36 +161,22 @@ def read_image_folder(folder: Path) -> tuple[Array, list[str]]:
 
     There are 3 channels if any image is in colour, else 1. All images must have the same size.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("reading image files", "data") from error
-
-    def pixels(path: Path) -> tuple[Array, bool]:
-        with Image.open(path) as image:
-            if image.mode.startswith(("I", "F")):
-                raise FileFormatError(f"{path} must have 8 bits per channel, got mode {image.mode}; convert it first")
-            return np.asarray(image.convert("RGB")).transpose(2, 0, 1), image.mode in ("1", "L", "LA")
-
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     paths = [path for each in folders for path in sorted(each.iterdir()) if path.suffix.lower() in IMAGE_ENDINGS]
     if not paths:
         raise FileFormatError(f"{folder} must hold folders named after classes with images in them, got none")
-    images: Array = np.empty(0)
-    all_grey = True
-    for i, path in enumerate(paths):
-        image, grey = parsed(path, "an image", partial(pixels, path))
-        if i == 0:
-            images = np.empty((len(paths), *image.shape), dtype=np.uint8)
-        if image.shape != images.shape[1:]:
-            (height, width), (first_height, first_width) = image.shape[1:], images.shape[2:]
+    width, height = read_image(paths[0]).size
+    images = np.empty((len(paths), 3, height, width), dtype=np.uint8)
+    for pixels, path in zip(images, paths, strict=True):
+        image = read_image(path)
+        if image.size != (width, height):
             raise FileFormatError(
-                f"{path} must have the size of {paths[0]}, {first_width}×{first_height}, got {width}×{height}; "
+                f"{path} must have the size of {paths[0]}, {width}×{height}, got {image.width}×{image.height}; "
                 "resize the images to the same size"
             )
-        images[i] = image
-        all_grey = all_grey and grey
-    return images[:, :1] if all_grey else images, [path.parent.name for path in paths]
+        pixels[:] = np.asarray(image).transpose(2, 0, 1)
+    is_grey = all((pixels == pixels[:1]).all() for pixels in images)
+    return images[:, :1] if is_grey else images, [path.parent.name for path in paths]
 
 
 def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:

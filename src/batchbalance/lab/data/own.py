@@ -13,21 +13,20 @@ from batchbalance.encoders.rows import ROW_ENDINGS
 from batchbalance.errors import FileFormatError
 from batchbalance.lab.data import formats
 from batchbalance.lab.data.dataset import Dataset, assemble
-from batchbalance.lab.data.embedded import VECTORS, OwnData, read_embedded
+from batchbalance.lab.data.embedded import VECTORS, Labelled, OwnData, read_embedded, read_table
 from batchbalance.lab.data.published import Part, draw_test
 from batchbalance.learner.labels.names import is_blank
 
-Labelled = tuple[NDArray[Any], list[str]]  # inputs, and a label for each
-
-CSV_ENDINGS = (".csv", ".csv.gz")
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def is_own(name: str) -> bool:
     """Return whether a data set's name is a path: a folder, or a file with one of the endings of data."""
-    endings = (".npz", VECTORS, *CSV_ENDINGS, *ROW_ENDINGS)
-    return bool(name) and (name.endswith(endings) or "/" in name or "\\" in name or Path(name).is_dir())
+    endings = (".npz", VECTORS, *ROW_ENDINGS)
+    return bool(name) and (
+        name.removesuffix(".gz").endswith(endings) or "/" in name or "\\" in name or Path(name).is_dir()
+    )
 
 
 def load_own(name: str, own: OwnData, folder: Callable[[], Path], *, seed: int, progress: bool = False) -> Dataset:
@@ -35,8 +34,8 @@ def load_own(name: str, own: OwnData, folder: Callable[[], Path], *, seed: int, 
 
     Args:
         name: the path: a folder with a folder of images for each class, or with two such folders `train` and `test`;
-            a ``.npz`` file with `x`, `y` and optionally `x_test`, `y_test`; a CSV file with a header row; with an
-            encoder any file of rows; or a ``.npy`` file of embeddings.
+            a ``.npz`` file with `x`, `y` and optionally `x_test`, `y_test`; a file of rows; or a ``.npy`` file of
+            embeddings.
         own: how to read it.
         folder: returns the folder for embeddings.
         seed: the seed for drawing a fifth of the inputs as test part if there is none.
@@ -57,13 +56,8 @@ def load_own(name: str, own: OwnData, folder: Callable[[], Path], *, seed: int, 
         train = _checked(path, arrays, "x", "y")
         if "x_test" in arrays or "y_test" in arrays:
             test = _checked(path, arrays, "x_test", "y_test")
-    elif path.name.endswith(CSV_ENDINGS):
-        train = formats.read_csv(path, own.label)
     else:
-        raise FileFormatError(
-            f"{path} must be a folder of images, or end in .npz, .csv or .csv.gz; a file of texts needs `column`, and "
-            "another table `encoder`"
-        )
+        train = read_table(path, own.label)
     try:
         names = ordered([*train[1], *(() if test is None else test[1])])
     except ValueError as error:
@@ -73,7 +67,7 @@ def load_own(name: str, own: OwnData, folder: Callable[[], Path], *, seed: int, 
     numbered = _numbered(train, names)
     parts = draw_test(numbered, len(numbered[1]), seed) if test is None else (numbered, _numbered(test, names))
     if own.is_embedded(path):
-        (x, y), (test_x, test_y) = ((torch.from_numpy(part[0]), torch.from_numpy(part[1])) for part in parts)
+        (x, y), (test_x, test_y) = ((torch.from_numpy(x).float(), torch.from_numpy(y)) for x, y in parts)
         return Dataset(name, x, y, test_x, test_y, tuple(names))
     return assemble(name, *parts, names)
 

@@ -82,12 +82,9 @@ def _read_mnist(files: Files) -> tuple[Part, Part]:
 
 
 def _read_emnist(variant: str, files: Files) -> tuple[Part, Part]:
-    mat = files.have(f"emnist-{variant}.mat")
-    if mat is not None and files.have(f"emnist-{variant}-train-images-idx3-ubyte") is None:
-        parts = formats.read_emnist_mat(mat)
-        return parts["train"], parts["test"]
-    train, test = _read_idx(files, f"emnist-{variant}-train", f"emnist-{variant}-test")
-    return (formats.upright(train[0]), train[1]), (formats.upright(test[0]), test[1])
+    """Read EMNIST, whose images are stored column by column."""
+    (train_x, train_y), (test_x, test_y) = _read_idx(files, f"emnist-{variant}-train", f"emnist-{variant}-test")
+    return (train_x.transpose(0, 2, 1), train_y), (test_x.transpose(0, 2, 1), test_y)
 
 
 def _read_pair(train: str, test: str, read: Callable[[Path], Part], files: Files) -> tuple[Part, Part]:
@@ -137,12 +134,8 @@ def _read_drift(files: Files) -> tuple[Part, None]:
 
 
 def _read_dry_bean(files: Files) -> tuple[Part, None]:
-    xlsx = files.have("Dry_Bean_Dataset.xlsx")
-    if xlsx is not None and files.have("Dry_Bean_Dataset.arff") is None:
-        path, (x, labels) = xlsx, formats.read_xlsx(xlsx)
-    else:
-        (path,) = files.need("Dry_Bean_Dataset.arff")
-        x, labels = formats.read_arff(path)
+    (path,) = files.need("Dry_Bean_Dataset.arff")
+    x, labels = formats.read_arff(path)
     if x.shape[1] != 16:
         raise FileFormatError(f"{path} must have 16 features and a class, got {x.shape[1]} features")
     return (x, named_classes(path, labels, BEANS)), None

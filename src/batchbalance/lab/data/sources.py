@@ -2,11 +2,11 @@
 
 An existing file is always used unchanged; only missing files are downloaded. Hashes are checked for downloads only,
 because users may repack files. Published hashes are those of TensorFlow Datasets, at github.com/tensorflow/datasets in
-tensorflow_datasets/url_checksums. If none is published, a warning is given and the hash of the first download is
-written into the data directory. Every later download must match it, even after the data set's folder was deleted.
+tensorflow_datasets/url_checksums. If none is published, a warning says that the download is trusted.
 """
 
-import json
+import hashlib
+import math
 import os
 import shutil
 import sys
@@ -15,16 +15,14 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from batchbalance.errors import FileFormatError, MissingExtraError
 from batchbalance.system.files import replacing
-from batchbalance.system.progress import DownloadBar
+from batchbalance.system.progress import progress
 
 FOLDER_VARIABLE = "BATCHBALANCE_DATA"
 TIMEOUT_SECONDS = (5, 60)  # to connect, and between two packets
-CHUNK_BYTES = 2**18
-HASHES = "downloads.json"
+PIECE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
         return Path(data_dir)
     if os.environ.get(FOLDER_VARIABLE):
         return Path(os.environ[FOLDER_VARIABLE])
-    return Path(_pooch("finding the default folder of data sets").os_cache("batchbalance"))
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "batchbalance"
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ class Files:
                     path.unlink()
             except MissingExtraError:
                 raise
-            except Exception as error:  # requests, pooch and the archive readers raise dozens of types
+            except Exception as error:  # requests and the archive readers raise dozens of types
                 message = f"{self.missing_message(names)}. Downloading {url} failed: {error}"
                 raise FileNotFoundError(message) from error
 
@@ -212,40 +210,29 @@ def _file_name(url: str) -> str:
     return url.rsplit("/", 1)[-1].replace("+", "-")
 
 
-def _pooch(feature: str) -> Any:
-    try:
-        import pooch
-    except ImportError as error:
-        raise MissingExtraError(feature, "data") from error
-    return pooch
-
-
 def retrieve(url: str, sha256: str | None, folder: Path) -> Path:
-    """Download a file into a folder of the data directory; check its hash, or record that of the first download."""
-    pooch, hashes = _pooch("downloading a data set"), folder.parent / HASHES
+    """Download a file into a folder and check its hash; without a published one, warn that the file is trusted."""
     try:
-        recorded = json.loads(hashes.read_text(encoding="utf-8")) if hashes.is_file() else {}
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{hashes} must hold the hashes of earlier downloads, got: {error}; delete it") from error
-    if not isinstance(recorded, dict) or not all(isinstance(value, str) for value in recorded.values()):
-        raise FileFormatError(f"{hashes} must hold the hashes of earlier downloads, got other content; delete it")
-    expected = sha256 or recorded.get(url)
-    known = None if expected is None else f"sha256:{expected}"
-    bar = DownloadBar(_file_name(url)) if sys.stderr.isatty() else None
-    downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK_BYTES, timeout=TIMEOUT_SECONDS)
-    try:
-        path = Path(pooch.retrieve(url, known, fname=_file_name(url), path=folder, downloader=downloader))
-    finally:
-        if bar is not None:
-            bar.close()
-    if expected is None:
-        found = pooch.file_hash(str(path))
-        with replacing(hashes) as temporary:
-            temporary.write_text(json.dumps({**recorded, url: found}, indent=1) + "\n", encoding="utf-8")
+        import requests
+    except ImportError as error:
+        raise MissingExtraError("downloading a data set", "data") from error
+    path, digest = folder / _file_name(url), hashlib.sha256()
+    with replacing(path) as temporary, requests.get(url, stream=True, timeout=TIMEOUT_SECONDS) as answer:
+        answer.raise_for_status()
+        pieces = math.ceil(int(answer.headers.get("Content-Length", 0)) / PIECE_BYTES) or None
+        with (
+            temporary.open("wb") as file,
+            progress(f"downloading {path.name} (MiB)", pieces, sys.stderr.isatty()) as bar,
+        ):
+            for piece in answer.iter_content(PIECE_BYTES):
+                file.write(piece)
+                digest.update(piece)
+                bar.advance()
+        if sha256 is not None and digest.hexdigest() != sha256:
+            raise FileFormatError(f"{url} must have the SHA-256 hash {sha256}, got {digest.hexdigest()}")
+    if sha256 is None:
         warnings.warn(
-            f"no hash of {url} is published: the download is trusted, with SHA-256 {found}; "
-            f"it is recorded in {hashes}, and later downloads must match it",
-            stacklevel=2,
+            f"no hash of {url} is published: the download is trusted, with SHA-256 {digest.hexdigest()}", stacklevel=2
         )
     return path
 
