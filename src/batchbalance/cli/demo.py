@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -52,6 +53,7 @@ def demo_command(
     """Try it now: label handwritten digits in the browser, or watch. Nothing is downloaded."""
     with reported_errors(demo_command):
         from batchbalance.project import Project
+        from batchbalance.project.page.page import COMPARED
         from batchbalance.project.page.serving import Serving
 
         imports_done()
@@ -60,9 +62,11 @@ def demo_command(
         strategies = ["auto", "random"] if no_page else ["random"]
         say(f"First, {TRIALS} trials of {' and '.join(strategies)} with the known labels, for comparison …")
         report = compare_digits(folder, strategies)
-        curve = {band.num_labels: band.mean for band in report.summaries[0].bands("accuracy")}  # random comes first
+        bands = report.summaries[0].bands("accuracy")  # random comes first
+        curve = {band.num_labels: band.mean for band in bands if band.num_labels}
+        (folder / "project" / COMPARED).write_text(json.dumps(list(curve.items())), encoding="utf-8")
         say(f"Now the project {folder / 'project'}. Accuracy on {NUM_TEST} digits that are never asked:")
-        say("  labels  chosen  random")
+        say("  labels  chosen  random" + ("" if no_page else "      (Progress on the page draws both)"))
         if no_page:
             with closing(Project.open(folder / "project")) as project:
                 for labels, accuracy in answer(project, answers_of(folder)):

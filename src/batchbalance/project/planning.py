@@ -16,7 +16,7 @@ from batchbalance.learner.labels import NewEvent
 from batchbalance.project.answers import named_class
 from batchbalance.project.audit import audit_due, audit_order
 from batchbalance.project.batch import Batch
-from batchbalance.project.embeddings import KINDS, Embeddings
+from batchbalance.project.embeddings import Embeddings
 from batchbalance.project.insight import Found, nearest
 from batchbalance.project.learning import ProjectModel, as_inputs, pool_predictions
 from batchbalance.project.settings import ProjectSettings
@@ -72,7 +72,8 @@ class Questions:
         self._settings, self._store, self._embeddings, self._model = settings, store, embeddings, model
         self._progress, self._wanted = progress, settings.annotators_per_item
         self._strategy = strategy_of(settings.strategy, settings.classes)
-        self.metric: Metric = metric_of(settings.encoder or DEFAULTS.get(KINDS[settings.data.kind]))
+        default = DEFAULTS["rows"] if settings.data.kind == "table" else None  # others are measured by "auto" anyway
+        self.metric: Metric = metric_of(settings.encoder or default)
         self._arm: list[int] = []
 
     def open(self, who: Who) -> Batch:

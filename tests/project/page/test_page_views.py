@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from batchbalance.project.page.chooser import MAP_FOLDER
+from batchbalance.project.page.page import COMPARED
 from page_browser import Person, served
 from page_fakes import FakeChooser, PageProject
 
@@ -295,10 +296,22 @@ def test_a_shared_link_works_by_another_name_of_the_server(tmp_path, new_context
         assert page.goto(there.partition("?")[0]).status == 403
 
 
+def test_classes_that_are_digits_have_their_own_keys(tmp_path, new_context):
+    project = project_of(tmp_path, classes=["0", "1", "2"])
+    with served(project, FakeChooser()) as link:
+        person = Person(new_context(), link)
+        name = person.item()
+        assert person.page.inner_text("#classes .class >> nth=0").split() == ["0", "0"]
+        person.press("2")
+        person.press("9", changes=False)
+        assert project.labels == {name: "2"}
+
+
 def test_progress_says_one_thing_first(tmp_path, new_context):
     project = project_of(tmp_path, {"Ann": NAMES[:3], "Bob": NAMES[3:6]})
     project.tell(dict.fromkeys(NAMES[:3], "cat"), "Ann")
     project.tell({"n03": "dog"}, "Bob")
+    (project.folder / COMPARED).write_text("[[2, 0.4], [9, 0.6]]")
     chooser = FakeChooser()
     with served(project, chooser, ["Bob", "Ann"]) as link:
         person = Person(new_context(), link)
@@ -326,3 +339,9 @@ def test_progress_says_one_thing_first(tmp_path, new_context):
         assert page.inner_text(".classes tbody tr:first-child").split("\t")[2:] == ["50 % (10 % to 90 %)", "–"]
         assert "`" not in page.inner_text("body")
         person.see("Bob (you)")
+        chooser.replies["status"]["status"]["curve"] = [figure, figure | {"num_labels": 4}]
+        person.see("random questions")
+        (left, right), (first, last) = ([each.split(",") for each in page.get_attribute(name, "points").split()]
+                                        for name in (".line:not(.random)", ".line.random"))  # fmt: skip
+        assert (left[0], float(right[0]) < float(last[0])) == (first[0], True)  # at 2, and at 4 of 9 labels
+        assert float(first[1]) > float(last[1]) > float(right[1])  # 40 %, 60 % and 100 % from below

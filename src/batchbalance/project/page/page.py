@@ -3,6 +3,7 @@
 The answer to every change is the situation of the person who made it: what is next, and what was last.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -25,6 +26,7 @@ RECENT = 10
 PER_GRID = 60
 PER_HISTORY = 50
 IDLE_SECONDS = 600.0
+COMPARED = "random.json"  # in the folder of a demo: the accuracy of random questions, by the number of labels
 PASSED_ON = ("returned", "again")  # reasons that do not tell why an item was chosen
 NOT_YOURS = "You cannot answer this item: it was asked of somebody else, or was given back after ten minutes."
 
@@ -50,6 +52,8 @@ class Page:
         self._pictures = Pictures(lambda: project.embeddings.roots)
         self._seen = dict.fromkeys(people, clock())
         self._first: dict[Who, str] = {}  # an item that a person undid comes first
+        path = project.folder / COMPARED
+        self._compared = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
 
     @property
     def name(self) -> str:
@@ -204,7 +208,7 @@ class Page:
         found = reply or {}
         return counts | {
             "people": people, "classes": classes, "status": found.get("status"), "isComputing": not is_current,
-            "trouble": found.get("trouble", "") if is_current else "",
+            "trouble": found.get("trouble", "") if is_current else "", "compared": self._compared,
         }  # fmt: skip
 
     def image(self, who: Who, name: str, size: str) -> Response:

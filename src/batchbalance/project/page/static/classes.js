@@ -1,13 +1,14 @@
 // The classes as buttons with keys; more than ten also have a search box.
 
-import { classKey, el, kbd } from "./dom.js";
+import { classKeys, el, kbd } from "./dom.js";
 
 const MOST_KEYS = 10;
 const TWO_COLUMNS = 7;
 
 // Fill a box with the classes. `choose(name)` is called with a click, or Enter in the search box.
 export function fillClasses(box, classes, choose, idea = "class-search") {
-  const buttons = classes.map((name, place) => classButton(name, classKey(place), choose));
+  const keys = classKeys(classes);
+  const buttons = classes.map((name, place) => classButton(name, keys[place], choose));
   const list = el("div", { className: classes.length >= TWO_COLUMNS ? "class-list two" : "class-list" }, ...buttons);
   if (classes.length <= MOST_KEYS) {
     box.replaceChildren(list);

@@ -53,14 +53,13 @@ export function isTyping(target) {
   return Boolean(target.closest("input, textarea, select"));
 }
 
-// The key of a class by its place: 1 to 9, then 0; none from the eleventh on.
-export function classKey(place) {
-  if (place < 9) return String(place + 1);
-  return place === 9 ? "0" : "";
+// The key of each class: its name if all are digits; else by its place 1 to 9, then 0, and none from the eleventh on.
+export function classKeys(classes) {
+  return classes.every((name) => /^[0-9]$/.test(name)) ? classes : classes.map((_, place) => (place < 10 ? String((place + 1) % 10) : ""));
 }
 
-export function keyPlace(key) {
-  return /^[0-9]$/.test(key) ? (Number(key) + 9) % 10 : -1;
+export function classOfKey(classes, key) {
+  return key ? classes[classKeys(classes).indexOf(key)] : undefined;
 }
 
 // Move the focus among tiles: to the side the next one; up and down the nearest in the row above or below.

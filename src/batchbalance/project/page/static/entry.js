@@ -2,7 +2,7 @@
 
 import { sent } from "./api.js";
 import { fillClasses } from "./classes.js";
-import { button, byId, el, keyPlace, say } from "./dom.js";
+import { button, byId, classOfKey, el, say } from "./dom.js";
 import { large } from "./item.js";
 
 // What is known about an entry, in words.
@@ -57,7 +57,7 @@ export function openEntry(shared, entry, changed) {
   );
   dialog.onkeydown = (event) => {
     if (event.target.closest("input") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const name = classes[keyPlace(event.key)];
+    const name = classOfKey(classes, event.key);
     if (name && entry.canLabel) choose(name);
     else if (event.key.toLowerCase() === "q" && entry.canQueue) queue();
     else if (event.key.toLowerCase() === "m") like();

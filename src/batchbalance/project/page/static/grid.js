@@ -2,7 +2,7 @@
 
 import { followed, sent } from "./api.js";
 import { fillClasses } from "./classes.js";
-import { button, byId, el, kbd, keyPlace, moveFocus, notice, percent, plural, say } from "./dom.js";
+import { button, byId, classOfKey, el, kbd, moveFocus, notice, percent, plural, say } from "./dom.js";
 import { small, titleOf } from "./item.js";
 
 const DEAF_MS = 700; // a new screen ignores Enter for so long
@@ -105,7 +105,7 @@ export class Grid {
     };
     byId("pick-body").replaceChildren(small(tile.item), classes, el("div", { className: "row" }, button("Not sure: leave it open", leave), button("Cancel", () => dialog.close(), "quiet")));
     dialog.onkeydown = (event) => {
-      const name = this.classes[keyPlace(event.key)];
+      const name = classOfKey(this.classes, event.key);
       if (name && !event.target.closest("input") && !event.ctrlKey && !event.metaKey && !event.altKey) choose(name);
     };
     dialog.showModal();
@@ -128,7 +128,7 @@ export class Grid {
   onKey(event, isPress) {
     const focused = event.target.closest?.(".tile");
     const tile = focused && this.tiles.find((each) => each.item.id === focused.dataset.item);
-    const name = this.classes[keyPlace(event.key)];
+    const name = classOfKey(this.classes, event.key);
     if (isPress && !focused) return false;
     if (event.key === "Enter") {
       if (!event.repeat) this.confirm();

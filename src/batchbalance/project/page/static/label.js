@@ -2,7 +2,7 @@
 
 import { fetched, followed, sent } from "./api.js";
 import { fillClasses } from "./classes.js";
-import { button, byId, el, keyPlace, notice, number, plural, say } from "./dom.js";
+import { button, byId, classOfKey, el, notice, number, plural, say } from "./dom.js";
 import { loadAhead, move, show, small, titleOf, zoom } from "./item.js";
 import { fillWhy } from "./why.js";
 
@@ -284,9 +284,9 @@ export class Label {
     const isUpOrDown = key === "ArrowUp" || key === "ArrowDown";
     if (isUpOrDown && event.target !== document.body && !event.target.closest("#stage")) return false; // they scroll what has the focus
     const sideways = { ArrowLeft: -MOVE_PIXELS, ArrowRight: MOVE_PIXELS }[key];
-    const place = keyPlace(key);
+    const name = classOfKey(this.shared.facts.classes, key);
     let action = this.actions[key];
-    if (place >= 0) action = () => this.label(this.shared.facts.classes[place]);
+    if (name) action = () => this.label(name);
     else if (event.shiftKey && sideways) action = () => move(sideways, 0);
     if (!action) return false;
     if (event.repeat && !key.startsWith("Arrow")) return true; // a key held down answers one item

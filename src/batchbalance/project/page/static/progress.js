@@ -48,6 +48,7 @@ export class Progress {
 
   draw(found) {
     this.curve = found.status?.curve ?? [];
+    this.compared = found.compared;
     const open = (view) => () => this.shared.open(view);
     this.box.replaceChildren(
       el("div", { className: "cards" }, verdictCard(found, open), accuracyCard(found), labelsCard(found), classesCard(found), reasonsCard(found)),
@@ -58,7 +59,7 @@ export class Progress {
   // A chart as wide as there is room, so that its letters keep their size.
   fitChart() {
     const room = this.box.querySelector(".chart-room");
-    if (room) room.replaceChildren(chart(this.curve, room.clientWidth));
+    if (room) room.replaceChildren(chart(this.curve, this.compared, room.clientWidth));
   }
 }
 
@@ -120,17 +121,20 @@ function beside(quality) {
   return lines.map((textContent) => el("p", { className: "quiet-text", textContent }));
 }
 
-// Accuracy over labels, with its interval as a band.
-function chart(curve, width) {
-  const most = Math.max(...curve.map((one) => one.num_labels));
-  const least = Math.min(...curve.map((one) => one.num_labels));
+// Accuracy over labels, with its interval as a band. `compared` is the curve of random questions, in a demo.
+function chart(curve, compared, width) {
+  const counts = [...curve.map((one) => one.num_labels), ...compared.map(([count]) => count)];
+  const most = Math.max(...counts);
+  const least = Math.min(...counts);
   const x = (count) => SIDES.left + ((count - least) / Math.max(1, most - least)) * (width - SIDES.left - SIDES.right);
   const y = (share) => HEIGHT - SIDES.bottom - share * (HEIGHT - SIDES.top - SIDES.bottom);
   const point = (one, share) => `${x(one.num_labels).toFixed(1)},${y(share).toFixed(1)}`;
   const upper = curve.map((one) => point(one, one.interval.high));
   const lower = curve.map((one) => point(one, one.interval.low)).reverse();
   const last = curve.at(-1);
-  const name = `Accuracy from ${percent(curve[0].correct / curve[0].total)} with ${plural(least, "label")} to ${percent(last.correct / last.total)} with ${most}.`;
+  const random = compared.map(([count, share]) => `${x(count).toFixed(1)},${y(share).toFixed(1)}`);
+  const told = compared.map(([count, share]) => ` Random questions: ${percent(share)} with ${count}.`).join("");
+  const name = `Accuracy from ${percent(curve[0].correct / curve[0].total)} with ${plural(curve[0].num_labels, "label")} to ${percent(last.correct / last.total)} with ${last.num_labels}.${told}`;
   const lines = [0, 0.25, 0.5, 0.75, 1].flatMap((share) => [
     svg("line", { class: "rule", x1: SIDES.left, x2: width - SIDES.right, y1: y(share), y2: y(share) }),
     text(SIDES.left - 8, y(share) + 4, percent(share), "end"),
@@ -146,6 +150,8 @@ function chart(curve, width) {
     ...lines,
     ...ends,
     svg("polygon", { class: "band", points: [...upper, ...lower].join(" ") }),
+    svg("polyline", { class: "line random", points: random.join(" ") }),
+    ...compared.slice(-1).map(([count, share]) => text(x(count), y(share) + 20, "random questions", "end")),
     svg("polyline", { class: "line", points: curve.map((one) => point(one, one.correct / one.total)).join(" ") }),
     svg("circle", { class: "dot", cx: x(last.num_labels), cy: y(last.correct / last.total), r: 5 }),
   );

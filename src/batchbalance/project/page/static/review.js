@@ -2,7 +2,7 @@
 
 import { fetched, sent } from "./api.js";
 import { fillClasses } from "./classes.js";
-import { button, el, keyPlace, notice, percent, plural, say, told } from "./dom.js";
+import { button, classOfKey, el, notice, percent, plural, say, told } from "./dom.js";
 import { large, small, titleOf } from "./item.js";
 
 const EVERY_MS = 1500;
@@ -174,7 +174,7 @@ export class Review {
   onKey(event, isPress) {
     if (isPress || event.repeat) return false;
     const key = event.key.toLowerCase();
-    const name = this.shared.facts.classes[keyPlace(event.key)];
+    const name = classOfKey(this.shared.facts.classes, event.key);
     const entry = this.entries.find((one) => one.item.id === this.current);
     if (key === "backspace") this.undo();
     else if (key === "n" || key === "arrowdown") this.step(1);

@@ -1,7 +1,7 @@
 // Items by words, and items like another one. What is found can be labelled in place or queued.
 
 import { followed } from "./api.js";
-import { button, el, kbd, keyPlace, moveFocus, notice, say } from "./dom.js";
+import { button, classOfKey, el, kbd, moveFocus, notice, say } from "./dom.js";
 import { labelEntry, openEntry, queueRows, toldEntry } from "./entry.js";
 import { small, titleOf } from "./item.js";
 
@@ -113,7 +113,7 @@ export class Search {
     }
     const entry = focused && this.entries.find((each) => each.item.id === focused.dataset.item);
     if (!entry || isPress || event.repeat) return false;
-    const name = this.shared.facts.classes[keyPlace(event.key)];
+    const name = classOfKey(this.shared.facts.classes, event.key);
     const key = event.key.toLowerCase();
     if (name && entry.canLabel) labelEntry(this.shared, entry, name).then(() => this.draw(), this.shared.failed);
     else if (name) say("Somebody else has this item. Review changes labels of others.", true);
