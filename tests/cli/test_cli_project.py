@@ -56,8 +56,7 @@ def fill(path, labels, delimiter=","):
 def texts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_texts(tmp_path / "mails.csv", 60)
-    run("init", "mails", "--texts", "mails.csv", "--column", "body", "--classes", "good,bad", "--encoder", "tfidf",
-        "--cost", "price")  # fmt: skip
+    run("init", "mails", "--texts", "mails.csv", "--column", "body", "--classes", "good,bad", "--encoder", "tfidf")
     return tmp_path / "mails"
 
 
@@ -91,7 +90,6 @@ def test_texts_from_init_to_export(texts):
     assert "for one look" in (texts / "status.html").read_text(encoding="utf-8")
     found = json.loads(run("status", "mails", "--json").stdout)
     assert found["counts"]["items"] == 60
-    assert found["cost"] == sum(1 + int(name[1:]) % 3 for name in Project.open(texts).labels)
     run("export", "mails", "--output", "labels.csv")
     exported = rows_of(texts.parent / "labels.csv")
     assert {row["id"]: row["label"] for row in exported} == Project.open(texts).labels
@@ -230,7 +228,6 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         ([*INIT, "--encoder", "x"], "unknown encoder"),
         ([*INIT, "--model", "x"], "unknown model 'x'"),
         ([*INIT, "--strategy", "x"], "unknown strategy"),
-        ([*INIT, "--cost", "x"], "must have a column 'x'"),
         ([*INIT, "--test", "x"], "no such file: x"),
         (["init", "done", "--texts", "t.csv", "--column", "body", "--classes", "a,b"], "done already holds a project"),
         (["ask", "nowhere"], "no project in nowhere"),

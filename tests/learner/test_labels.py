@@ -21,8 +21,8 @@ def filled(path, count=6):
     made = EventLog(path)
     with made.writing() as connection:
         made.append([NewEvent("labelled", row, row % 3, "zoë", 1.5, 0) for row in range(count)])
-        rows = [(row, f"id-{row}", "x" * 50, "ff", 1.0, 0) for row in range(40)]
-        connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", rows)
+        rows = [(row, f"id-{row}", "x" * 50, "ff", 0) for row in range(40)]
+        connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)
     made.close()
     return path
 

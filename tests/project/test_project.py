@@ -509,33 +509,6 @@ def test_predictions_of_new_data_and_exports(tmp_path):
     )
 
 
-def test_costs_decide_and_are_counted(tmp_path):
-    costs = np.where(np.arange(80) < 40, 1, 50)
-    (tmp_path / "costs.csv").write_text("id,cost\n" + "".join(f"{i},{c}\n" for i, c in enumerate(costs)))
-    for strategy in ("auto", "entropy", "batch-balance"):
-        project = make(tmp_path / strategy, cost=str(tmp_path / "costs.csv"), strategy=strategy, audit=0.0)
-        cheap = [name for name in answered(project, 8) if int(name) < 40]
-        asked = answered(project, 8)
-        cheap += [name for name in asked if int(name) < 40]
-        assert len(cheap) >= 12, strategy  # 8 by their share of the items
-        assert project.status().facts.cost == sum(costs[int(name)] for name in project.labels)
-
-
-def test_gain_per_cost_is_what_a_plain_loop_finds(tmp_path):
-    from batchbalance.scores import entropy
-
-    costs = np.random.default_rng(1).uniform(1, 5, size=80)
-    (tmp_path / "costs.csv").write_text("id,cost\n" + "".join(f"{i},{c!r}\n" for i, c in enumerate(costs.tolist())))
-    project = make(tmp_path, cost=str(tmp_path / "costs.csv"), strategy="entropy", audit=0.0)
-    answered(project, 12)
-    project.guess(["0"])
-    trained = project.model._last
-    gains = entropy(trained.posterior.predict(points(80)[0])).tolist()
-    left = [row for row in range(80) if str(row) not in project.labels]
-    best = sorted(left, key=lambda row: -gains[row] / costs[row])[:6]
-    assert [int(name) for name in project.ask(6).ids] == best
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -566,7 +539,7 @@ def test_a_project_that_could_not_be_made_leaves_nothing(tmp_path):
     write_texts(tmp_path / "t.csv", 10)
     given = {"texts": tmp_path / "t.csv", "column": "body", "classes": ["a", "b"], "encoder": "tfidf"}
     with pytest.raises(FileFormatError, match="must have a column 'nope'"):
-        Project.create(tmp_path / "new", **given, cost="nope")
+        Project.create(tmp_path / "new", **{**given, "column": "nope"})
     assert not (tmp_path / "new").exists() or not [*(tmp_path / "new").glob("labels*"), *tmp_path.glob("new/*.toml")]
     (tmp_path / "test.csv").write_text("id,label\nzz,a\n")
     (tmp_path / "old").mkdir()
@@ -609,7 +582,7 @@ def test_damage_of_items_is_noticed(tmp_path):
     make(tmp_path).close()
     for statement in (
         "UPDATE items SET id = 'x' WHERE row = 3",
-        "UPDATE items SET cost = 2.0 WHERE row = 5",
+        "UPDATE items SET digest = 'x' WHERE row = 5",
         "UPDATE items SET is_audit = 1 - is_audit WHERE row = 5",
         "DELETE FROM items WHERE row = 79",
     ):

@@ -13,7 +13,7 @@ from PIL import Image
 
 from batchbalance.project.arm import ArmComparison
 from batchbalance.project.audit import calibration, clopper_pearson
-from batchbalance.project.facts import Counts, Facts, Hard, SuspectLabel
+from batchbalance.project.facts import Counts, Facts, SuspectLabel
 from batchbalance.project.label_errors import Duplicates
 from batchbalance.project.pages import (
     HEIGHT,
@@ -24,11 +24,10 @@ from batchbalance.project.pages import (
     project_fragment,
     status_fragment,
     status_page,
-    steps_chart,
     ticks,
 )
 from batchbalance.project.status import status_of
-from batchbalance.project.stopping import Round
+from batchbalance.project.stopping import Accuracy, Round
 from batchbalance.project.store import ShownItem
 
 NASTY = "<script>alert(1)</script>&\"'"
@@ -54,11 +53,9 @@ def facts():
         audit_labels=audit_labels,
         confidence=rng.uniform(0.5, 1, 60),
         class_counts=(120, 100, 80),
-        label_times=tuple(1.8e9 + 20.0 * np.arange(300)),
         cross_validated_error=0.2,
         target=0.7,
         budget=400,
-        hardest=(Hard(ShownItem("h1", text="a dog-like cat"), (("cat", 0.5), ("dog", 0.45))),),
         suspects=(SuspectLabel(ShownItem("s1", text="a cat"), "dog", "cat", 0.03, 0.8),),
         duplicates=Duplicates(4, 3, ((1, 2),), 1),
         annotators={"ann and bob": 0.8},
@@ -153,10 +150,7 @@ def test_the_table_tells_the_rest(facts):
     assert "dog: below 1 %. Rather cat?" in status_page(status_of(unlikely))
     assert told["annotators"] == "ann and bob: κ = 0.80 by first answers"
     assert told["budget: go on"] == "305 of 400 labels are used."
-    assert "cost" not in told
-    spent = table(status_of(replace(facts, cost=812.5, budget=800)))
-    assert spent["cost"] == "812.5 so far"
-    assert spent["budget: stop"] == "812.5 of 800 units of cost are used."
+    assert table(status_of(replace(facts, budget=300)))["budget: stop"] == "305 of 300 labels are used."
 
 
 def test_many_classes_are_summed_up(facts):
@@ -264,7 +258,6 @@ def test_nothing_typed_becomes_markup(facts, tmp_path):
         facts,
         name=NASTY,
         classes=(NASTY, "dog", "neither"),
-        hardest=(Hard(nasty, ((NASTY, 0.5),)),),
         suspects=(SuspectLabel(nasty, NASTY, NASTY, 0.1, 0.6),),
         annotators={NASTY: 0.5},
         notes=(NASTY,),
@@ -295,11 +288,10 @@ def test_the_page_needs_nothing_else(facts):
     assert 'name="viewport"' in page
     assert "prefers-color-scheme: dark" in page
     text = "".join(found.text)
-    for heading in ("Accuracy", "Labels over time", "Reasons", "Labels of each class", "Likely label errors"):
+    for heading in ("Accuracy", "Reasons", "Labels of each class", "Likely label errors"):
         assert heading in text
     assert "for one look" in text
-    assert "a dog-like cat" in text
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 1
     assert page.count("<circle") == 10
 
 
@@ -340,16 +332,12 @@ def numbers(chart):
 
 
 def test_charts_stay_inside_and_one_point_is_no_mistake():
-    for chart in (
-        curve_chart("a", "b", [(5.0, 50.0)], [(20.0, 80.0)]),
-        curve_chart("a", "b", [(1.0, 1.0), (2.0, 3.0)], [(0.5, 2.0), (2.0, 3.5)]),
-        steps_chart("a", "b", [0.0, 0.0, 1.0]),
-        steps_chart("a", "b", [0.0, 0.0]),
-    ):
+    curve = [Accuracy(9 * n, 3 * n, 10, clopper_pearson(3 * n, 10), "audit") for n in (1, 2, 3)]
+    for chart in (curve_chart(curve[:1]), curve_chart(curve)):
         assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in numbers(chart))
         parsed(chart)
-    rising = numbers(steps_chart("a", "b", [0.0, 1.0, 4.0]))
-    assert all(a[0] <= b[0] and a[1] >= b[1] for a, b in pairwise(rising))
+    rising = numbers(curve_chart(curve))
+    assert all(a[0] < b[0] and a[1] > b[1] for a, b in pairwise(rising))
 
 
 def test_a_model_that_learnt_nothing_is_named_in_every_form(facts):

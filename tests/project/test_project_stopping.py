@@ -103,7 +103,6 @@ def test_the_target_goes_by_the_lower_end():
 def test_budget():
     assert budget_spent(100, 99).verdict == "go on"
     assert budget_spent(100, 100).verdict == "stop"
-    assert budget_spent(1000, 1200.5, "of cost").sentence == "1,200.5 of 1,000 of cost are used."
 
 
 def power_law(rng, counts, num_items, power=0.5, scale=1.5):

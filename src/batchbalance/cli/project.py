@@ -86,9 +86,6 @@ def init_command(
     ] = None,
     ids: Annotated[Path | None, typer.Option(help="With --embeddings: a file of ids, one per line.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help="A column of a table to ignore, such as the label.")] = None,
-    cost: Annotated[
-        str | None, typer.Option(help="The column with the cost of a label, or a CSV file of ids and costs.")
-    ] = None,
     test: Annotated[
         Path | None,
         typer.Option(help="A CSV file of ids and labels to measure accuracy on; never asked or trained on."),
@@ -120,9 +117,7 @@ def init_command(
     target_accuracy: Annotated[
         float | None, typer.Option(help="Advise to stop once accuracy reaches this, such as 0.9.")
     ] = None,
-    budget: Annotated[
-        float | None, typer.Option(help="Advise to stop after this many labels, or this much cost.")
-    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Advise to stop after this many labels.")] = None,
     instructions: Annotated[str | None, typer.Option(help="Instructions for the people who label.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed and answers give the same questions.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip damaged files and empty texts.")] = False,
@@ -150,7 +145,6 @@ def init_command(
                 id=id_column,
                 ids=ids,
                 drop=[*(drop or []), *(each for each in dict.fromkeys(used) if not Path(each).is_file())],
-                cost=cost,
                 test=test,
                 skip_bad=skip_bad,
                 classes=names,

@@ -73,13 +73,12 @@ def add_items_command(
     folder: Folder,
     source: Annotated[Path, typer.Argument(metavar="NEW", help="More data of the same kind as the project's.")],
     ids: Annotated[Path | None, typer.Option(help="For embeddings: a file of ids, one per line.")] = None,
-    cost: Annotated[str | None, typer.Option(help="The column with the costs, or a CSV file of ids and costs.")] = None,
 ) -> None:
     """Add items to a project; its labels do not change."""
     with reported_errors(add_items_command):
         project = opened(folder)
         before = len(project.notes)
-        count = project.add_items(source, ids=ids, cost=cost)
+        count = project.add_items(source, ids=ids)
         tell_notes(project.notes[before:])
         say(f"{count:,} items added, {len(project):,} in all")
 

@@ -36,7 +36,6 @@ def next_batch(
     untrained: Callable[[], Pool | None] = lambda: None,
     class_names: Sequence[str] | None = None,
     advice: str = "",
-    offered: Callable[[Strategy], int] | None = None,
     memory_budget: int | str | None = None,
 ) -> Selection:
     """Choose the next batch, by a strategy, or without a model while there is none.
@@ -54,7 +53,6 @@ def next_batch(
         untrained: returns the pool with predictions of an untrained network, if there is one.
         class_names: the names of the classes in messages; `classes` if omitted.
         advice: how to find a first example of a class, for messages.
-        offered: the number of points that a strategy chooses, if not the batch size of the pool.
         memory_budget: as in ``select``.
     """
     seen = [number for number, count in enumerate(counts) if count]
@@ -62,7 +60,6 @@ def next_batch(
     notes: list[str] = []
 
     def chosen(by: Strategy, of: Pool) -> Selection:
-        of = of if offered is None else of.to_choose(batch_size=offered(by))
         found = choose_from(of, by, memory_budget=memory_budget)
         return replace(found, warnings=(*notes, *found.warnings))
 

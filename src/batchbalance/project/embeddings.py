@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,6 @@ from batchbalance.encoders import DEFAULTS, Encoder, FittedEncoder, Items, embed
 from batchbalance.encoders.contract import Kind
 from batchbalance.encoders.contract import encoded as encode_batch
 from batchbalance.encoders.items import Item
-from batchbalance.encoders.rows import open_rows
 from batchbalance.encoders.store import mapped_embeddings
 from batchbalance.errors import FileFormatError
 from batchbalance.project.audit import is_audit
@@ -63,25 +63,21 @@ def project_encoder(settings: ProjectSettings) -> Encoder:
 def open_source(data: Data, folder: Path) -> Items:
     """Return the items of a source other than bare embeddings."""
     kind = KINDS[data.kind]
-    drop = list(data.drop)
     path = source_path(data, folder)
-    if data.kind == "table" and data.cost is not None and not is_cost_file(data, folder):
-        drop.append(data.cost)
-    found = open_items(path, kind=kind, columns=data.column, id_column=data.id, drop=drop)
+    found = open_items(path, kind=kind, columns=data.column, id_column=data.id, drop=data.drop)
     if found.kind != kind:
         raise FileFormatError(f"{path} must hold {data.kind}, got {found.kind}")
     return found
 
 
-def new_items(data: Data, folder: Path, embedded: Sequence[str], items: Items, root: Path) -> Iterator[NewItem]:
-    """Yield the items that were embedded, in that order, with contents and costs; files relative to `root`."""
-    costs = costs_of(data, folder, items)
+def new_items(embedded: Sequence[str], items: Items, root: Path) -> Iterator[NewItem]:
+    """Yield the items that were embedded, in that order, with contents; files relative to `root`."""
     names = iter(embedded)
     wanted = next(names, None)
     for item in items:
         if item.id == wanted:
             content, digest = content_of(item, items.kind, root)
-            yield NewItem(normal_id(item.id), content, digest, costs.get(item.id, 1.0))
+            yield NewItem(normal_id(item.id), content, digest)
             wanted = next(names, None)
     if wanted is not None:
         raise FileFormatError(f"{items.name} has changed while it was embedded: {wanted!r} is gone; start again")
@@ -100,12 +96,12 @@ def content_of(item: Item, kind: Kind, root: Path) -> tuple[str, str]:
     return text, digest_of(text.encode())
 
 
-def vector_items(vectors: np.ndarray, names: Sequence[str], costs: Mapping[str, float]) -> Iterator[NewItem]:
+def vector_items(vectors: np.ndarray, names: Sequence[str]) -> Iterator[NewItem]:
     """Yield items that consist of an embedding only."""
     for start in range(0, len(vectors), BLOCK):
         block = np.ascontiguousarray(vectors[start : start + BLOCK], dtype=np.float32) + 0.0  # -0 is 0
         for name, vector in zip(names[start : start + BLOCK], block, strict=True):
-            yield NewItem(normal_id(name), None, digest_of(vector.tobytes()), costs.get(normal_id(name), 1.0))
+            yield NewItem(normal_id(name), None, digest_of(vector.tobytes()))
 
 
 def given_vectors(data: Data, folder: Path) -> tuple[np.ndarray, list[str]]:
@@ -145,49 +141,6 @@ class StoredItems(Items):
                 yield Item(name, key, partial(read_image, path), path)
             else:
                 yield Item(name, key, partial(str if self.kind == "texts" else json.loads, content))
-
-
-def is_cost_file(data: Data, folder: Path) -> bool:
-    """Return whether costs are in a separate file rather than in a column."""
-    return data.cost is not None and (folder / data.cost).is_file()
-
-
-def costs_of(data: Data, folder: Path, items: Items) -> dict[str, float]:
-    """Return the cost of each id; empty without costs."""
-    if data.cost is None:
-        return {}
-    if is_cost_file(data, folder):
-        return read_costs(folder / data.cost)
-    path = source_path(data, folder)
-    if path.is_dir():
-        raise ValueError(f"`cost` must be a CSV file with columns id and cost for files in a folder, got {data.cost!r}")
-    file = open_rows(path)
-    if data.cost not in file.columns:
-        raise FileFormatError(f"{path} must have a column {data.cost!r}, got columns {', '.join(file.columns)}")
-    return {
-        item.id: cost_of(row[data.cost], f"the cost of {item.id!r} in {path}")
-        for item, row in zip(items, file, strict=True)
-    }
-
-
-def read_costs(path: Path) -> dict[str, float]:
-    """Return costs by id from a CSV file."""
-    file = open_rows(path)
-    for column in ("id", "cost"):
-        if column not in file.columns:
-            raise FileFormatError(f"{path} must have columns id and cost, got {', '.join(file.columns)}")
-    return {normal_id(str(row["id"])): cost_of(row["cost"], f"the cost of {row['id']!r} in {path}") for row in file}
-
-
-def cost_of(value: Any, where: str) -> float:
-    """Return a cost, which must be a finite number above 0."""
-    try:
-        cost = float(value)
-    except (TypeError, ValueError):
-        cost = float("nan")
-    if not 0 < cost < float("inf"):
-        raise FileFormatError(f"{where} must be a number above 0, got {value!r}")
-    return cost
 
 
 class Embeddings:
@@ -236,8 +189,7 @@ class Embeddings:
             if data.kind == "embeddings":
                 vectors, names = given_vectors(data, self._folder)
                 copy_vectors([vectors], self._folder / NEW)
-                costs = read_costs(self._folder / data.cost) if data.cost is not None else {}
-                made = vector_items(vectors, names, costs)
+                made = vector_items(vectors, names)
                 using = None
             else:
                 found = open_source(data, self._folder)
@@ -250,7 +202,7 @@ class Embeddings:
                 self._notes += embedded.notes
                 names = embedded.ids
                 root = folder_of(self._settings.data, self._folder)
-                made = new_items(data, self._folder, names, found, root)
+                made = new_items(names, found, root)
             self._check_new(names)
             install(self._folder, self._store.num_items, using, self._settings.image_size)
             return self._store.add_items(self._with_audit(made), data.path)
@@ -331,7 +283,7 @@ class Embeddings:
         while block := list(islice(made, BLOCK)):
             aside = is_audit([item.id for item in block], self._settings.seed, self._settings.audit)
             for item, audit in zip(block, aside.tolist(), strict=True):
-                yield NewItem(item.id, item.content, item.digest, item.cost, audit)
+                yield replace(item, is_audit=audit)
 
 
 def install(folder: Path, num_before: int, using: Encoder | None, image_size: int | None) -> None:

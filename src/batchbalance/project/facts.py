@@ -13,26 +13,11 @@ from batchbalance.project.arm import NUM_SPLITS, ArmComparison, compare_arms
 from batchbalance.project.audit import audit_order
 from batchbalance.project.label_errors import Duplicates, agreements, duplicates, likely_errors
 from batchbalance.project.learning import ProjectModel, Trained, can_refit, class_probs
-from batchbalance.project.state import ANSWERS, AUDIT, FOUND, RANDOM, State
+from batchbalance.project.state import AUDIT, FOUND, RANDOM, State
 from batchbalance.project.stopping import UNKNOWN, Round, read_rounds
 from batchbalance.project.store import ShownItem
 
-NUM_HARDEST = 10
-SAMPLED = 2000  # unlabelled items among which the hardest are searched
 NO_NAME = "(no name)"
-
-
-@dataclass(frozen=True)
-class Hard:
-    """An item that the model is unsure about.
-
-    Attributes:
-        item: the item.
-        guesses: the most probable classes with their probabilities, in descending order.
-    """
-
-    item: ShownItem
-    guesses: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -107,17 +92,14 @@ class Facts:
         class_counts: (C,) labels of each class, including audit labels.
         test_labels: (T,) the class of each item of the user's own test set.
         test_predicted: (T,) the newest model's predictions for them; empty before there is a model.
-        label_times: the time of each label in seconds since 1970, ascending.
         cross_validated_error: the error on the training labels; None if there are too few.
         target: the target accuracy, or None.
-        budget: the labels, or the cost, that may be spent, or None.
-        cost: the cost of the labels so far; None without costs.
+        budget: the labels that may be spent, or None.
         num_first: the audit labels or the test set are a sample of the first `num_first` items; None for all.
         num_missing: audit items among the added ones that must be answered before all audit labels count.
         model_warning: why predictions should not be trusted yet, or None.
         random_arm: the share of uniform labels; 0 without a random arm.
         arm: the comparison of the two heads, or None if there are too few labels.
-        hardest: items that the model is least sure about.
         suspects: labels that are probably wrong, in descending order of probability.
         num_judged: labels judged by a model that has not seen them.
         duplicates: exact copies.
@@ -135,17 +117,14 @@ class Facts:
     class_counts: tuple[int, ...] = ()
     test_labels: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     test_predicted: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    label_times: tuple[float, ...] = ()
     cross_validated_error: float | None = None
     target: float | None = None
     budget: float | None = None
-    cost: float | None = None
     num_first: int | None = None
     num_missing: int = 0
     model_warning: str | None = None
     random_arm: float = 0.0
     arm: ArmComparison | None = None
-    hardest: tuple[Hard, ...] = ()
     suspects: tuple[SuspectLabel, ...] = ()
     num_judged: int = 0
     duplicates: Duplicates = field(default_factory=Duplicates)
@@ -178,8 +157,6 @@ class FactCollector:
         labels = state.labels()
         counts = Counter(labels.values())
         by_row = [labels.get(row) for row in range(self._store.num_items)]
-        # An item's cost counts once per answer.
-        costs = (len(view.answers) * self._store.costs[row] for row, view in state.items.items())
         sample = self._model.audit_sample(state)
         collected = Facts(
             self._model.folder.resolve().name,
@@ -191,10 +168,8 @@ class FactCollector:
             confidence=np.zeros(len(fixed)),
             class_counts=tuple(counts[each] for each in range(len(state.classes))),
             test_labels=np.array(list(state.tests.values()), dtype=np.int64),
-            label_times=tuple(event.time for event in state.history() if event.kind in ANSWERS),
             target=settings.target_accuracy,
             budget=settings.budget,
-            cost=None if settings.data.cost is None else float(sum(costs)),
             num_first=state.tests_of if state.tests else sample.num_first,
             num_missing=sample.num_missing,
             random_arm=settings.random_arm,
@@ -212,7 +187,6 @@ class FactCollector:
             cross_validated_error=self._model.cross_validated_error(vectors, trained),
             model_warning=getattr(getattr(trained.posterior, "tuned", None), "warning", None),
             arm=self._arm(trained) if settings.random_arm else None,
-            hardest=self._hardest(trained),
             suspects=self.suspects(),
             num_judged=len(self._judged(trained)),
         )
@@ -292,25 +266,6 @@ class FactCollector:
             num_splits=NUM_SPLITS if can_refit(trained.posterior) else 0,
             seed=derived_seed(self._settings.seed, "deals"),
         )
-
-    def _hardest(self, trained: Trained) -> tuple[Hard, ...]:
-        """Return unlabelled items with the smallest margin between their two most probable classes, in a sample."""
-        free, classes = ~self._store.is_audit, self._state.classes
-        free[[row for row, view in self._state.items.items() if view.answers]] = False
-        rows = np.flatnonzero(free)
-        if len(rows) > SAMPLED:
-            random = np.random.default_rng(derived_seed(self._settings.seed, "hardest"))
-            rows = np.sort(random.choice(rows, SAMPLED, replace=False))
-        if not len(rows):
-            return ()
-        probs = class_probs(trained.posterior, self._vectors[rows])
-        best = np.sort(probs, axis=1)
-        order = np.argsort(best[:, -1] - best[:, -2], kind="stable")[:NUM_HARDEST]
-        found = []
-        for item, p in zip(self._store.shown(rows[order].tolist(), self._root), probs[order], strict=True):
-            ranked = np.argsort(-p, kind="stable")[:2]
-            found.append(Hard(item, tuple((classes[each], float(p[each])) for each in ranked.tolist())))
-        return tuple(found)
 
     def _judged(self, trained: Trained) -> np.ndarray:
         """Return the rows whose labels are judged: those that were trained on, then those of the audit set."""

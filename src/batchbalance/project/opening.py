@@ -39,7 +39,7 @@ def new_settings(
         folder: the project's folder.
         given: the path of each kind of source; exactly one must be given.
         classes: the labels.
-        data: other settings of the source; `cost` and `ids` may be paths.
+        data: other settings of the source; `ids` may be a path.
         settings: other settings, by their names in `project.toml`; `model` may be a name.
     """
     named = [(kind, path) for kind, path in given.items() if path is not None]
@@ -51,12 +51,11 @@ def new_settings(
     kind, path = named[0]
     if not Path(path).exists():
         raise FileNotFoundError(f"no such data: {path} is neither a file nor a folder")
-    cost, ids = data["cost"], data["ids"]
+    ids = data["ids"]
     source = {
         **data,
         "kind": kind,
         "path": seen_from(folder, path),
-        "cost": seen_from(folder, cost) if cost is not None and Path(cost).is_file() else cost,
         "ids": None if ids is None else seen_from(folder, ids),
     }
     known = {key: value for key, value in settings.items() if value is not None}
@@ -78,7 +77,6 @@ def like_ours(
     settings: ProjectSettings,
     source: str | os.PathLike[str],
     ids: str | os.PathLike[str] | None,
-    cost: str | None = None,
 ) -> Data:
     """Return a source of items like those of a project."""
     if not Path(source).exists():
@@ -86,7 +84,6 @@ def like_ours(
     changed = {
         "path": seen_from(folder, source),
         "ids": None if ids is None else seen_from(folder, ids),
-        "cost": settings.data.cost if cost is None else cost,
     }
     return settings.data.model_copy(update=changed)
 

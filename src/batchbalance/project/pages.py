@@ -8,8 +8,6 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
@@ -28,8 +26,6 @@ STYLE = """
 .overall { border-left: 6px solid var(--accent); margin: 1rem 0; } .overall.stop { border-left-color: var(--warn); }
 .overall p { font-size: 1.3rem; line-height: 1.35; font-weight: 600; margin: 0; max-width: none; }
 .large { font-size: 1.6rem; font-weight: 600; margin: .6rem 0 0; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 0 2rem; }
-.charts svg { max-width: none !important; }
 .bars { display: grid; grid-template-columns: minmax(0, max-content) auto 1fr; gap: .1rem .6rem;
   font-size: .9rem; align-items: center; }
 .bars div { overflow-wrap: anywhere; } .bars .count { text-align: right; }
@@ -64,7 +60,11 @@ def status_page(status: Status) -> str:
     warning = () if facts.model_warning is None else (facts.model_warning,)
     warned = "".join(f"<li>{_told(each)}</li>" for each in (*warning, *status.unknown, *facts.notes))
     parts = [f"<h1>{escape(title)}</h1>", _verdict(status), *_headline(status)]
-    parts += [f'<div class="charts">{"".join(_charts(status))}</div>', "<h2>Reasons</h2>", _advice(status)]
+    drawn = curve_chart(status.curve)
+    if drawn:
+        band = f"Each model on the current {status.curve[-1].source} labels; band: 95 %, {ONE_LOOK} each."
+        parts.append(f'<h2>Accuracy</h2>{drawn}<p class="text">{band}</p>')
+    parts += ["<h2>Reasons</h2>", _advice(status)]
     parts += [f'<ul class="notes">{warned}</ul>'] if warned else []
     parts += [*_classes(status), *_items(status)]
     above |= dict(status.quality.class_rows()).keys()
@@ -75,7 +75,7 @@ def status_page(status: Status) -> str:
 
 def status_fragment(status: Status) -> str:
     """Return a status for a notebook: the curve above the table."""
-    return f"<div>{_accuracy_chart(status.curve)}{_in_notebook(status.rows())}</div>"
+    return f"<div>{curve_chart(status.curve)}{_in_notebook(status.rows())}</div>"
 
 
 def project_fragment(name: str, settings: ProjectSettings, num_items: int, labels: Sized, open_questions: Sized) -> str:
@@ -182,31 +182,6 @@ def _headline(status: Status) -> Iterator[str]:
     yield f'<p class="text">{escape(beside)}.</p>' if beside else ""
 
 
-def _charts(status: Status) -> Iterator[str]:
-    drawn = _accuracy_chart(status.curve)
-    if drawn:
-        told = f"Each model on the current {status.curve[-1].source} labels; band: 95 %, {ONE_LOOK} each."
-        yield f'<section><h2>Accuracy</h2>{drawn}<p class="text">{told}</p></section>'
-    times = status.facts.label_times
-    if len(times) > 1:
-        scale, unit = (86400, "days") if times[-1] - times[0] >= 2 * 86400 else (3600, "hours")
-        if times[-1] - times[0] < 2 * 3600:
-            scale, unit = 60, "minutes"
-        first = datetime.fromtimestamp(times[0], UTC).strftime("%Y-%m-%d %H:%M UTC")
-        name = f"{unit} since {first}"
-        drawn = steps_chart("Labels over time", name, [(each - times[0]) / scale for each in times])
-        yield f"<section><h2>Labels over time</h2>{drawn}</section>"
-
-
-def _accuracy_chart(curve: Sequence[Accuracy]) -> str:
-    if not curve:
-        return ""
-    points = [(float(each.num_labels), 100 * each.value) for each in curve]
-    band = [(100 * each.interval.low, 100 * each.interval.high) for each in curve]
-    least = 10 * int(min(low for low, _ in band) // 10)
-    return curve_chart("Accuracy", "training labels", points, band, y=(float(least), 100.0), y_unit=" %")
-
-
 def _advice(status: Status) -> str:
     told = "".join(
         f'<dt class="verdict {each.verdict.replace(" ", "-")}">{escape(each.rule)}: {escape(each.verdict)}</dt>'
@@ -243,11 +218,6 @@ def _items(status: Status) -> Iterator[str]:
         yield f'<p class="text">{escape(told_suspects(facts)).capitalize()}. Look at them again.</p>'
         told = (f"{s.label}: {_percent(s.probability)}. Rather {s.suggested}?" for s in shown)
         yield _sheet([s.item for s in shown], told)
-    if facts.hardest:
-        yield "<h2>Hardest items</h2>"
-        yield '<p class="text">Unlabelled items that the model is least sure about.</p>'
-        guesses = (" or ".join(f"{name} {_percent(p)}" for name, p in each.guesses) for each in facts.hardest)
-        yield _sheet([each.item for each in facts.hardest], guesses)
 
 
 def _percent(share: float) -> str:
@@ -257,25 +227,6 @@ def _percent(share: float) -> str:
 WIDTH, HEIGHT = 400, 230
 LEFT, RIGHT, TOP, BOTTOM = 40, 12, 10, 34
 INK, ACCENT = "currentColor", "var(--accent, #1b6554)"
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The data ranges of a chart.
-
-    Attributes:
-        x: the lower and upper limit.
-        y: the lower and upper limit.
-    """
-
-    x: tuple[float, float]
-    y: tuple[float, float]
-
-    def at(self, x: float, y: float) -> str:
-        """Return a point as "x,y" in pixels."""
-        across = (x - self.x[0]) / (self.x[1] - self.x[0])
-        up = (y - self.y[0]) / (self.y[1] - self.y[0])
-        return f"{LEFT + across * (WIDTH - LEFT - RIGHT):.1f},{HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM):.1f}"
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -289,59 +240,37 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     return []
 
 
-def curve_chart(
-    title: str,
-    x_name: str,
-    points: Sequence[tuple[float, float]],
-    band: Sequence[tuple[float, float]] | None = None,
-    *,
-    y: tuple[float, float] | None = None,
-    y_unit: str = "",
-) -> str:
-    """Return a line chart of points, with a band of (low, high) at the same x if given."""
-    xs = [each[0] for each in points]
-    lows, highs = zip(*(band or [(each[1], each[1]) for each in points]), strict=True)
-    frame = Frame(_range(min(xs), max(xs)), y or _range(min(0.0, *lows), max(highs)))
+def curve_chart(curve: Sequence[Accuracy]) -> str:
+    """Return a chart of accuracy by training labels, with its intervals as a band; "" without points."""
+    if not curve:
+        return ""
+    xs, values = [float(each.num_labels) for each in curve], [100 * each.value for each in curve]
+    lows, highs = [100 * each.interval.low for each in curve], [100 * each.interval.high for each in curve]
+    first, last = min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1
+    least = 10.0 * int(min(lows) // 10)
+
+    def across(x: float) -> str:
+        return f"{LEFT + (x - first) / (last - first) * (WIDTH - LEFT - RIGHT):.1f}"
+
+    def up(y: float) -> str:
+        return f"{HEIGHT - BOTTOM - (y - least) / (100 - least) * (HEIGHT - TOP - BOTTOM):.1f}"
+
+    def line(ys: Sequence[float]) -> list[str]:
+        return [f"{across(x)},{up(y)}" for x, y in zip(xs, ys, strict=True)]
+
     drawn = []
-    if band:
-        over = [frame.at(x, high) for x, high in zip(xs, highs, strict=True)]
-        under = [frame.at(x, low) for x, low in zip(xs, lows, strict=True)]
-        drawn.append(f'<polygon points="{" ".join(over + under[::-1])}" fill="{ACCENT}" opacity=".2"/>')
-    line = " ".join(frame.at(*each) for each in points)
-    drawn.append(f'<polyline points="{line}" fill="none" stroke="{ACCENT}" stroke-width="2"/>')
-    if band:
-        dots = (frame.at(*each).split(",") for each in points)
-        drawn += [f'<circle cx="{x}" cy="{y}" r="2.5" fill="{ACCENT}"/>' for x, y in dots]
+    for value in ticks(least, 100):
+        y = up(value)
+        drawn.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="{INK}" opacity=".15"/>')
+        drawn.append(f'<text x="{LEFT - 6}" y="{y}" dy=".32em" text-anchor="end">{value:,g} %</text>')
+    below = 'text-anchor="middle"'
+    drawn += [f'<text x="{across(x)}" y="{HEIGHT - BOTTOM + 14}" {below}>{x:,g}</text>' for x in ticks(first, last)]
+    drawn.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" {below} opacity=".7">training labels</text>')
+    drawn.append(f'<polygon points="{" ".join(line(highs) + line(lows)[::-1])}" fill="{ACCENT}" opacity=".2"/>')
+    drawn.append(f'<polyline points="{" ".join(line(values))}" fill="none" stroke="{ACCENT}" stroke-width="2"/>')
+    dots = zip(xs, values, strict=True)
+    drawn += [f'<circle cx="{across(x)}" cy="{up(y)}" r="2.5" fill="{ACCENT}"/>' for x, y in dots]
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" '
-        f'style="width:100%;max-width:36rem" font-size="11" fill="{INK}" '
-        f'font-family="system-ui, sans-serif"><title>{escape(title)}</title>'
-        f"{''.join([*_grid(frame, x_name, y_unit), *drawn])}</svg>"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Accuracy" style="width:100%;max-width:36rem" '
+        f'font-size="11" fill="{INK}" font-family="system-ui, sans-serif"><title>Accuracy</title>{"".join(drawn)}</svg>'
     )
-
-
-def steps_chart(title: str, x_name: str, times: Sequence[float]) -> str:
-    """Return a step chart of a count that grows by one at each of the ascending times."""
-    corners: list[tuple[float, float]] = [(times[0], 0)]
-    for number, when in enumerate(times, 1):
-        corners += [(when, number - 1), (when, number)]
-    return curve_chart(title, x_name, corners)
-
-
-def _range(low: float, high: float) -> tuple[float, float]:
-    return (low, high) if high > low else (low, low + 1)
-
-
-def _grid(frame: Frame, x_name: str, y_unit: str) -> list[str]:
-    """Return grid lines, tick labels and the name of the horizontal axis."""
-    parts = []
-    for value in ticks(*frame.y):
-        (x0, y0), (x1, _) = frame.at(frame.x[0], value).split(","), frame.at(frame.x[1], value).split(",")
-        parts.append(f'<line x1="{x0}" x2="{x1}" y1="{y0}" y2="{y0}" stroke="{INK}" opacity=".15"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y0}" dy=".32em" text-anchor="end">{value:,g}{escape(y_unit)}</text>')
-    for value in ticks(*frame.x):
-        x0, y0 = frame.at(value, frame.y[0]).split(",")
-        parts.append(f'<text x="{x0}" y="{float(y0) + 14:.1f}" text-anchor="middle">{value:,g}</text>')
-    middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle" opacity=".7">{escape(x_name)}</text>')
-    return parts

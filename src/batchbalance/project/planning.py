@@ -23,12 +23,10 @@ from batchbalance.project.settings import ProjectSettings
 from batchbalance.project.state import AUDIT, FOUND, RANDOM, State, Who
 from batchbalance.project.store import ProjectStore
 from batchbalance.selection import Selection
-from batchbalance.strategies import AUTO, Choice, Explore, Random, Seek, Strategy, strategy_named
-from batchbalance.strategies.baselines import ScoreStrategy
+from batchbalance.strategies import AUTO, Seek, Strategy, strategy_named
 from batchbalance.strategies.pool import Metric, Pool
 from batchbalance.strategies.seeking import class_position
 
-OFFERED = 4  # candidates per item to ask, when choosing by gain per cost
 AGAIN, DISPUTED, OVERLAP, RETURNED = "again", "disputed", "overlap", "returned"  # other reasons to ask
 TAKEN = {AUDIT, RANDOM, FOUND, AGAIN, DISPUTED, OVERLAP, RETURNED}  # reserved reasons
 FIND = "`batchbalance find` finds a first example by a text, or by similar items"
@@ -205,7 +203,7 @@ class Questions:
 
     def _selected(self, state: State, count: int, free: np.ndarray, memory_budget: int | str | None) -> Selection:
         """Choose among the `free` items (N,) with the strategy."""
-        vectors, costs = self._embeddings.array(), self._store.costs
+        vectors = self._embeddings.array()
         trained = self._model.trained(state, vectors)
         labelled, labels = self._model.training_labels(state)
         made: dict[str, Callable[[], Any]] = {"embeddings": lambda: vectors, "metric": lambda: self.metric}
@@ -224,24 +222,15 @@ class Questions:
             progress=self._progress,
         )
 
-        def offered(strategy: Strategy) -> int:
-            """Return how many items to choose: more than needed if costs differ, to pick by gain per cost."""
-            has_gains = not isinstance(strategy, Random | Explore | Seek)
-            if not has_gains or costs.min() == costs.max():
-                return count
-            return len(rows) if isinstance(strategy, ScoreStrategy) else min(OFFERED * count, len(rows))
-
-        found = next_batch(
+        return next_batch(
             pool,
             self._strategy,
             range(len(state.classes)),
             np.bincount(labels, minlength=len(state.classes)).tolist(),
             class_names=state.classes,
             advice=FIND,
-            offered=offered,
             memory_budget=memory_budget,
         )
-        return found if len(found.indices) == count else by_gain_per_cost(found, costs, count)
 
     def _write(self, plan: Plan, who: Who, batch: int) -> None:
         """Write the questions that can still be asked, under the lock."""
@@ -308,22 +297,6 @@ def spread(questions: Sequence[Question], others: Sequence[Question], seed: int,
     taken = set(sorted(range(num_places), key=digests.__getitem__)[: len(others)])
     left, right = iter(questions), iter(others)
     return [next(right if place in taken else left) for place in range(num_places)]
-
-
-def by_gain_per_cost(selection: Selection, costs: np.ndarray, count: int) -> Selection:
-    """Return the items of a larger selection with the highest gain per cost, in descending order."""
-    gains = selection.gains if selection.gains is not None else selection.scores
-    if gains is None:
-        order = torch.arange(count)
-    else:
-        paid = torch.from_numpy(costs)[selection.indices]
-        order = torch.argsort(gains.double() / paid, descending=True, stable=True)[:count]
-    scores = None if gains is None else gains[order]
-    kept = Choice(selection.indices[order], scores=scores, notes=selection.choice.notes)
-    note = f"the highest gain per cost among {len(selection.indices)} items"
-    return Selection(
-        selection.strategy, selection.seed, kept, warnings=(*selection.warnings, note), note=selection.note
-    )
 
 
 def strategy_table(strategy: Any, seek: str | Iterable[Any] | None, share: float | None) -> Any:

@@ -76,7 +76,6 @@ class Project:
         column: str | Sequence[str] | None = None,
         id: str | None = None,  # noqa: A002
         drop: Sequence[str] = (),
-        cost: str | None = None,
         ids: str | os.PathLike[str] | None = None,
         test: str | os.PathLike[str] | None = None,
         seek: str | Iterable[Any] | None = None,
@@ -97,7 +96,6 @@ class Project:
             column: the column of the texts, or those of a table to use.
             id: the column of the ids; `id` if there is one, else rows are numbered from 0. Files use their paths.
             drop: columns of a table to omit, such as a label.
-            cost: the column of what a label costs, or a CSV file of ids and costs.
             ids: for embeddings, a file of ids, one per line.
             test: a CSV file of ids and labels to measure by. Its items are never asked and never trained on.
             seek: rare classes to look for: a name or several. The strategy is then `seek`.
@@ -114,7 +112,7 @@ class Project:
         target = Path(folder)
         sources = {"images": images, "texts": texts, "table": table, "embeddings": embeddings}
         columns = [] if column is None else [column] if isinstance(column, str) else list(column)
-        data = {"column": columns, "id": id, "drop": list(drop), "cost": cost, "ids": ids, "skip_bad": skip_bad}
+        data = {"column": columns, "id": id, "drop": list(drop), "ids": ids, "skip_bad": skip_bad}
         settings["strategy"] = strategy_table(settings.get("strategy"), seek, seek_share)
         checked = opening.new_settings(target, sources, classes, data, settings)
         if test is not None:
@@ -417,11 +415,9 @@ class Project:
 
     # Changes
 
-    def add_items(
-        self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, cost: str | None = None
-    ) -> int:
+    def add_items(self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None) -> int:
         """Add items of the same kind, with the same columns; return their number. Labels do not change."""
-        data = opening.like_ours(self.folder, self.settings, source, ids, cost)
+        data = opening.like_ours(self.folder, self.settings, source, ids)
         with self.store.lock:
             self.embeddings.array()
             return self.embeddings.add(data)

@@ -38,7 +38,6 @@ class Data(Section):
         column: the column of the texts, or the columns of a table to use.
         id: the column of the ids.
         drop: columns of a table to omit.
-        cost: the column of costs, or a CSV file of ids and costs.
         ids: for embeddings, a file of ids, one per line.
         skip_bad: omit damaged files and empty texts.
     """
@@ -50,7 +49,6 @@ class Data(Section):
     column: tuple[Name, ...] = ()
     id: Name | None = None
     drop: tuple[Name, ...] = ()
-    cost: Name | None = None
     ids: Name | None = None
     skip_bad: Flag = False
 
@@ -74,7 +72,7 @@ class ProjectSettings(Section):
         random_arm: the share of other questions that are chosen at random.
         annotators_per_item: how many people are asked the same item.
         target_accuracy: the accuracy at which `status` advises to stop.
-        budget: the number of labels, or the cost, at which `status` advises to stop.
+        budget: the number of labels at which `status` advises to stop.
         seed: the same seed and answers give the same questions.
         instructions: shown to people who label.
         data: the source of the items.

@@ -132,7 +132,6 @@ def status_of(facts: Facts) -> Status:
     elif counts.chosen and not has_test:
         about = f"of all items but the {counts.chosen:,} whose labels were added as chosen"
     counted = looks_of(rounds, has_test)
-    spent = facts.counts.asked if facts.cost is None else facts.cost
     advice = [stopping.agreement([rounds[i] for i in current]), stopping.label_change([rounds[i] for i in current])]
     if facts.target is not None and not is_about_all:
         told = f"The target is {facts.target:.2f}. {_not_about_all(facts, has_test)}"
@@ -141,8 +140,7 @@ def status_of(facts: Facts) -> Status:
         counted_in = "training labels" if has_test else "audit labels"
         advice.append(stopping.target_reached(facts.target, counted, counted_in))
     if facts.budget is not None:
-        unit = "labels" if facts.cost is None else "units of cost"
-        advice.append(stopping.budget_spent(facts.budget, spent, unit))
+        advice.append(stopping.budget_spent(facts.budget, facts.counts.asked))
     advice.append(stopping.worth_it(found))
     return Status(
         facts,
@@ -199,8 +197,6 @@ def _rows(status: Status) -> Iterator[tuple[str, str]]:
     yield "open", f"{counts.open:,} asked and not answered"
     if counts.skipped or counts.flagged or counts.disputed:
         yield "not labelled", f"{counts.skipped:,} skipped, {counts.flagged:,} flagged, {counts.disputed:,} disputed"
-    if facts.cost is not None:
-        yield "cost", f"{facts.cost:,g} so far"
     yield from _quality(status)
     yield from status.quality.class_rows()
     yield from ((f"{each.rule}: {each.verdict}", each.sentence) for each in status.advice)

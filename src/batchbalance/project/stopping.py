@@ -143,9 +143,9 @@ def target_reached(target: float, looks: Sequence[Look], counted: str = "audit l
     )
 
 
-def budget_spent(budget: float, spent: float, unit: str = "labels") -> Advice:
+def budget_spent(budget: float, spent: float) -> Advice:
     """Return whether the budget is spent."""
-    return Advice("budget", "stop" if spent >= budget else "go on", f"{spent:,g} of {budget:,g} {unit} are used.")
+    return Advice("budget", "stop" if spent >= budget else "go on", f"{spent:,g} of {budget:,g} labels are used.")
 
 
 def forecast(num_labels: Sequence[int], is_right: NDArray[Any], more: int = MORE, *, seed: int = 0) -> Forecast | None:

@@ -38,14 +38,12 @@ class NewItem:
         id: its name.
         content: the text, the row as JSON, or the file's path within the folder; None for a bare embedding.
         digest: a hash of the content; equal for exact duplicates.
-        cost: the cost of a label.
         is_audit: whether it belongs to the audit set.
     """
 
     id: str
     content: str | None
     digest: str
-    cost: float = 1.0
     is_audit: bool = False
 
 
@@ -76,7 +74,6 @@ class ProjectStore:
         log: the events.
         lock: held while the state is read or events are written.
         num_items: the number of items.
-        costs: (N,) the cost of a label of each item.
         is_audit: (N,) which items belong to the audit set.
     """
 
@@ -85,7 +82,6 @@ class ProjectStore:
         self.lock = threading.RLock()
         self._state = State()
         self.num_items = 0
-        self.costs = np.ones(0)
         self.is_audit = np.zeros(0, dtype=bool)
         self._added = 0  # number of the last event checked for new items
         self.events()
@@ -137,10 +133,10 @@ class ProjectStore:
                 raise BlockingIOError(f"another process has added items to {self.log.path} in the meantime; try again")
             iterator = iter(items)
             while block := list(islice(iterator, BLOCK)):
-                rows = [(row + i, x.id, x.content, x.digest, x.cost, int(x.is_audit)) for i, x in enumerate(block)]
-                connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", rows)
+                rows = [(row + i, x.id, x.content, x.digest, int(x.is_audit)) for i, x in enumerate(block)]
+                connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)
                 for each in rows:
-                    digest.update(_line(each[0], each[1], each[3], each[4], each[5]))
+                    digest.update(_line(each[0], each[1], each[3], each[4]))
                 row += len(rows)
             value = {"first": first, "count": row - first, "digest": digest.hexdigest(), "from": note}
             self.log.append([NewEvent("items added", value=value)])
@@ -254,20 +250,19 @@ class ProjectStore:
         """Check the items that came with an event."""
         first, count = event.value["first"], event.value["count"]
         digest, done = hashlib.sha256(), 0
-        costs, is_audit = np.ones(count), np.zeros(count, dtype=bool)
+        is_audit = np.zeros(count, dtype=bool)
         try:
             for start in range(first, first + count, BLOCK):
-                for row, name, digest_of, cost, audit in self.log.query(
-                    "SELECT row, id, digest, cost, is_audit FROM items WHERE row >= ? AND row < ? ORDER BY row",
+                for row, name, digest_of, audit in self.log.query(
+                    "SELECT row, id, digest, is_audit FROM items WHERE row >= ? AND row < ? ORDER BY row",
                     (start, min(start + BLOCK, first + count)),
                 ):
-                    digest.update(_line(row, name, digest_of, cost, audit))
-                    costs[done], is_audit[done], done = float(cost), bool(audit), done + 1
+                    digest.update(_line(row, name, digest_of, audit))
+                    is_audit[done], done = bool(audit), done + 1
         except (TypeError, ValueError) as error:  # a value has another type than was written
             raise self._damage("its items do not match their hash") from error
         if done != count or digest.hexdigest() != event.value["digest"]:
             raise self._damage("its items do not match their hash")
-        self.costs = np.concatenate([self.costs, costs])
         self.is_audit = np.concatenate([self.is_audit, is_audit])
         self.num_items += count
 
@@ -285,8 +280,8 @@ def digest_of(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _line(row: int, name: str, digest: str, cost: float, is_audit: int) -> bytes:
-    return f"{row}\x1f{len(name)}\x1f{name}\x1f{digest}\x1f{cost!r}\x1f{is_audit}\n".encode()
+def _line(row: int, name: str, digest: str, is_audit: int) -> bytes:
+    return f"{row}\x1f{len(name)}\x1f{name}\x1f{digest}\x1f{is_audit}\n".encode()
 
 
 def shown_item(kind: SourceKind, name: str, content: str | None, root: Path | None) -> ShownItem:

@@ -41,7 +41,7 @@ START = bytes(32)  # the previous hash of the first event
 SCHEMA = (
     "CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), number INTEGER NOT NULL, hash BLOB NOT NULL)",
     "CREATE TABLE items (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, content TEXT, digest TEXT NOT NULL, "
-    "cost REAL NOT NULL, is_audit INTEGER NOT NULL)",
+    "is_audit INTEGER NOT NULL)",
     "CREATE TABLE events (number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, who TEXT, item INTEGER, "
     "value TEXT NOT NULL, seconds REAL, batch INTEGER, hash BLOB NOT NULL)",
     "CREATE TRIGGER events_stay BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'events are never changed'); END",
