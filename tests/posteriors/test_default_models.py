@@ -86,7 +86,6 @@ def mlp(x, y, num_classes, pool):
 MODELS = {
     "bootstrap": head("bootstrap"),
     "laplace": head("laplace"),
-    "dropout": head("dropout"),
     "committee": committee,
     "mlp": mlp,
 }

@@ -77,7 +77,7 @@ def make(name, seed=0):
     if name == "last-layer":
         model = seeded_network(general_network, 0)
         return LastLayer.from_model(model, [(x, y)], 6, temperature=0.01, seed=seed), (general_network,)
-    return BayesianHead(name, 6, recipe=recipe, seed=seed).fit(x, y, num_classes=3), ()
+    return BayesianHead(name, 6, seed=seed).fit(x, y, num_classes=3), ()
 
 
 NAMES = [
@@ -89,7 +89,6 @@ NAMES = [
     "bootstrapped",
     "laplace",
     "bootstrap",
-    "dropout",
     "last-layer",
 ]
 
@@ -101,7 +100,7 @@ def case(request):
 
 def same(a, b, atol=1e-6):
     assert a.draw_ids == b.draw_ids
-    torch.testing.assert_close(a.log_probs(), b.log_probs(), rtol=0, atol=atol)
+    torch.testing.assert_close(a.log_probs(), b.log_probs(), rtol=1e-6, atol=atol)
 
 
 def test_predictions_are_distributions_that_differ_between_draws(case):

@@ -32,7 +32,6 @@ KINDS = [
     (CommitteeOptions(size=7), None, 7),
     (CommitteeOptions(classifier="extra-trees", size=4, max_depth=2), None, 4),
     (HeadOptions(num_draws=5), None, 5),
-    (HeadOptions(method="dropout", num_draws=4, hidden=(8,)), None, 4),
 ]
 
 
@@ -140,7 +139,6 @@ def test_the_cross_validated_error_follows_a_plain_loop(settings, model):
     [
         (MCDropoutOptions(num_draws=2), MODEL, 1),
         (EnsembleOptions(size=3), MODEL, 3),
-        (HeadOptions(method="dropout", num_draws=2, hidden=(8,)), None, 1),
         (CommitteeOptions(size=2), None, 0),
     ],
 )

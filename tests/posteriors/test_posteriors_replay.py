@@ -16,9 +16,8 @@ DRAWS = 5
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
-    """Replay whatever can be, without measuring whether it is faster, and one draw at a time."""
+    """Replay whatever can be, without measuring whether it is faster."""
     monkeypatch.setattr(Replay, "_is_due", lambda *_: False)
-    monkeypatch.setattr(MCDropout, "_may_stack", lambda *_: False)
 
 
 def random(*shape):
@@ -398,7 +397,6 @@ def test_inference_tensors_have_no_version_and_run_in_full():
 def test_the_first_batch_is_measured_and_the_faster_way_taken(monkeypatch, lookup):
     """A run of the backbone takes a second by a clock of ours, a look-up as long as it is told to."""
     monkeypatch.undo()
-    monkeypatch.setattr(MCDropout, "_may_stack", lambda *_: False)
     now, call = [0.0], Replay.call
 
     def slow(self, *given):
@@ -422,7 +420,6 @@ def test_the_first_batch_is_measured_and_the_faster_way_taken(monkeypatch, looku
 def test_the_first_batch_is_measured_by_a_few_draws(monkeypatch):
     """A look-up takes ten seconds by a clock of ours: no draw behind the measured ones pays for it."""
     monkeypatch.undo()
-    monkeypatch.setattr(MCDropout, "_may_stack", lambda *_: False)
     now, looked_up, call = [0.0], [], Replay.call
 
     def slow(self, *given):
@@ -470,28 +467,20 @@ class TimeMajor(nn.Module):
         return self.head(torch.tanh(self.second(self.drop(self.first(x).transpose(0, 1))))).mean(dim=0)
 
 
-def test_small_batches_run_several_draws_in_one_pass(monkeypatch):
+def test_small_batches_of_networks_with_dropout_throughout(monkeypatch):
     monkeypatch.undo()
     model = Throughout().double()
-    passes = []
     x = random(20, 5, 4)
     fast, plain = MCDropout(model, 30, 1), MCDropout(model, 30, 1, fast=False)
     expected = plain.predict(x).log_probs()
     torch.testing.assert_close(fast.predict(x).log_probs(), expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(fast.predict(x, batch_size=7).log_probs(), expected, rtol=0, atol=1e-10)
-    fast._model.head.register_forward_pre_hook(lambda _, args: passes.append(len(args[0])))
-    fast.predict(x)
-    assert passes == [20 * 30]
-    monkeypatch.setattr("batchbalance.posteriors.mc_dropout.STACKED_ROWS", 20 * 8)
-    torch.testing.assert_close(fast.predict(x).log_probs(), expected, rtol=0, atol=1e-10)
-    assert passes[1:] == [20 * 8] * 3 + [20 * 6]
 
 
 @pytest.mark.parametrize("shape", [(16, 32, 4), (16, 4)])
-def test_draws_run_one_by_one_where_the_batch_is_not_first_or_most_is_shared(monkeypatch, shape):
+def test_draws_where_the_batch_is_not_first_or_most_is_shared(monkeypatch, shape):
     monkeypatch.undo()
     model = TimeMajor().double() if len(shape) == 3 else built(WHOLE["backbone and head"][0])
     x = random(*shape)
     fast, plain = MCDropout(model, 2, 1), MCDropout(model, 2, 1, fast=False)
     torch.testing.assert_close(fast.predict(x).log_probs(), plain.predict(x).log_probs(), rtol=0, atol=1e-10)
-    assert not fast._stacks

@@ -214,14 +214,10 @@ class EnsembleOptions(PosteriorOptions):
     """
 
     has_network: ClassVar[bool] = True
+    uses_recipe: ClassVar[bool] = True
 
     kind: str = "deep-ensemble"
     size: NumDraws = 5
-
-    @property
-    def uses_recipe(self) -> bool:
-        """True: members are trained by a recipe."""
-        return True
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
         """Train every member; ε is the error of the mean prediction."""

@@ -3,8 +3,8 @@
 "bootstrap" is a softmax regression on rows that are centred with the pool and scaled to unit length, once for each
 resample of the labels. Its bias follows the class frequencies as far as the labels determine them. "laplace" is that
 regression once, and a Gaussian around its maximum, shrunk by a temperature: in an embedding, labels determine few
-directions, and in all others the variance of the prior would dominate every prediction. "dropout" is a small MLP with
-MC dropout. Precision, bias and temperature are chosen on the labels.
+directions, and in all others the variance of the prior would dominate every prediction. Precision, bias and temperature
+are chosen on the labels.
 
 The packages laplace-torch and posteriors are not used. They do more than this and add dependencies. For a linear head
 the Hessian is known in closed form, and draws must follow our seeds and be saved without pickle.
@@ -22,20 +22,18 @@ from pydantic import Field
 from torch import Tensor
 
 from batchbalance.arguments.checks import as_tensor, check_real, check_whole, compute_dtype, unmasked
-from batchbalance.arguments.sections import MAX_DRAWS, NumDraws, Whole
+from batchbalance.arguments.sections import MAX_DRAWS, NumDraws
 from batchbalance.batches.distances import directions
-from batchbalance.errors import FileFormatError, UnknownNameError
+from batchbalance.errors import UnknownNameError
 from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws, linear_logits, refitted
-from batchbalance.posteriors.mc_dropout import MCDropout
-from batchbalance.posteriors.saved import fingerprint, load_weights, read_saved, refuse_network
-from batchbalance.posteriors.training.fitting import KeptWeights, Labelled, ModelFactory, Recipe, check_labelled, fit
-from batchbalance.posteriors.training.networks import tabular_mlp
+from batchbalance.posteriors.saved import fingerprint, read_saved, refuse_network
+from batchbalance.posteriors.training.fitting import Labelled, check_labelled
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
 from batchbalance.system.threads import for_work
 
-METHODS = ("bootstrap", "laplace", "dropout")
+METHODS = ("bootstrap", "laplace")
 BLOCK = 4096  # rows of the pool read at a time
 STEPS = 20.0  # factor for the cost of a pass, which is one matrix product
 
@@ -44,22 +42,18 @@ class BayesianHead(Posterior):
     """Draws of a classifier on embeddings.
 
     Args:
-        method: "bootstrap", "laplace", or "dropout" for an MLP.
+        method: "bootstrap" or "laplace".
         num_draws: S.
-        prior_precision: of the Gaussian prior on the weights (laplace, bootstrap); chosen on the labels if omitted.
+        prior_precision: of the Gaussian prior on the weights; chosen on the labels if omitted.
         temperature: factor of the covariance (laplace); chosen on the labels if omitted.
-        bias: width of the prior of the bias, relative to that of the weights (laplace, bootstrap); chosen on the labels
-            if omitted. 0 for no bias: every class is then equally likely at the centre of the pool.
-        hidden: units of the MLP's hidden layers (dropout).
-        dropout: rate of the MLP (dropout).
-        recipe: how the MLP is trained (dropout).
-        seed: for the draws, for cross-validation, and for training the MLP.
+        bias: width of the prior of the bias, relative to that of the weights; chosen on the labels if omitted. 0 for no
+            bias: every class is then equally likely at the centre of the pool.
+        seed: for the draws and for cross-validation.
 
     Attributes:
         classes: the labels in the order of the class axis, if they were not numbers; else None.
-        tuned: precision, temperature and their cross-validation results; None for an MLP.
+        tuned: precision, temperature and their cross-validation results; None before a fit.
         covariance: "exact", or "kronecker" for large heads (laplace); else None.
-        kept: which weights of the MLP were kept; empty before a fit, without an MLP, or for a loaded head.
     """
 
     kind: ClassVar[str] = "bayesian-head"
@@ -72,37 +66,27 @@ class BayesianHead(Posterior):
         prior_precision: float | None = None,
         temperature: float | None = None,
         bias: float | None = None,
-        hidden: tuple[int, ...] = (128,),
-        dropout: float = 0.5,
-        recipe: Recipe | None = None,
         seed: int = 0,
     ) -> None:
         if method not in METHODS:
             raise UnknownNameError("head", method, METHODS)
         if temperature is not None and method != "laplace":
             raise ValueError(f"`temperature` is not used by method {method!r}; omit it")
-        if bias is not None and method == "dropout":
-            raise ValueError("`bias` is not used by method 'dropout'; omit it")
         self._options: dict[str, Any] = {
             "method": method,
             "num_draws": check_whole("num_draws", num_draws, 1, MAX_DRAWS),
             "prior_precision": prior_precision,
             "temperature": temperature,
             "bias": bias,
-            "hidden": list(hidden),
-            "dropout": dropout,
             "seed": seed,
         }
         for name in ("prior_precision", "temperature", "bias"):
             if self._options[name] is not None:
                 self._options[name] = check_real(name, self._options[name], above=name != "bias")
-        self._recipe = recipe
-        self._tensors: dict[str, Tensor] = {}  # `mean`, and `best` (D + 1, C) and `draws` (D + 1, S, C), or `std`
-        self._mlp: MCDropout | None = None
+        self._tensors: dict[str, Tensor] = {}  # `mean`, `best` (D + 1, C) and `draws` (D + 1, S, C)
         self.classes: list[Any] | None = None
         self.tuned: Tuned | None = None
         self.covariance: str | None = None
-        self.kept: tuple[KeptWeights, ...] = ()
 
     def __repr__(self) -> str:
         draws = f"{type(self).__name__}({self._options['method']!r}, {self._options['num_draws']} draws"
@@ -111,10 +95,8 @@ class BayesianHead(Posterior):
 
     @property
     def most_probable(self) -> "BayesianHead":
-        """A head with one draw at the most probable weights, for predictions to report; an MLP is unchanged."""
+        """A head with one draw at the most probable weights, for predictions to report."""
         self._check_fitted()
-        if self._mlp is not None:
-            return self
         return self._single(self._tensors["best"])
 
     def fit(
@@ -124,7 +106,6 @@ class BayesianHead(Posterior):
         *,
         num_classes: int | None = None,
         classes: Sequence[Any] | None = None,
-        validation: Labelled | None = None,
         unlabelled: Any = None,
     ) -> "BayesianHead":
         """Fit the head.
@@ -135,7 +116,6 @@ class BayesianHead(Posterior):
             num_classes: C, if labels are numbers; one more than the largest if omitted.
             classes: all possible labels, in the order of the class axis; if omitted and labels are texts, the sorted
                 distinct labels.
-            validation: embeddings and labels for early stopping (dropout only).
             unlabelled: (U, D) features of the pool. They and the labelled ones determine the centre.
         """
         given = as_embeddings("embeddings", embeddings)
@@ -144,8 +124,6 @@ class BayesianHead(Posterior):
         codes = codes.to(x.device)
         check_labelled("embeddings", "labels", x, codes, num_classes)
         pool = [x] if unlabelled is None else [x, as_embeddings("unlabelled", unlabelled, x)]
-        if self._options["method"] == "dropout":
-            return self._fit_mlp(x, codes, num_classes, validation, pool[-1])
         mean = mean_of(pool)
         rows = directions(x, mean)
         options = self._options
@@ -168,11 +146,9 @@ class BayesianHead(Posterior):
             embeddings: (N, D) features.
             labels: (N,) classes as whole numbers, among those of this head.
         """
-        self._check_fitted()
-        if self.tuned is None:
-            raise ValueError("`refitted` is for heads of softmax regressions, got an MLP; fit a new one")
         x = self._rows(as_embeddings("embeddings", embeddings))
         codes = as_tensor(labels, "`labels`").to(x.device)
+        assert self.tuned is not None  # after a fit
         return self._single(refitted(x, codes, self._tensors["best"].shape[1], self.tuned))
 
     def _single(self, weights: Tensor) -> "BayesianHead":
@@ -187,85 +163,36 @@ class BayesianHead(Posterior):
         """Read a saved head; `network` must be None."""
         refuse_network(network, cls.kind)
         tensors, options = read_saved(directory, cls.kind)
-        facts = options.pop("fitted", None)
-        if facts is None:
-            raise FileFormatError(f"{directory} must hold a head of this version, got an older one; fit and save again")
-        loaded = cls(**{**options, "hidden": tuple(options["hidden"])})
-        loaded.classes, loaded.covariance = facts["classes"], facts["covariance"]
-        loaded.tuned = None if facts["tuned"] is None else Tuned(**facts["tuned"])
-        if options["method"] == "dropout":
-            held = {name: tensors.pop(f"standard/{name}") for name in ("mean", "std")}
-            model = loaded._built(len(held["mean"]), facts["num_classes"], held["mean"].dtype)()
-            load_weights(model, tensors, directory)
-            loaded._hold(held, MCDropout(model, options["num_draws"], options["seed"]))
-        else:
-            loaded._hold(tensors)
+        facts = options.pop("fitted")
+        loaded = cls(**options)
+        loaded.classes, loaded.covariance, loaded.tuned = facts["classes"], facts["covariance"], Tuned(**facts["tuned"])
+        loaded._hold(tensors)
         return loaded
 
-    def _fit_mlp(
-        self, x: Tensor, labels: Tensor, num_classes: int, validation: Labelled | None, pool: Tensor
-    ) -> "BayesianHead":
-        pool = pool.to(x)
-        size = pool.abs().amax(dim=0)
-        size = torch.where(size > 0, size, 1.0)  # squares of huge or tiny numbers would overflow or underflow
-        mean, std = (pool / size).mean(dim=0) * size, (pool / size).std(dim=0, correction=0) * size
-        std = torch.where(std > 0, std, 1.0)
-        if validation is not None:
-            validation = ((validation[0] - mean) / std, validation[1])
-        build, seed = self._built(x.shape[1], num_classes, x.dtype), self._options["seed"]
-        trained = fit(
-            build, (x - mean) / std, labels, self._recipe, num_classes=num_classes, validation=validation, seed=seed
-        )
-        self._hold({"mean": mean, "std": std}, MCDropout(trained.model, self._options["num_draws"], seed))
-        self.kept = (trained.kept,)
-        return self
-
-    def _built(self, num_features: int, num_classes: int, dtype: torch.dtype) -> ModelFactory:
-        """Return a function that builds the MLP."""
-        options = {"hidden": self._options["hidden"], "dropout": self._options["dropout"]}
-        return lambda: tabular_mlp(num_classes, (num_features,), **options).to(dtype)
-
-    def _hold(self, tensors: dict[str, Tensor], mlp: MCDropout | None = None) -> None:
+    def _hold(self, tensors: dict[str, Tensor]) -> None:
         """Store the tensors of the draws, and name the draws by a hash of them."""
-        self._tensors, self._mlp = tensors, mlp
+        self._tensors = tensors
         digest = fingerprint(tensors, self.kind)
-        if mlp is None:
-            self._draw_ids = tuple(f"{digest}-{draw}" for draw in range(tensors["draws"].shape[1]))
-        else:
-            self._draw_ids = mlp.draw_ids
+        self._draw_ids = tuple(f"{digest}-{draw}" for draw in range(tensors["draws"].shape[1]))
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         self._check_fitted()
-        facts: dict[str, Any] = {
-            "classes": self.classes,
-            "covariance": self.covariance,
-            "tuned": None if self.tuned is None else asdict(self.tuned),
-        }
-        if self._mlp is None:
-            return self._tensors, {**self._options, "fitted": facts}
-        tensors, _ = self._mlp._state()
-        facts["num_classes"] = len(tensors["head.bias"])
-        tensors |= {f"standard/{name}": value for name, value in self._tensors.items()}
-        return tensors, {**self._options, "fitted": facts}
+        assert self.tuned is not None
+        facts = {"classes": self.classes, "covariance": self.covariance, "tuned": asdict(self.tuned)}
+        return self._tensors, {**self._options, "fitted": facts}
 
     def _logits(self, batch: Tensor) -> Tensor:
-        rows = self._rows(batch)
-        if self._mlp is not None:
-            return self._mlp._logits(rows)
-        return linear_logits(rows, self._tensors["draws"])
+        return linear_logits(self._rows(batch), self._tensors["draws"])
 
     def _pass_flops(self, batch: Tensor) -> float:
         self._check_fitted()
-        return 2.0 * self._tensors["draws"].numel() * len(batch) if self._mlp is None else self._mlp._pass_flops(batch)
+        return 2.0 * self._tensors["draws"].numel() * len(batch)
 
     def _hidden(self, batch: Tensor) -> Tensor:
-        return batch if self._mlp is None else self._mlp._hidden(self._rows(batch))
-
-    def _hidden_of_draws(self, batch: Tensor) -> Tensor:
-        return super()._hidden_of_draws(batch) if self._mlp is None else self._mlp._hidden_of_draws(self._rows(batch))
+        return batch
 
     def _rows(self, batch: Tensor) -> Tensor:
-        """Return the rows that the head is computed on: unit directions, or standardised features for an MLP."""
+        """Return the rows that the head is computed on, which have unit length."""
         self._check_fitted()
         mean = self._tensors["mean"]
         if batch.shape[1:] != mean.shape or batch.is_complex():
@@ -273,8 +200,7 @@ class BayesianHead(Posterior):
                 f"`inputs` must be (N, {len(mean)}) like the embeddings of the fit, "
                 f"got {tuple(batch.shape)} {batch.dtype}"
             )
-        batch = batch.to(mean)
-        return directions(batch, mean) if self._mlp is None else (batch - mean) / self._tensors["std"]
+        return directions(batch.to(mean), mean)
 
 
 class HeadOptions(PosteriorOptions):
@@ -283,43 +209,31 @@ class HeadOptions(PosteriorOptions):
     Attributes:
         method: see `BayesianHead`.
         num_draws: S.
-        prior_precision: of the Gaussian prior (laplace, bootstrap); chosen on the labels if omitted.
+        prior_precision: of the Gaussian prior; chosen on the labels if omitted.
         temperature: of the draws (laplace); chosen on the labels if omitted.
-        bias: width of the prior of the bias, relative to the weights (laplace, bootstrap); chosen on the labels if
-            omitted.
-        hidden: units of the hidden layers (dropout).
-        dropout: rate of the MLP (dropout).
+        bias: width of the prior of the bias, relative to the weights; chosen on the labels if omitted.
     """
 
     flat_inputs: ClassVar[bool] = True
     uses_unlabelled: ClassVar[bool] = True
 
     kind: str = "bayesian-head"
-    method: Literal["bootstrap", "laplace", "dropout"] = "bootstrap"
+    method: Literal["bootstrap", "laplace"] = "bootstrap"
     num_draws: NumDraws = 100
     prior_precision: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
     temperature: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
     bias: Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)] | None = None
-    hidden: tuple[Whole, ...] = (128,)
-    dropout: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.5
-
-    @property
-    def uses_recipe(self) -> bool:
-        """Whether the head is an MLP."""
-        return self.method == "dropout"
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
-        """Fit the head; ε is the error of the most probable weights, or of the mean prediction of an MLP."""
-        options = self.model_dump(exclude={"kind"})
-        head = BayesianHead(**options, recipe=context.recipe, seed=context.seed)
-        validation = context.validation
-        head.fit(inputs, labels, num_classes=context.num_classes, validation=validation, unlabelled=context.unlabelled)
-        fitted = self.fitted(head, context, head.kept)
+        """Fit the head; ε is the error of the most probable weights."""
+        head = BayesianHead(**self.model_dump(exclude={"kind"}), seed=context.seed)
+        head.fit(inputs, labels, num_classes=context.num_classes, unlabelled=context.unlabelled)
+        fitted = self.fitted(head, context)
         error = None if head.tuned is None else head.tuned.error
         return fitted if error is None else replace(fitted, cross_validation=lambda: error)
 
     def error(self, posterior: Posterior, labelled: Labelled) -> float:
-        """Return the error of the most probable weights, or of the mean prediction of an MLP."""
+        """Return the error of the most probable weights."""
         return super().error(self.for_metrics(posterior), labelled)
 
     def for_metrics(self, posterior: Posterior) -> Posterior:

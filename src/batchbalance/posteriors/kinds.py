@@ -93,15 +93,11 @@ class PosteriorOptions(Section, ABC):
 
     table = "[posterior]"
     has_network: ClassVar[bool] = False  # whether it needs a network
+    uses_recipe: ClassVar[bool] = False  # whether networks are trained by a `Recipe`
     flat_inputs: ClassVar[bool] = False  # whether inputs are flattened to one row of features each
     uses_unlabelled: ClassVar[bool] = False  # whether `FitContext.unlabelled` is used
 
     kind: str
-
-    @property
-    def uses_recipe(self) -> bool:
-        """Whether networks are trained by a `Recipe`."""
-        return False
 
     @abstractmethod
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:

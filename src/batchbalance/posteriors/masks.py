@@ -120,11 +120,10 @@ def is_path(module: nn.Module) -> bool:
 class _Pass:
     """The state of a forward pass. A plain object, because setting an attribute of a module takes a microsecond."""
 
-    __slots__ = ("batch", "calls", "draw", "num_draws")
+    __slots__ = ("batch", "calls", "draw")
 
     def __init__(self) -> None:
-        self.draw = self.calls = 0
-        self.batch = self.num_draws = 1
+        self.draw, self.batch, self.calls = 0, 1, 0
 
 
 class Mask(nn.Module):
@@ -157,10 +156,9 @@ class Mask(nn.Module):
         """The number of calls that dropped something in this forward pass."""
         return self._now.calls
 
-    def begin(self, draw: int, batch: int, num_draws: int = 1) -> None:
-        """Prepare for a pass of `batch` inputs under a draw, or under each of several draws in turn."""
-        now = self._now
-        now.draw, now.batch, now.num_draws, now.calls = draw, batch, num_draws, 0
+    def begin(self, draw: int, batch: int) -> None:
+        """Prepare for a pass of `batch` inputs under a draw."""
+        self._now.draw, self._now.batch, self._now.calls = draw, batch, 0
 
     def keep(self, draw: int, shape: tuple[int, ...], call: int = 0) -> Tensor:
         """Return which units of one input are kept under a draw, booleans of `shape`."""
@@ -171,16 +169,12 @@ class Mask(nn.Module):
         if self.rate == 0:
             return inputs
         now, size = self._now, inputs.shape
-        if len(size) < 2 or size[0] % (now.batch * now.num_draws):
+        if len(size) < 2 or size[0] % now.batch:
             raise ValueError(
                 f"dropout layer {self.name!r} must see the batch of {now.batch} as its first axis, got "
                 f"{tuple(size)}; build the model batch first"
             )
         shape = (1,) if self.pathwise else tuple(size[1:2] if self.channelwise else size[1:])
-        if now.num_draws > 1:
-            kept = self.next(shape).to(inputs.device).unsqueeze(1)
-            kept = kept.reshape(*kept.shape, *[1] * (len(size) + 1 - kept.ndim))
-            return self.applied(inputs.unflatten(0, (now.num_draws, -1)), kept).flatten(0, 1)
         key = now.draw, now.calls
         known = self._factors.get(key)
         if known is not None and known[0] == size[1:] and known[1].dtype == inputs.dtype:
@@ -198,13 +192,9 @@ class Mask(nn.Module):
         return inputs * factor
 
     def next(self, shape: tuple[int, ...]) -> Tensor:
-        """Return which units are kept in the next call of this pass: under its draw, or (draws, …) under several."""
-        now = self._now
-        now.calls += 1
-        if now.num_draws == 1:
-            return self.keep(now.draw, shape, now.calls - 1)
-        draws = range(now.draw, now.draw + now.num_draws)
-        return torch.stack([self.keep(draw, shape, now.calls - 1) for draw in draws])
+        """Return which units are kept in the next call of this pass."""
+        self._now.calls += 1
+        return self.keep(self._now.draw, shape, self._now.calls - 1)
 
     def applied(self, inputs: Tensor, kept: Tensor) -> Tensor:
         """Return `inputs` scaled where `kept`; elsewhere 0, or the minimum of SELU for alpha dropout."""
@@ -232,9 +222,7 @@ class AttentionDropout:
         self.name, self._keep = name, Keep(name, seed)
         rates = [value for key, value in vars(module).items() if "drop" in key and isinstance(value, float)]
         self.rate = max(rates, default=0.0)
-        self._draws = range(1)
-        self.calls = 0
-        self._batch = 1
+        self._draw, self._batch, self.calls = 0, 1, 0
         self._off = False
 
     @staticmethod
@@ -244,9 +232,9 @@ class AttentionDropout:
             module.dropout > 0 if isinstance(module, nn.MultiheadAttention) else "Attention" in type(module).__name__
         )
 
-    def begin(self, draw: int, batch: int, num_draws: int = 1) -> None:
-        """Prepare for a pass of `batch` inputs under a draw, or under each of several draws in turn."""
-        self._draws, self._batch, self.calls = range(draw, draw + num_draws), batch, 0
+    def begin(self, draw: int, batch: int) -> None:
+        """Prepare for a pass of `batch` inputs under a draw."""
+        self._draw, self._batch, self.calls = draw, batch, 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module under the current draw."""
@@ -266,14 +254,13 @@ class AttentionDropout:
 
     def _next(self, rate: float, noise: Tensor) -> Tensor:
         """Return which entries are kept, for dropout noise of this shape."""
-        times, rest = divmod(len(noise), self._batch * len(self._draws))
+        times, rest = divmod(len(noise), self._batch)
         if rest or noise.ndim < 3:
             raise UnknownAxesError(f"its weights {tuple(noise.shape)} are not those of a batch of {self._batch}")
         self.calls += 1
         inner = tuple(noise.shape[1:]) if noise.ndim > 3 else (times, *noise.shape[1:])
-        kept = torch.stack([self._keep(rate, draw, inner, self.calls - 1) for draw in self._draws]).to(noise.device)
-        copies = self._batch * (times if noise.ndim > 3 else 1)
-        return kept.unsqueeze(1).expand(-1, copies, *inner).reshape(noise.shape)
+        kept = self._keep(rate, self._draw, inner, self.calls - 1).to(noise.device)
+        return kept.expand(self._batch * (times if noise.ndim > 3 else 1), *inner).reshape(noise.shape)
 
 
 class UnknownAxesError(Exception):

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from batchbalance.posteriors.masks import Mask, is_drawn, is_plain
-from batchbalance.posteriors.mixing import LEAST_DRAWS, Mixing
 from batchbalance.posteriors.outputs import Reading
 from batchbalance.posteriors.training.networks import Classifier
 
@@ -80,9 +79,6 @@ class Chain:
         self._layers = _folded(layers[first:])
         self._work: dict[torch.Size, int] = {}
         self._masks = [_mask_after(self._layers, i) for i in range(len(self._layers))]
-        self._mixing = Mixing.of(self._layers, self._masks[1] if len(self._layers) > 1 else None)
-        behind = self._layers[self._mixing.num_layers :] if self._mixing else []
-        self._windows_follow = any(is_plain(layer, (*CONVOLUTIONS, *POOLS)) for layer in behind)
         linear = [i for i, layer in enumerate(self._layers) if isinstance(layer, nn.Linear)]
         self.last_linear = linear[-1] if linear else None
         last = self._layers[linear[-1] :] if linear else []
@@ -98,23 +94,15 @@ class Chain:
             return None
         return cls(layers)
 
-    def runs(self, batch: Tensor, num_draws: int, stop: int | None = None) -> Iterator[Iterator[Tensor]]:
-        """Yield, for each block of the batch, the output under each draw, or the input of layer `stop`."""
+    def runs(self, batch: Tensor, num_draws: int, stop: int | None = None) -> Iterator[Tensor]:
+        """Yield the output under each draw, or the input of layer `stop`."""
         shared = self._shared(batch).contiguous()
-        # Three methods: mix channels of the first convolution (fastest for many draws of a large network), cut units
-        # out of the weights, or run the full layers on stacked draws (small networks).
-        mixing = self._mixing if num_draws >= LEAST_DRAWS else None
-        if mixing is None and self._products(shared) * len(shared) < LEAST_PRODUCTS:
-            yield self._stacked(shared, num_draws, stop)
+        # Cut units out of the weights, or run the full layers on stacked draws, which is faster for small networks.
+        if self._products(shared) * len(shared) < LEAST_PRODUCTS:
+            yield from self._stacked(shared, num_draws, stop)
             return
-        if mixing is None:
-            yield (self._run(_Slice(shared), draw, 0, stop) for draw in range(num_draws))
-            return
-        for mixed in mixing.outputs(shared, num_draws):
-            if self._windows_follow:  # convolutions and pools are much faster channels last
-                mixed = ((x.contiguous(memory_format=torch.channels_last), live) for x, live in mixed)
-            slices = (_slice(x, live, mixing.num_channels, self._masks[1]) for x, live in mixed)
-            yield (self._run(now, draw, mixing.num_layers, stop) for draw, now in enumerate(slices))
+        for draw in range(num_draws):
+            yield self._run(_Slice(shared), draw, stop)
 
     def _products(self, shared: Tensor) -> int:
         """Return the number of products per draw and input if nothing is cut."""
@@ -142,13 +130,13 @@ class Chain:
                     x = layer(x.expand(len(draws), *x.shape[1:]).flatten(0, 1)).unflatten(0, (len(draws), -1))
             yield from x.expand(len(draws), *x.shape[1:])
 
-    def _run(self, now: _Slice, draw: int, first: int, stop: int | None) -> Tensor:
-        """Apply layers `first` to `stop` to a slice under a draw.
+    def _run(self, now: _Slice, draw: int, stop: int | None) -> Tensor:
+        """Apply the layers before `stop` to a slice under a draw.
 
         Each case keeps an invariant: the activations of the full network are those of the slice times its scale, and 0
         for the units that are not in the slice. A layer that would break it gets all units (`whole`).
         """
-        for i, layer in enumerate(self._layers[first:stop], start=first):
+        for i, layer in enumerate(self._layers[:stop]):
             if isinstance(layer, Mask):
                 now = _masked(now, layer, draw, cut=_stays_cut(self._layers, i))
             elif is_plain(layer, (nn.Flatten,)) and layer.start_dim == 1 and layer.end_dim in (-1, now.x.ndim - 1):
@@ -285,7 +273,7 @@ def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
 def _folded(layers: Sequence[Any]) -> list[nn.Module]:
     """Merge batch normalisations into the convolutions before them, and put max pools before ReLUs.
 
-    A max pool and a ReLU commute. With the pool first there is less work, and `Mixing` can include the pool.
+    A max pool and a ReLU commute, and with the pool first there is less work.
     """
     folded: list[Any] = []
     for layer in layers:

@@ -32,7 +32,6 @@ from batchbalance.posteriors.training.calling import (
     tensors_in,
 )
 from batchbalance.posteriors.training.networks import flops_of
-from batchbalance.posteriors.training.optimizers import Optimizer
 from batchbalance.predictions import looks_like_probs, spans_of
 from batchbalance.system import threads
 from batchbalance.system.progress import progress as shown_progress
@@ -185,8 +184,7 @@ def fit(
     _check_outputs(model, examples[:PROBED], num_classes)
     # the backward pass costs about twice the forward pass
     step_flops = 3 * flops_of(model, examples[:1]) * min(recipe.batch_size, len(examples))
-    momentum = recipe.momentum if recipe.optimizer == "sgd" else None
-    optimizer = Optimizer(model.parameters(), recipe.learning_rate, recipe.weight_decay, momentum)
+    optimizer = _optimizer(recipe, [each for each in model.parameters() if each.requires_grad])
     weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
     loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
     order = generator(seed, "order")
@@ -206,7 +204,7 @@ def fit(
             model.train()
             total = torch.zeros((), device=labels.device)
             for rows in batches:
-                optimizer.clear()
+                optimizer.zero_grad()
                 batch = examples[rows] if changing is None else crop_and_flip(examples[rows], generator=changing)
                 value = loss(logits_of(model, changed(batch, channels_last), num_classes), labels[rows])
                 value.backward()
@@ -233,6 +231,13 @@ def fit(
     return TrainedNetwork(
         model.eval(), tuple(history), KeptWeights(best + 1, best_steps, network_accuracy(model, examples, labels))
     )
+
+
+def _optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    rate, decay = recipe.learning_rate, recipe.weight_decay
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(parameters, rate, recipe.momentum, weight_decay=decay)
+    return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=True)
 
 
 @torch.inference_mode()
