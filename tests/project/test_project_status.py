@@ -170,7 +170,7 @@ def test_classes_stand_beside_the_accuracy_for_people_and_programs(facts):
     assert set(found["classes"][0]) == {"name", "labels", "share", "precision", "recall", "f1"}
     page = status_page(status)
     assert "Always &#x27;neither&#x27;" in page or "always &#x27;neither&#x27;" in page
-    assert "Macro F1" in page
+    assert "macro F1" in page
     for text in ("share of the pool", "precision", "recall"):
         assert text in page
     assert page.count(str(status.quality.classes[1].recall)) == 1
@@ -288,7 +288,7 @@ def test_the_page_needs_nothing_else(facts):
     assert 'name="viewport"' in page
     assert "prefers-color-scheme: dark" in page
     text = "".join(found.text)
-    for heading in ("Accuracy", "Reasons", "Labels of each class", "Likely label errors"):
+    for heading in ("Accuracy", "Figures and advice", "Each class", "Likely label errors"):
         assert heading in text
     assert "for one look" in text
     assert page.count("<svg") == 1

@@ -3,8 +3,7 @@
 import pytest
 
 from batchbalance.project.audit import Interval, clopper_pearson
-from batchbalance.project.stopping import Accuracy, Advice, Forecast
-from batchbalance.project.verdict import overall_verdict
+from batchbalance.project.stopping import Accuracy, Advice, Forecast, overall_verdict
 
 
 def accuracy(correct, total):

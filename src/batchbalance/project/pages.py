@@ -7,12 +7,11 @@ import base64
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from html import escape
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError, MissingExtraError
-from batchbalance.project.audit import FIRST_LOOK
 from batchbalance.project.settings import NAMES, ProjectSettings
 from batchbalance.project.status import NUM_SUSPECTS, Status, told_suspects
 from batchbalance.project.stopping import ONE_LOOK, Accuracy
@@ -25,15 +24,6 @@ SHOWN_TEXT = 600  # characters of a text on a contact sheet
 STYLE = """
 .overall { border-left: 6px solid var(--accent); margin: 1rem 0; } .overall.stop { border-left-color: var(--warn); }
 .overall p { font-size: 1.3rem; line-height: 1.35; font-weight: 600; margin: 0; max-width: none; }
-.large { font-size: 1.6rem; font-weight: 600; margin: .6rem 0 0; }
-.bars { display: grid; grid-template-columns: minmax(0, max-content) auto 1fr; gap: .1rem .6rem;
-  font-size: .9rem; align-items: center; }
-.bars div { overflow-wrap: anywhere; } .bars .count { text-align: right; }
-.bars i { display: block; height: .7rem; background: var(--accent); border-radius: .15rem; min-width: 1px; }
-dl.advice { display: grid; grid-template-columns: auto 1fr; gap: .5rem 1rem; align-items: baseline; margin: .3rem 0; }
-dl.advice dd { margin: 0; max-width: 60rem; }
-@media (max-width: 40rem) { dl.advice { grid-template-columns: 1fr; gap: .2rem; } dl.advice dt { margin-top: .5rem; } }
-.more td { overflow-wrap: break-word; }
 """
 
 SHEET = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,11rem),1fr));gap:.8rem;padding:0"
@@ -42,34 +32,33 @@ WRAPPED = "overflow-wrap:anywhere;white-space:pre-wrap"
 
 
 def status_page(status: Status) -> str:
-    """Return `status.html`, a self-contained page."""
-    facts, counts = status.facts, status.facts.counts
-    title = f"{facts.name}: {counts.labelled:,} labels"
-    above = {
-        "accuracy",
-        "majority class",
-        "macro F1",
-        "curve",
-        "classes",
-        "likely label error",
-        "likely label errors",
-        "cannot be known",
-        "note",
-    }
-    above |= {each.rule for each in status.advice} | {f"class {each.name}" for each in status.quality.classes}
+    """Return `status.html`, a self-contained page: the verdict, the curve, then tables."""
+    facts, verdict, classes = status.facts, status.verdict, status.quality.classes
+    title = f"{facts.name}: {facts.counts.labelled:,} labels"
+    parts = [f"<h1>{escape(title)}</h1>"]
+    parts.append(
+        f'<div class="card overall {verdict.verdict.replace(" ", "-")}"><p>{_told(verdict.sentence)}</p></div>'
+    )
+    if status.curve:
+        band = f"Each model on the current {status.curve[-1].source} labels; band: 95 %, {ONE_LOOK} each."
+        parts.append(f'<h2>Accuracy</h2>{curve_chart(status.curve)}<p class="text">{band}</p>')
     warning = () if facts.model_warning is None else (facts.model_warning,)
     warned = "".join(f"<li>{_told(each)}</li>" for each in (*warning, *status.unknown, *facts.notes))
-    parts = [f"<h1>{escape(title)}</h1>", _verdict(status), *_headline(status)]
-    drawn = curve_chart(status.curve)
-    if drawn:
-        band = f"Each model on the current {status.curve[-1].source} labels; band: 95 %, {ONE_LOOK} each."
-        parts.append(f'<h2>Accuracy</h2>{drawn}<p class="text">{band}</p>')
-    parts += ["<h2>Reasons</h2>", _advice(status)]
     parts += [f'<ul class="notes">{warned}</ul>'] if warned else []
-    parts += [*_classes(status), *_items(status)]
-    above |= dict(status.quality.class_rows()).keys()
-    told = [row for row in status.rows() if row[0] not in above and row[0].partition(":")[0] not in above]
-    parts += ["<h2>More</h2>", f'<div class="more">{table(["", ""], told, is_text=True)}</div>']
+    below = ("class", "likely label error", "cannot be known", "note", "warning")
+    told = [row for row in status.rows() if not row[0].startswith(below)]
+    parts += ["<h2>Figures and advice</h2>", table(["", ""], told, is_text=True)]
+    columns = ["class", "labels", "share of the pool", "precision", "recall", "F1"]
+    figures = ((each.name, f"{each.labels:,}", each.share, each.precision, each.recall, each.f1) for each in classes)
+    rows = [["not known" if x is None else str(x) for x in row] for row in figures]
+    parts += ["<h2>Each class</h2>", table(columns, rows, is_text=True)]
+    parts.append(f'<p class="text">On audit or test labels, with 95 % intervals, {ONE_LOOK} at one figure.</p>')
+    if facts.suspects:
+        shown = facts.suspects[:NUM_SUSPECTS]
+        captions = (f"{s.label}: {_percent(s.probability)}. Rather {s.suggested}?" for s in shown)
+        sentence = f"{escape(told_suspects(facts)).capitalize()}. Look at them again."
+        parts += ["<h2>Likely label errors</h2>", f'<p class="text">{sentence}</p>']
+        parts.append(_sheet([s.item for s in shown], captions))
     return page(title, parts, STYLE)
 
 
@@ -157,67 +146,6 @@ def _card(item: ShownItem, told: str) -> str:
 def _told(text: str) -> str:
     """Return a sentence as HTML, in which `x` is something to type."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
-
-
-def _verdict(status: Status) -> str:
-    found = status.verdict
-    return f'<div class="card overall {found.verdict.replace(" ", "-")}"><p>{_told(found.sentence)}</p></div>'
-
-
-def _headline(status: Status) -> Iterator[str]:
-    found = status.accuracy
-    if found is None:
-        yield "<p>The accuracy is not yet known.</p>"
-        return
-    percent = [f"{100 * each:.0f} %" for each in (found.value, found.interval.low, found.interval.high)]
-    if found.total >= FIRST_LOOK:  # below that, the range is more informative
-        yield f'<p class="large">{percent[0]} accuracy{f" {found.about}" if found.about else ""}</p>'
-    yield (
-        f'<p class="text">Accuracy between {percent[1]} and {percent[2]} with 95 % confidence, {ONE_LOOK}: '
-        f"{found.correct} of {found.total} {found.source} labels are predicted right by the model of "
-        f"{found.num_labels:,} labels. If you look often, you see a lucky interval sooner or later; the advice below "
-        "allows for that.</p>"
-    )
-    beside = ". ".join(f"{name[0].upper()}{name[1:]}: {text}" for name, text in status.quality.rows())
-    yield f'<p class="text">{escape(beside)}.</p>' if beside else ""
-
-
-def _advice(status: Status) -> str:
-    told = "".join(
-        f'<dt class="verdict {each.verdict.replace(" ", "-")}">{escape(each.rule)}: {escape(each.verdict)}</dt>'
-        f"<dd>{_told(each.sentence)}</dd>"
-        for each in status.advice
-    )
-    return f'<dl class="advice">{told}</dl><p class="text">This is advice only: nothing stops automatically.</p>'
-
-
-def _classes(status: Status) -> Iterator[str]:
-    found = status.quality.classes
-    most = max((each.labels for each in found), default=0)
-    if not most:
-        return
-    bars = "".join(
-        f'<div>{escape(each.name)}</div><div class="count">{each.labels:,}</div>'
-        f'<div><i style="width:{100 * each.labels / most:.1f}%"></i></div>'
-        for each in found
-    )
-    yield f'<h2>Labels of each class</h2><div class="bars">{bars}</div>'
-    if any(each.share or each.f1 for each in found):
-        columns = ["class", "share of the pool", "precision", "recall", "F1"]
-        figures = [(each.name, each.share, each.precision, each.recall, each.f1) for each in found]
-        rows = [["not known" if x is None else str(x) for x in row] for row in figures]
-        yield f'<h2>Each class</h2><div class="more">{table(columns, rows, is_text=True)}</div>'
-        yield f'<p class="text">On audit or test labels, with 95 % intervals, {ONE_LOOK} at one figure.</p>'
-
-
-def _items(status: Status) -> Iterator[str]:
-    facts = status.facts
-    if facts.suspects:
-        yield "<h2>Likely label errors</h2>"
-        shown = facts.suspects[:NUM_SUSPECTS]
-        yield f'<p class="text">{escape(told_suspects(facts)).capitalize()}. Look at them again.</p>'
-        told = (f"{s.label}: {_percent(s.probability)}. Rather {s.suggested}?" for s in shown)
-        yield _sheet([s.item for s in shown], told)
 
 
 def _percent(share: float) -> str:

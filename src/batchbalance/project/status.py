@@ -26,9 +26,9 @@ from batchbalance.project.stopping import (
     Forecast,
     accuracy_curve,
     looks_of,
+    overall_verdict,
     told_accuracy,
 )
-from batchbalance.project.verdict import overall_verdict
 
 NUM_ON_CURVE = 6  # models of the curve in the table
 NUM_SUSPECTS = 10  # suspect labels in the table
