@@ -208,7 +208,7 @@ class Tail(nn.Module):
 def test_dropout_that_is_not_run_is_named():
     with pytest.warns(UserWarning, match=r"in: '0' \(Named with a custom forward or hooks\)"):
         MCDropout(nn.Sequential(Named(0.5), nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)), 3)
-    with pytest.warns(UserWarning, match="dropout called as a function in module 'last' stays off"):
+    with pytest.warns(UserWarning, match="random dropping in module 'last' stays off"):
         MCDropout(Functional(), 3).predict(inputs())
 
     class OwnLSTM(nn.LSTM):

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import PackedSequence
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from batchbalance.arguments.seeds import generator
@@ -33,10 +32,6 @@ CACHED_FACTORS = 2**20  # numbers of the cached factors of a small layer
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 BERNOULLI = torch.ops.aten.bernoulli_.float
 NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
-FUNCTIONS = {  # dropout that is not a module
-    getattr(nn.functional, name)
-    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
-}
 ZEROS = ("bernoulli", "native_dropout", "rand", "uniform_", "rand_like")  # operations that dropout uses
 NAMED = (nn.modules.dropout._DropoutNd, nn.RNNBase)  # a warning names these when the masks are made
 
@@ -350,25 +345,6 @@ def _single(module: Any, layer: int) -> nn.Module:
     for name, _ in list(single.named_parameters()):
         setattr(single, name, getattr(module, name.replace("_l0", f"_l{layer}")))
     return single.eval()  # type: ignore[no-any-return]
-
-
-@contextmanager
-def unmasked_dropout(model: nn.Module) -> Iterator[list[str]]:
-    """Yield a list that names the modules in which dropout is called as a function while the block runs."""
-    seen: list[str] = []
-
-    class Watching(TorchFunctionMode):
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
-            rate = kwargs.get("dropout_p", 0.0) if function is nn.functional.scaled_dot_product_attention else None
-            if function in FUNCTIONS:
-                rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-            if rate and not (running and is_drawn(running[-1][1])):
-                seen.append(_named(running))
-            return function(*args, **kwargs)
-
-    with _running(model) as running, Watching():
-        yield seen
 
 
 def training_noise(model: nn.Module, run: Callable[[], Any]) -> list[str]:

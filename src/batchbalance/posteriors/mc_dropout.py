@@ -34,7 +34,6 @@ from batchbalance.posteriors.masks import (
     is_path,
     is_plain,
     training_noise,
-    unmasked_dropout,
 )
 from batchbalance.posteriors.outputs import check_logits, with_outputs
 from batchbalance.posteriors.replay import Replay, replayable
@@ -221,8 +220,7 @@ class MCDropout(Posterior):
 
     def _warn_and_plan(self, few: Batch) -> None:
         """Warn about dropout that stays off; find the modules before the first mask, unless two equal passes differ."""
-        with unmasked_dropout(self._model) as seen:
-            once = self._forward(few, 0)
+        once = self._forward(few, 0)
         ran = [mask.name for mask in self._masks if mask.calls]
         idle = [mask.name for mask in self._masks if isinstance(mask, Mask) and mask.rate > 0 and not mask.calls]
         if idle and not ran:
@@ -235,16 +233,12 @@ class MCDropout(Posterior):
             # warning if it cannot be masked.
             if not any(name.startswith(f"{other}.") for other in ran):
                 warnings.warn(f"dropout layer {name!r} is not run by the model and has no effect", stacklevel=3)
-        for layer in dict.fromkeys(seen):
-            warnings.warn(f"dropout called as a function in {layer} stays off: use nn.Dropout instead", stacklevel=2)
-        if self._chain is None:  # a chain has only known layers
-            for layer in training_noise(self._model, lambda: self._forward(few, 0)):
-                if layer not in seen:
-                    warnings.warn(
-                        f"random dropping in {layer} stays off: use nn.Dropout, or a class named "
-                        "*DropPath or *Attention*",
-                        stacklevel=2,
-                    )
+        for layer in training_noise(self._model, lambda: self._forward(few, 0)):
+            warnings.warn(
+                f"random dropping in {layer} stays off: use nn.Dropout instead of dropout called as a function, or a "
+                "class named *DropPath or *Attention*",
+                stacklevel=2,
+            )
         if self._chain is None and self._fast and self.num_draws > 1:
             found = replayable(self._model, self._masks, lambda: self._forward(few, 0))
             if found and torch.equal(once, self._forward(few, 0)):
