@@ -157,7 +157,6 @@ OWN: dict[str, Network] = {
     "vgg11": vgg11,
     "resnet18": resnet18,
 }
-_CHECKED: set[str] = set()  # names and options already checked, because all runs of a comparison share them
 NETWORKS: Registry[Network] = Registry(
     "network",
     "batchbalance.networks",
@@ -264,9 +263,7 @@ def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
     size = list(input_shape)
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
-            size = [layer.out_channels] + [
-                side + 2 * int(layer.padding[i]) - layer.kernel_size[i] + 1 for i, side in enumerate(size[1:])
-            ]
+            size = [layer.out_channels, *(side + 2 * layer.padding[0] - layer.kernel_size[0] + 1 for side in size[1:])]  # type: ignore[operator]
         elif isinstance(layer, nn.MaxPool2d):
             size = [size[0], *((side + int(layer.ceil_mode)) // 2 for side in size[1:])]
     if min(size) < 1:
@@ -276,40 +273,37 @@ def _flat_size(layers: Sequence[nn.Module], input_shape: Sequence[int]) -> int:
 
 def check_network(name: str, options: dict[str, Any]) -> None:
     """Raise ValueError if the options of a built-in network are invalid for all inputs."""
-    network, asked = OWN.get(name), f"{name} {options!r}"
-    if network is None or asked in _CHECKED:
-        return
-    single = isinstance(network_options(network).get("hidden"), int)  # fashion-cnn has one hidden layer
-    check_options(**{**options, **({"hidden": [options["hidden"]]} if single else {})})
-    shape = signature(network).parameters["input_shape"].default
-    with torch.device("meta"):  # allocates no memory for the weights
-        network(2, (8,) if shape is Parameter.empty else shape, **options)
-    _CHECKED.add(asked)
-
-
-def check_options(
-    *, dropout: Any = 0.0, width: Any = 1.0, hidden: Any = (1,), head: Any = (1,), round_up: Any = False
-) -> None:
-    """Raise ValueError unless these options of networks are valid, independent of the inputs."""
-    if check_real("dropout", dropout) >= 1:
-        raise ValueError(f"`dropout` must be in [0, 1), got {dropout}")
-    if check_real("width", width, above=True) > MAX_WIDTH:
-        raise ValueError(f"`width` must be at most {MAX_WIDTH}, got {width}; 1 gives the networks of the paper")
-    check_flag("round_up", round_up)
-    for name, units in (("hidden", hidden), ("head", head)):
-        if not isinstance(units, list | tuple) or not units:
-            raise ValueError(f"`{name}` must be the units of at least one layer, such as [64, 64], got {units!r}")
-        for count in units:
-            check_whole(name, count, 1, MAX_UNITS)
+    if name in OWN:
+        shape = signature(OWN[name]).parameters["input_shape"].default
+        with torch.device("meta"):  # allocates no memory for the weights
+            OWN[name](2, (8,) if shape is Parameter.empty else shape, **options)
 
 
 def _scaled(count: int, width: float) -> int:
     return max(1, round(count * width))
 
 
-def _check(num_classes: int, input_shape: Sequence[int], num_axes: int, **options: Any) -> None:
-    """Raise ValueError unless classes, the shape of an input and the options are valid."""
-    check_options(**options)
+def _check(
+    num_classes: int,
+    input_shape: Sequence[int],
+    num_axes: int,
+    *,
+    dropout: float,
+    width: float,
+    round_up: bool = False,
+    **units: Sequence[int],
+) -> None:
+    """Raise ValueError unless classes, the shape of an input and the options are valid; `units` are of layers."""
+    if check_real("dropout", dropout) >= 1:
+        raise ValueError(f"`dropout` must be in [0, 1), got {dropout}")
+    if check_real("width", width, above=True) > MAX_WIDTH:
+        raise ValueError(f"`width` must be at most {MAX_WIDTH}, got {width}; 1 gives the networks of the paper")
+    check_flag("round_up", round_up)
+    for name, counts in units.items():
+        if not isinstance(counts, list | tuple) or not counts:
+            raise ValueError(f"`{name}` must be the units of at least one layer, such as [64, 64], got {counts!r}")
+        for count in counts:
+            check_whole(name, count, 1, MAX_UNITS)
     check_whole("num_classes", num_classes)
     if len(input_shape) != num_axes or min(input_shape) < 1:
         wanted = "(features,)" if num_axes == 1 else "(channels, height, width)"
