@@ -21,8 +21,8 @@ from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits, prepare
 from batchbalance.lab.records import Record, check_records, open_trial, settled, versions
 from batchbalance.learner import Learner
-from batchbalance.learner.passes import BLOCK
 from batchbalance.posteriors import Fitted, Posterior
+from batchbalance.posteriors.inputs import BLOCK
 from batchbalance.posteriors.training.fitting import Labelled
 from batchbalance.predictions import Predictions
 from batchbalance.selection import Selection

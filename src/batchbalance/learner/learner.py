@@ -18,7 +18,6 @@ from batchbalance.arguments.seeds import generator
 from batchbalance.balance.edges import EdgeSettings
 from batchbalance.learner.engine import batch_seed, fit_seed, next_batch, sample_of
 from batchbalance.learner.labels import Id, Label, plain
-from batchbalance.learner.passes import BLOCK, Inputs, embed, predict, predict_and_embed
 from batchbalance.learner.store import Known, Store
 from batchbalance.posteriors import (
     POSTERIORS,
@@ -30,7 +29,7 @@ from batchbalance.posteriors import (
     PosteriorFit,
     PosteriorOptions,
 )
-from batchbalance.posteriors.inputs import IndexedRows, is_table
+from batchbalance.posteriors.inputs import Blocks, IndexedRows, is_table
 from batchbalance.posteriors.training import Recipe
 from batchbalance.posteriors.training.networks import Network
 from batchbalance.predictions import Predictions
@@ -224,20 +223,20 @@ class Learner:
 
     def _flattened(self, rows: Tensor) -> Tensor:
         """Return inputs as embeddings."""
-        return torch.cat([self._inputs[block].flatten(1) for block in torch.split(rows, BLOCK)])
+        return torch.cat([block.flatten(1) for block in Blocks(self._inputs, rows)])
 
     def _predicted(
         self, fitted: Fitted, rows: Tensor, covering: Tensor, *, with_embeddings: bool
     ) -> dict[str, Callable[[], Any]]:
         """Return functions that compute the parts of a pool that depend on a model."""
-        posterior, inputs, edges = fitted.posterior, self._inputs, self._edges
+        posterior, edges, pool = fitted.posterior, self._edges, Blocks(self._inputs, rows)
         passed: list[Predictions] = []
 
         def predictions() -> Predictions:
-            return self._named(passed[0] if passed else predict(posterior, inputs, rows))
+            return self._named(passed[0] if passed else posterior.predict(pool))
 
         def embeddings() -> Tensor:
-            found, hidden = predict_and_embed(posterior, inputs, rows)  # one pass computes both
+            found, hidden = posterior.predict_and_embed(pool)  # one pass computes both
             passed.append(found)
             return hidden
 
@@ -259,15 +258,16 @@ class Learner:
         if with_embeddings:
             made |= {
                 "embeddings": embeddings,
-                "draw_embeddings": lambda: embed(posterior, inputs, rows, every_draw=True),
-                "labelled_embeddings": lambda: embed(posterior, inputs, covering),
+                "draw_embeddings": lambda: posterior.embed(pool, every_draw=True),
+                "labelled_embeddings": lambda: posterior.embed(Blocks(self._inputs, covering)),
             }
         return made
 
-    def _compared(self, posterior: Posterior, reference: Inputs) -> Predictions:
+    def _compared(self, posterior: Posterior, reference: Any) -> Predictions:
         """Return predictions of the reference set, or of a sample of it."""
         order = torch.randperm(len(reference), generator=generator(self._seed, "reference"))
-        return self._named(predict(posterior, reference, order[: self._edges.max_reference].sort().values))
+        rows = order[: self._edges.max_reference].sort().values
+        return self._named(posterior.predict(Blocks(reference, rows)))
 
     def _timed_part(self, make: Callable[[], Any]) -> Callable[[], Any]:
         """Count the time for computing a part of the pool as time for predicting."""
@@ -384,7 +384,7 @@ def _is_fit(function: Any) -> bool:
     return True
 
 
-def _as_inputs(inputs: Any) -> Inputs:
+def _as_inputs(inputs: Any) -> Any:
     if is_table(inputs):
         return IndexedRows(inputs)
     if isinstance(inputs, Tensor | np.ndarray | list):
@@ -393,7 +393,7 @@ def _as_inputs(inputs: Any) -> Inputs:
             raise ValueError(f"`inputs` must be (N, ...), one row per point, got shape {tuple(inputs.shape)}")
     if not len(inputs):
         raise ValueError("`inputs` must hold at least one point, got none")
-    return inputs  # type: ignore[no-any-return]
+    return inputs
 
 
 def _as_classes(classes: int | Iterable[Any]) -> list[Label]:

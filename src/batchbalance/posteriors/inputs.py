@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import sparse
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
@@ -18,6 +19,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from batchbalance.arguments.checks import check_dense, check_whole, unmasked
 from batchbalance.posteriors.training.calling import Batch, as_batch, collated, described, first_of, num_rows, some_rows
 from batchbalance.predictions import spans_of
+
+BLOCK = 4096  # inputs read at a time
 
 # A tensor or array (N, ...), a Dataset, or a DataLoader; posteriors of networks also take dicts and tuples of tensors,
 # and those that wrap an estimator also take tables.
@@ -70,6 +73,19 @@ def as_rows(inputs: Any, name: str = "`inputs`") -> Any:
     return inputs
 
 
+class Blocks:
+    """Some of the inputs that a tensor of rows indexes, read block by block, so that they need not fit in memory."""
+
+    def __init__(self, inputs: Any, rows: Tensor) -> None:
+        self._inputs, self._rows = inputs, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._inputs[block] for block in torch.split(self._rows, BLOCK))
+
+
 class IndexedRows:
     """The rows of a table, indexed by a tensor as in a `Learner`."""
 
@@ -100,6 +116,10 @@ def num_points(inputs: Inputs) -> int | None:
 
 def row_batches(inputs: Any, batch_size: int) -> Iterator[Any]:
     """Yield consecutive batches of rows; those of tensors, Datasets and DataLoaders are tensors."""
+    if isinstance(inputs, Blocks):
+        for block in inputs:
+            yield from row_batches(block, batch_size)
+        return
     if isinstance(inputs, Tensor | Dataset | DataLoader):
         yield from batches_of(inputs, batch_size)
         return
@@ -117,6 +137,10 @@ def batches_of(inputs: Inputs, batch_size: int, *, structured: bool = False, pad
         structured: whether batches may be dicts and tuples of tensors.
         padding: the token that sequences in a Dataset are padded with.
     """
+    if isinstance(inputs, Blocks):
+        for block in inputs:
+            yield from batches_of(block, batch_size, structured=structured, padding=padding)
+        return
     batch_size = check_whole("batch_size", batch_size)
     if isinstance(inputs, DataLoader):
         _check_order(inputs)

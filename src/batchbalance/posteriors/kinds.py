@@ -125,11 +125,10 @@ class PosteriorOptions(Section, ABC):
         return posterior
 
 
-@dataclass(frozen=True)
 class PosteriorFit:
     """Fits the posterior that options describe; a `Fit`.
 
-    Attributes:
+    Args:
         options: the kind of posterior and its options.
         num_classes: C.
         network: a registered name, a path, or a function that builds the network, for the kinds that have one. It is
@@ -141,19 +140,23 @@ class PosteriorFit:
         device: where to train.
     """
 
-    options: PosteriorOptions
-    num_classes: int
-    network: str | Network | None = None
-    network_options: dict[str, Any] | None = None
-    recipe: Recipe | None = None
-    validation: Labelled | Callable[[int], Labelled | None] | None = None
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.options, PosteriorOptions):
-            raise TypeError(f"`options` must be those of a posterior, got {self.options!r}")
-        if self.options.has_network and self.network is None:
-            raise ValueError(f"`network` must be given for posterior {self.options.kind!r}, got none")
+    def __init__(
+        self,
+        options: PosteriorOptions,
+        num_classes: int,
+        network: str | Network | None = None,
+        network_options: dict[str, Any] | None = None,
+        recipe: Recipe | None = None,
+        validation: Labelled | Callable[[int], Labelled | None] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        if not isinstance(options, PosteriorOptions):
+            raise TypeError(f"`options` must be those of a posterior, got {options!r}")
+        if options.has_network and network is None:
+            raise ValueError(f"`network` must be given for posterior {options.kind!r}, got none")
+        self.options, self._validation = options, validation
+        builder = network_named(network) if isinstance(network, str) else network
+        self._context = FitContext(num_classes, 0, builder, network_options, recipe, None, device)
 
     @property
     def uses_unlabelled(self) -> bool:
@@ -162,7 +165,7 @@ class PosteriorFit:
 
     def __call__(self, inputs: Tensor, labels: Tensor, seed: int, unlabelled: Tensor | None = None) -> Fitted:
         """Train a model on (N, ...) inputs and (N,) labels and return its draws."""
-        context = self._context(len(labels), seed, unlabelled)
+        context = self._given(len(labels), seed, unlabelled)
         fitted = self.options.fit(inputs, labels, context)
         known = context.validation is not None or fitted.cross_validation is not None
         if known or len(labels.unique()) == len(labels):
@@ -171,19 +174,11 @@ class PosteriorFit:
 
     def untrained(self, inputs: Tensor, seed: int) -> Fitted | None:
         """Return draws before any training; None for kinds without a single network."""
-        return self.options.untrained(inputs, self._context(0, seed))
+        return self.options.untrained(inputs, self._given(0, seed))
 
-    def _context(self, num_labels: int, seed: int, unlabelled: Tensor | None = None) -> FitContext:
-        return FitContext(
-            self.num_classes,
-            seed,
-            network_named(self.network) if isinstance(self.network, str) else self.network,
-            self.network_options,
-            self.recipe,
-            self.validation(num_labels) if callable(self.validation) else self.validation,
-            self.device,
-            unlabelled,
-        )
+    def _given(self, num_labels: int, seed: int, unlabelled: Tensor | None = None) -> FitContext:
+        validation = self._validation(num_labels) if callable(self._validation) else self._validation
+        return replace(self._context, seed=seed, validation=validation, unlabelled=unlabelled)
 
 
 def cross_validated_error(options: PosteriorOptions, inputs: Tensor, labels: Tensor, context: FitContext) -> float:
