@@ -49,10 +49,10 @@ class WeightDraws(Posterior):
     takes_structures: ClassVar[bool] = True
 
     def __init__(self, model_factory: ModelFactory, seed: int, outputs: str = "logits", binary: bool = False) -> None:
-        self._model_factory: ModelFactory = model_factory
-        if outputs != "logits" or binary:
-            self._model_factory = lambda: with_outputs(model_factory(), outputs, binary)
-        self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary} if outputs != "logits" or binary else {}
+        self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary}
+        self._model_factory = model_factory
+        if binary or outputs != "logits":
+            self._model_factory = lambda: with_outputs(model_factory(), **self._reading)
         self._seed = seed
         self._flops: float | None = None  # of the network for one input
         self._states: tuple[State, ...] = ()
@@ -199,7 +199,7 @@ class DeepEnsemble(WeightDraws):
 
     @classmethod
     def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> "DeepEnsemble":
-        reading = {key: options[key] for key in ("outputs", "binary") if key in options}
+        reading = {key: options[key] for key in ("outputs", "binary")}
         return cls(model_factory, options["num_draws"], Recipe(**options["recipe"]), seed=options["seed"], **reading)
 
     def _options(self) -> dict[str, Any]:

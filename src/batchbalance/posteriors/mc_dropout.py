@@ -92,9 +92,9 @@ class MCDropout(Posterior):
         num_draws = check_whole("num_draws", num_draws, 1, MAX_DRAWS)
         check_finite(model)
         self._network: nn.Module = copy.deepcopy(model).eval().requires_grad_(False)
-        self._outputs, self._binary = outputs, binary
-        structure = structure_of(with_outputs(self._network, outputs, binary))
-        self._model = with_outputs(copy.deepcopy(self._network), outputs, binary).eval()  # with masks for dropout
+        self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary}
+        structure = structure_of(with_outputs(self._network, **self._reading))
+        self._model = with_outputs(copy.deepcopy(self._network), **self._reading).eval()  # with masks for dropout
         set_channels_last(self._model)
         self._seed = seed
         self._masks = _fix_masks(self._model, seed)
@@ -113,8 +113,7 @@ class MCDropout(Posterior):
         tensors, options = read_saved(directory, cls.kind)
         model = copy.deepcopy(as_network(network, directory))
         load_weights(model, tensors, directory)
-        reading = {key: options[key] for key in ("outputs", "binary") if key in options}
-        return cls(model, options["num_draws"], options["seed"], fast=fast, **reading)
+        return cls(model, **options, fast=fast)
 
     def first(self, num_draws: int) -> "MCDropout":
         """Return a posterior of the first `num_draws` draws that shares the weights."""
@@ -127,13 +126,11 @@ class MCDropout(Posterior):
         """Return the accuracy of the network with dropout off on inputs (N, ...) and their classes (N,)."""
         parameter = next(self._network.parameters(), None)
         device = inputs.device if parameter is None else parameter.device
-        network = with_outputs(self._network, self._outputs, self._binary)
+        network = with_outputs(self._network, **self._reading)
         return network_accuracy(network, placed(inputs, device), labels.to(device))
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        options: dict[str, Any] = {"num_draws": self.num_draws, "seed": self._seed}
-        if self._outputs != "logits" or self._binary:
-            options |= {"outputs": self._outputs, "binary": self._binary}
+        options = {"num_draws": self.num_draws, "seed": self._seed, **self._reading}
         return self._network.state_dict(), options
 
     def _logits(self, batch: Batch) -> Tensor:

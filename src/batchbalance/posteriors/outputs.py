@@ -16,51 +16,51 @@ from batchbalance.predictions import looks_like_probs
 OUTPUTS = ("logits", "probs")
 
 
-class TwoLogits(nn.Module):
-    """A layer that converts one logit z of the second class to two logits (0, z), whose softmax is the sigmoid of z."""
+class AsLogits(nn.Module):
+    """A layer that converts the outputs of a network to logits.
+
+    One logit z of the second of two classes becomes (0, z), one probability p becomes (1 − p, p), and probabilities
+    become their logarithms, which are valid logits.
+    """
+
+    def __init__(self, outputs: str, binary: bool) -> None:
+        super().__init__()
+        self.outputs, self.binary = outputs, binary
+
+    def extra_repr(self) -> str:
+        """Return the options, which distinguish the draws of two readings."""
+        return f"{self.outputs}, binary={self.binary}"
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """Return (n, 2) logits from (n, 1) logits."""
-        _check_single(outputs)
-        return torch.cat([torch.zeros_like(outputs), outputs], dim=-1)
-
-
-class TwoProbs(nn.Module):
-    """A layer that converts one probability p of the second class to (1 − p, p)."""
-
-    def forward(self, outputs: Tensor) -> Tensor:
-        """Return (n, 2) probabilities from (n, 1) probabilities."""
-        _check_single(outputs)
-        return torch.cat([1 - outputs, outputs], dim=-1)
-
-
-class LogProbs(nn.Module):
-    """A layer that converts probabilities to their logarithms, which are valid logits."""
-
-    def forward(self, outputs: Tensor) -> Tensor:
-        """Return log-probabilities of the same shape, (n, C)."""
-        if not looks_like_probs(outputs):
+        """Return (n, C) logits."""
+        is_probs = self.outputs == "probs"
+        if self.binary:
+            if outputs.ndim != 2 or outputs.shape[1] != 1:
+                raise ValueError(
+                    f"the model must return one output (N, 1) for binary=True, got shape {tuple(outputs.shape)}; "
+                    "omit `binary` if it returns one for each class"
+                )
+            first = 1 - outputs if is_probs else torch.zeros_like(outputs)
+            outputs = torch.cat([first, outputs], dim=-1)
+        if is_probs and not looks_like_probs(outputs):
             raise ValueError(
                 "the model must return probabilities, non-negative and summing to 1 in each row, for outputs='probs', "
                 f"got {outputs.detach()[0].tolist()}; omit `outputs` if these are logits"
             )
-        return outputs.log()
+        return outputs.log() if is_probs else outputs
 
 
 class Reading(nn.Sequential):
-    """A network that may take dicts and tuples, and layers that convert its outputs to logits."""
+    """A network that may take dicts and tuples, and a layer that converts its outputs to logits."""
 
     def forward(self, inputs: Batch, /) -> Tensor:
         """Return the logits of a batch, (n, C)."""
-        model, *layers = self
-        logits = logits_from(model, inputs)
-        for layer in layers:
-            logits = layer(logits)
-        return logits
+        model, as_logits = self
+        return as_logits(logits_from(model, inputs))  # type: ignore[no-any-return]
 
 
 def with_outputs(model: nn.Module, outputs: str = "logits", binary: bool = False) -> nn.Module:
-    """Append layers to the model that convert its outputs to logits.
+    """Append a layer to the model that converts its outputs to logits, if they are something else.
 
     Args:
         model: a network that returns (n, C), or (n, 1) if `binary`.
@@ -69,12 +69,7 @@ def with_outputs(model: nn.Module, outputs: str = "logits", binary: bool = False
     """
     if outputs not in OUTPUTS:
         raise UnknownNameError("kind of outputs", str(outputs), OUTPUTS)
-    layers: list[nn.Module] = []
-    if binary:
-        layers.append(TwoLogits() if outputs == "logits" else TwoProbs())
-    if outputs == "probs":
-        layers.append(LogProbs())
-    return Reading(model, *layers) if layers else model
+    return Reading(model, AsLogits(outputs, binary)) if binary or outputs != "logits" else model
 
 
 def check_logits(logits: Tensor, context: str = "the model") -> None:
@@ -97,12 +92,4 @@ def check_logits(logits: Tensor, context: str = "the model") -> None:
             f"the one output of {context} is between 0 and 1 for all inputs, and is used as a logit: if it is a "
             "probability, pass outputs='probs'",
             stacklevel=3,
-        )
-
-
-def _check_single(outputs: Tensor) -> None:
-    if outputs.ndim != 2 or outputs.shape[1] != 1:
-        raise ValueError(
-            f"the model must return one output (N, 1) for binary=True, got shape {tuple(outputs.shape)}; "
-            "omit `binary` if it returns one for each class"
         )
