@@ -18,12 +18,13 @@ from batchbalance.cli import (
     report,
     run,
     select,
+    suggest,
 )
 from batchbalance.cli.app import app
 
 __all__ = [
     "app", "compare", "demo", "embed", "experiments", "find", "label", "labelstudio", "main", "project",
-    "project_changes", "report", "run", "select",
+    "project_changes", "report", "run", "select", "suggest",
 ]  # fmt: skip
 
 

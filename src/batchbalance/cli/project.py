@@ -68,6 +68,10 @@ def init_command(
     sample: Annotated[
         str | None, typer.Option(help="With --labels-from: how these items were chosen, random or chosen; see 'tell'.")
     ] = None,
+    suggestions: Annotated[
+        list[Path] | None,
+        typer.Option(help="Labels by a machine, as for 'suggest', in the name of the file; repeatable."),
+    ] = None,
     images: Annotated[Path | None, typer.Option(help="A folder of images.")] = None,
     texts: Annotated[
         Path | None, typer.Option(help="Texts: a CSV, TSV, JSONL, Parquet or .txt file, or a folder of .txt files.")
@@ -125,6 +129,7 @@ def init_command(
     """Create a project from your items and the names of the classes."""
     with reported_errors(init_command):
         from batchbalance.cli.brought import brought, class_names, id_note, values_in
+        from batchbalance.cli.suggest import take_suggestions
         from batchbalance.project import Project
         from batchbalance.project.settings import NAMES
 
@@ -173,6 +178,8 @@ def init_command(
             say(id_note(source, id_column, column or ["text"]))
         if labels is not None:
             take_in(project, labels, sample=sample)
+        for path in suggestions or ():
+            take_suggestions(project, path, path.stem)
         say(f"next: batchbalance label {folder} (in the browser), or batchbalance ask {folder} (in a file)")
 
 

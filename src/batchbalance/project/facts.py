@@ -13,9 +13,11 @@ from batchbalance.project.arm import NUM_SPLITS, ArmComparison, compare_arms
 from batchbalance.project.audit import audit_order
 from batchbalance.project.label_errors import Duplicates, agreements, duplicates, likely_errors
 from batchbalance.project.learning import ProjectModel, Trained, can_refit, class_probs
+from batchbalance.project.measuring import SourceQuality, qualities
 from batchbalance.project.state import AUDIT, FOUND, RANDOM, State
 from batchbalance.project.stopping import UNKNOWN, Round, read_rounds
 from batchbalance.project.store import ShownItem
+from batchbalance.project.suggestions import sources_of
 
 NO_NAME = "(no name)"
 
@@ -104,6 +106,7 @@ class Facts:
         num_judged: labels judged by a model that has not seen them.
         duplicates: exact copies.
         annotators: Cohen's κ of each pair of people who labelled the same items.
+        sources: the quality of each source of suggestions.
         notes: other remarks.
     """
 
@@ -129,6 +132,7 @@ class Facts:
     num_judged: int = 0
     duplicates: Duplicates = field(default_factory=Duplicates)
     annotators: dict[str, float] = field(default_factory=dict)
+    sources: tuple[SourceQuality, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -177,12 +181,16 @@ class FactCollector:
             annotators={f"{x.first or NO_NAME} and {x.second or NO_NAME}": x.kappa for x in agreements(state)},
             notes=notes,
         )
-        if trained is None:
+        probs = None if trained is None else class_probs(trained.posterior, vectors[fixed])
+        said = None if probs is None else probs.argmax(1)
+        sources = sources_of(state, self._store.num_items)
+        collected = replace(collected, sources=qualities(sources, audit, truth, state.classes, fixed, said))
+        if trained is None or probs is None:
             return collected
         tests = list(state.tests)
         return replace(
             collected,
-            confidence=class_probs(trained.posterior, vectors[fixed]).max(1),
+            confidence=probs.max(1),
             test_predicted=class_probs(trained.posterior, vectors[tests]).argmax(1) if tests else np.zeros(0, np.int64),
             cross_validated_error=self._model.cross_validated_error(vectors, trained),
             model_warning=getattr(getattr(trained.posterior, "tuned", None), "warning", None),

@@ -17,6 +17,7 @@ from batchbalance.project.facts import FactCollector, SuspectLabel
 from batchbalance.project.insight import Found, Insight, insights
 from batchbalance.project.label_errors import Agreement, agreements
 from batchbalance.project.learning import Guess, ProjectModel, guesses_of
+from batchbalance.project.machines import MachineLabels
 from batchbalance.project.pages import project_fragment
 from batchbalance.project.planning import Questions, strategy_table
 from batchbalance.project.settings import FILE, NAMES, ProjectSettings, read_settings
@@ -25,7 +26,7 @@ from batchbalance.project.status import Status, status_of
 from batchbalance.project.store import ProjectStore, ShownItem
 
 
-class Project:
+class Project(MachineLabels):
     """A project in a folder. Create one with ``Project.create``; continue with ``Project.open``.
 
     All changes are on disk when a call returns. Several processes and threads may use a project at the same time.

@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from batchbalance.learner.labels import Event
 
@@ -187,6 +188,7 @@ class State:
         classes: the class names; a class number is the position here, and never changes.
         sources: the sources of items, from the events.
         tests: the class of each row of the test set.
+        suggested: the suggestions of each machine, a value for each of its files, oldest first.
         items: the state of each row that has an event.
         num_events: the number of events applied.
         num_batches: how often new questions were chosen.
@@ -200,6 +202,7 @@ class State:
         self.classes: list[str] = []
         self.sources: list[str] = []
         self.tests: dict[int, int] = {}
+        self.suggested: defaultdict[str, list[Any]] = defaultdict(list)
         self.items: dict[int, ItemView] = {}
         self.sizes: list[int] = []
         self.num_events = self.num_batches = self.last_change = self.tests_of = 0
@@ -224,6 +227,8 @@ class State:
             elif event.kind == "items added":
                 self.sizes.append(event.value["first"] + event.value["count"])
                 self.sources.append(event.value["from"])
+            elif event.kind == "suggested":
+                self.suggested[event.value["by"]].append(event.value)
             elif event.kind == "undone":
                 self._undo(events[event.value - 1])
             elif event.item is not None:

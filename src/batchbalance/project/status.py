@@ -199,6 +199,7 @@ def _rows(status: Status) -> Iterator[tuple[str, str]]:
         yield "not labelled", f"{counts.skipped:,} skipped, {counts.flagged:,} flagged, {counts.disputed:,} disputed"
     yield from _quality(status)
     yield from status.quality.class_rows()
+    yield from ((f"source {each.name}", each.sentence()) for each in facts.sources)
     yield from ((f"{each.rule}: {each.verdict}", each.sentence) for each in status.advice)
     yield from _doubts(facts)
     for pair, kappa in facts.annotators.items():

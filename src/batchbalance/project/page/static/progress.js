@@ -96,7 +96,7 @@ function accuracyCard({ status, isComputing }) {
   if (!now) {
     const later = isComputing ? "This is being computed." : "It is not known yet: it comes with the first audit labels.";
     const why = status && !isComputing ? (status.audit_share ? later : (status.unknown?.[0] ?? later)) : later;
-    return card("Accuracy", "accuracy", el("p", {}, ...told(why)), ...warning);
+    return card("Accuracy", "accuracy", el("p", {}, ...told(why)), ...warning, ...machines(status?.sources ?? []));
   }
   const isFew = now.total < LEAST_FOR_FIGURE;
   const of = `${now.correct} of ${plural(now.total, `${now.source} label`)} right${now.about && `; ${now.about}`}`;
@@ -108,6 +108,7 @@ function accuracyCard({ status, isComputing }) {
     el("p", { className: "quiet-text", textContent: sure }),
     ...warning,
     ...beside(status.quality),
+    ...machines(status.sources),
     ...(status.curve.length > 1 ? [el("div", { className: "chart-room" })] : [el("p", { className: "quiet-text", textContent: "A curve comes with the next models." })]),
   );
 }
@@ -119,6 +120,12 @@ function beside(quality) {
   const over = quality.num_measured === all ? "classes" : `${quality.num_measured} of ${all} classes (the others have no label to measure by yet)`;
   const lines = [`Always “${quality.majority}”, the most frequent class, would reach ${range(quality.majority_accuracy)}.`, `Macro F1, the mean over ${over}: ${range(quality.macro_f1)}.`];
   return lines.map((textContent) => el("p", { className: "quiet-text", textContent }));
+}
+
+// A line for each source of machine labels.
+function machines(sources) {
+  const known = (one) => (one.accuracy ? `${range(one.accuracy)} right, at any look (${one.right} of ${plural(one.total, "audit label")})` : "accuracy not known before people label audit items");
+  return sources.map((one) => el("p", { className: "quiet-text source", textContent: `${one.name}: ${plural(one.num_items, "suggestion")}, ${known(one)}.` }));
 }
 
 // Accuracy over labels, with its interval as a band. `compared` is the curve of random questions, in a demo.
