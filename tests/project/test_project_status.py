@@ -288,7 +288,7 @@ def test_the_page_needs_nothing_else(facts):
     assert 'name="viewport"' in page
     assert "prefers-color-scheme: dark" in page
     text = "".join(found.text)
-    for heading in ("Accuracy", "Figures and advice", "Each class", "Likely label errors"):
+    for heading in ("Accuracy", "Reasons", "Each class", "Likely label errors"):
         assert heading in text
     assert "for one look" in text
     assert page.count("<svg") == 1

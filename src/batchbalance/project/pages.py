@@ -12,18 +12,19 @@ from html import escape
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError, MissingExtraError
+from batchbalance.project.audit import FIRST_LOOK
 from batchbalance.project.settings import NAMES, ProjectSettings
 from batchbalance.project.status import NUM_SUSPECTS, Status, told_suspects
-from batchbalance.project.stopping import ONE_LOOK, Accuracy
+from batchbalance.project.stopping import ONE_LOOK, Accuracy, Advice
 from batchbalance.project.store import ShownItem
-from batchbalance.system.markup import page, table
+from batchbalance.system.markup import card, page, table
 
 THUMBNAIL, QUALITY = 240, 80  # pixels of the longer side; JPEG quality
 SHOWN_TEXT = 600  # characters of a text on a contact sheet
 
 STYLE = """
-.overall { border-left: 6px solid var(--accent); margin: 1rem 0; } .overall.stop { border-left-color: var(--warn); }
-.overall p { font-size: 1.3rem; line-height: 1.35; font-weight: 600; margin: 0; max-width: none; }
+.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: .5rem 2rem; }
+.notes { margin: 1rem 0 0; } ol > li { background: var(--panel); }
 """
 
 SHEET = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,11rem),1fr));gap:.8rem;padding:0"
@@ -32,34 +33,44 @@ WRAPPED = "overflow-wrap:anywhere;white-space:pre-wrap"
 
 
 def status_page(status: Status) -> str:
-    """Return `status.html`, a self-contained page: the verdict, the curve, then tables."""
-    facts, verdict, classes = status.facts, status.verdict, status.quality.classes
+    """Return `status.html`, a self-contained page: one sentence, the curve, then tables."""
+    facts, now, classes = status.facts, status.accuracy, status.quality.classes
     title = f"{facts.name}: {facts.counts.labelled:,} labels"
-    parts = [f"<h1>{escape(title)}</h1>"]
-    parts.append(
-        f'<div class="card overall {verdict.verdict.replace(" ", "-")}"><p>{_told(verdict.sentence)}</p></div>'
+    below = ("class", "likely label error", "cannot be known", "note", "warning", *(x.rule for x in status.advice))
+    rows = table(["", ""], [row for row in status.rows() if not row[0].startswith(below)], is_text=True)
+    value, band = "not known yet", ""
+    if now is not None:
+        is_few = now.total < FIRST_LOOK  # the range is more informative
+        value = (
+            f"{100 * now.interval.low:.0f} to {100 * now.interval.high:.0f} %" if is_few else f"{100 * now.value:.0f} %"
+        )
+        band = f"Each model on the current {now.source} labels; band: 95 %, {ONE_LOOK} each."
+    curve = f'{curve_chart(status.curve)}<p class="text">{band}</p>'
+    rules = "".join(
+        f"<li>{_chip(each)}<p><strong>{escape(each.rule.capitalize())}.</strong> {_told(each.sentence)}</p></li>"
+        for each in status.advice
     )
-    if status.curve:
-        band = f"Each model on the current {status.curve[-1].source} labels; band: 95 %, {ONE_LOOK} each."
-        parts.append(f'<h2>Accuracy</h2>{curve_chart(status.curve)}<p class="text">{band}</p>')
     warning = () if facts.model_warning is None else (facts.model_warning,)
     warned = "".join(f"<li>{_told(each)}</li>" for each in (*warning, *status.unknown, *facts.notes))
-    parts += [f'<ul class="notes">{warned}</ul>'] if warned else []
-    below = ("class", "likely label error", "cannot be known", "note", "warning")
-    told = [row for row in status.rows() if not row[0].startswith(below)]
-    parts += ["<h2>Figures and advice</h2>", table(["", ""], told, is_text=True)]
+    notes = f'<ul class="notes">{warned}</ul>' if warned else ""
     columns = ["class", "labels", "share of the pool", "precision", "recall", "F1"]
     figures = ((each.name, f"{each.labels:,}", each.share, each.precision, each.recall, each.f1) for each in classes)
-    rows = [["not known" if x is None else str(x) for x in row] for row in figures]
-    parts += ["<h2>Each class</h2>", table(columns, rows, is_text=True)]
-    parts.append(f'<p class="text">On audit or test labels, with 95 % intervals, {ONE_LOOK} at one figure.</p>')
+    measured = table(columns, [["–" if x is None else str(x) for x in row] for row in figures])
+    valid = f'<p class="text">On audit or test labels, with 95 % intervals, {ONE_LOOK} at one figure.</p>'
+    kind, sentence = status.verdict.verdict.replace(" ", "-"), _told(status.verdict.sentence)
+    parts = [
+        f'<h1>{escape(title)}</h1><div class="cards">',
+        f'<section class="card overall {kind}"><p class="sentence">{sentence}</p></section>',
+        card("Accuracy", f'<div class="beside"><div><p class="figure">{value}</p>{rows}</div><div>{curve}</div></div>'),
+        card("Reasons", f'<ul class="rules">{rules}</ul>', notes),
+        card("Each class", measured, valid, kind="whole long"),
+    ]
     if facts.suspects:
         shown = facts.suspects[:NUM_SUSPECTS]
         captions = (f"{s.label}: {_percent(s.probability)}. Rather {s.suggested}?" for s in shown)
-        sentence = f"{escape(told_suspects(facts)).capitalize()}. Look at them again."
-        parts += ["<h2>Likely label errors</h2>", f'<p class="text">{sentence}</p>']
-        parts.append(_sheet([s.item for s in shown], captions))
-    return page(title, parts, STYLE)
+        told = f'<p class="text">{escape(told_suspects(facts)).capitalize()}. Look at them again.</p>'
+        parts.append(card("Likely label errors", told, _sheet([s.item for s in shown], captions), kind="whole long"))
+    return page(title, [*parts, "</div>"], STYLE)
 
 
 def status_fragment(status: Status) -> str:
@@ -83,12 +94,11 @@ def project_fragment(name: str, settings: ProjectSettings, num_items: int, label
 def batch_page(project: str, items: Sequence[ShownItem], classes: Sequence[str], answers: str = "batch.csv") -> str:
     """Return `batch.html`: the items to label, with embedded images."""
     title = f"{project}: {len(items):,} items to label"
-    told = (
-        f"Fill in the column <code>label</code> of <code>{escape(answers)}</code> with one of: "
-        + ", ".join(f"<code>{escape(each)}</code>" for each in classes)
-        + ". Leave it empty for items that you cannot label."
-    )
-    return page(title, [f"<h1>{escape(title)}</h1>", f"<p>{told}</p>", batch_fragment(items)], STYLE)
+    told = f"Fill in the column <code>label</code> of <code>{escape(answers)}</code> with one of these classes. "
+    told += "Leave it empty for items that you cannot label."
+    names = ", ".join(f"<code>{escape(each)}</code>" for each in classes)
+    parts = [f"<h1>{escape(title)}</h1>", f"<p>{told}</p>", f'<p class="text">{names}</p>', batch_fragment(items)]
+    return page(title, parts, STYLE)
 
 
 def batch_fragment(items: Sequence[ShownItem]) -> str:
@@ -146,6 +156,10 @@ def _card(item: ShownItem, told: str) -> str:
 def _told(text: str) -> str:
     """Return a sentence as HTML, in which `x` is something to type."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
+
+
+def _chip(advice: Advice) -> str:
+    return f'<span class="verdict {advice.verdict.replace(" ", "-")}">{escape(advice.verdict)}</span>'
 
 
 def _percent(share: float) -> str:

@@ -20,8 +20,12 @@ from batchbalance.system.spreadsheets import csv_text
 HTML_PAGE, MARKDOWN_PAGE = "report.html", "report.md"
 
 REPORT_STYLE = """
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
-figure { margin: 0; } figure.first { max-width: 60rem; } img { width: 100%; height: auto; }
+h1 + p { max-width: none; font-size: 1.3rem; line-height: 1.35; padding: 1.1rem 1.2rem; margin-bottom: 1rem;
+  background: var(--panel); border: 1px solid var(--line); border-left: 6px solid var(--accent); border-radius: 14px; }
+h1 + p strong { font-weight: 600; } ul.notes { margin: 0 0 1rem; max-width: none; }
+.cards { grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); }
+figure { margin: 0 0 1rem; } .cards figure { margin: 0; } .first img { max-height: 32rem; }
+img { width: 100%; height: auto; border-radius: var(--round); }
 """
 
 CURVES: dict[Drawn, str] = {
@@ -131,7 +135,7 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
         # Only the first figure of curves has an explanation.
         explained = f" {text}" if not shown or text == DIFFERENCES else ""
         shown.append(
-            f'<figure class="{"more" if shown else "first"}"><picture>'
+            f'<figure class="card {"more" if shown else "first"}"><picture>'
             f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
             f'<img alt="{html.escape(heading)}" src="{light}"></picture>'
             f"<figcaption>{html.escape(heading)}.{html.escape(explained)}</figcaption></figure>"
@@ -142,12 +146,13 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
         f"<p><strong>{html.escape(conclusion(report))}</strong></p>",
         f'<ul class="notes">{warned}</ul>' if warned else "",
         *shown[:1],
-        *map(_html_table, tables(report)),
-        f'<h2>More figures</h2>\n<div class="figures">{"".join(shown[1:])}</div>' if shown[1:] else "",
+        f'<div class="cards">{"".join(map(_html_table, tables(report)))}{"".join(shown[1:])}</div>',
     ]
     return markup.page(title(report), parts, REPORT_STYLE)
 
 
 def _html_table(table: ReportTable) -> str:
-    head = f'<h2>{html.escape(table.title)}</h2>\n<p class="text">{html.escape(table.text)}</p>\n'
-    return head + markup.table(table.header, table.rows, is_text=table.is_text)
+    shown = markup.table(table.header, table.rows, is_text=table.is_text)
+    is_wide = len(table.header) > 6 or table.is_text
+    text = f'<p class="text">{html.escape(table.text)}</p>'
+    return markup.card(table.title, text, shown, kind="whole" if is_wide else "")
