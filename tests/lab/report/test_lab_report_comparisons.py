@@ -5,9 +5,11 @@ import math
 from dataclasses import replace
 
 import pytest
+from scipy import stats
 
 from batchbalance.errors import UnknownNameError
 from batchbalance.lab.report import compare, notes
+from batchbalance.lab.report.notes import verdict
 from made_runs import RATES, made_records, made_run
 
 LABELS = ("random", "bald", "batch-balance")
@@ -278,6 +280,18 @@ def test_pairing_matters_in_the_made_runs():
     """Guards the fixtures: seeds shift all strategies alike."""
     first = [made_records(seed, RATES["random"])[-1]["metrics"]["accuracy"] for seed in range(6)]
     assert max(first) - min(first) > 0.02
+
+
+def test_the_verdict_has_intervals_for_all_its_strategies_together(runs):
+    report = compare(runs)
+    told = verdict(report)
+    num = len(report.comparisons)
+    assert f"95 % intervals, corrected for {num} comparisons" in told
+    for found in report.comparisons:
+        differences = list(found.differences.values())
+        reach = stats.t.ppf(1 - 0.025 / num, len(differences) - 1) * stats.sem(differences)
+        centre = sum(differences) / len(differences)
+        assert f"({100 * (centre - reach):+.1f} to {100 * (centre + reach):+.1f})" in told
 
 
 def test_networks_that_did_not_fit_their_labels_are_named(tmp_path):

@@ -96,6 +96,8 @@ def test_mean_interval_against_scipy():
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert paired.mean_interval(values.tolist()) == pytest.approx(tuple(expected), abs=1e-10)
     assert paired.mean_interval([1.0]) is None
+    apart = stats.ttest_1samp(values, 0).confidence_interval(1 - 0.05 / 3)
+    assert paired.mean_interval(values.tolist(), 3) == pytest.approx(tuple(apart), abs=1e-10)
 
 
 @pytest.mark.parametrize("num", [6, 7, 8, 9, 12, 20, 31])

@@ -5,6 +5,7 @@ from statistics import fmean
 
 from batchbalance.lab.report.comparisons import PairedComparison, Report
 from batchbalance.lab.report.curves import metric_name, span_text
+from batchbalance.lab.report.paired import mean_interval
 from batchbalance.strategies import AUTO
 
 ENOUGH_TRIALS = 10
@@ -42,11 +43,13 @@ def conclusion(report: Report) -> str:
 def verdict(report: Report) -> str:
     """Return one sentence on whether choosing helped.
 
-    The run of "auto" is called the default. It helped if the interval of its effect lies above 0.
+    The run of "auto" is called the default. It helped if the interval of its effect lies above 0. The intervals are as
+    wide as so many of them need to hold together (Bonferroni).
     """
     told, word = [], "makes no measurable difference"
     for found in sorted(report.comparisons, key=lambda c: c.label != AUTO):
-        effect, interval = found.effect, found.interval
+        effect = found.effect
+        interval = mean_interval(list(found.differences.values()), len(report.comparisons))
         if effect is None or interval is None:
             continue
         if found.label == AUTO and not interval[0] <= 0 <= interval[1]:
@@ -59,9 +62,11 @@ def verdict(report: Report) -> str:
         return conclusion(report)
     start, end = report.span
     trials = min(len(c.differences) for c in report.comparisons)
+    num = len(report.comparisons)
+    bounds = "95 % interval" if num == 1 else f"95 % intervals, corrected for {num} comparisons"
     return (
         f"Choosing {word} here: {', '.join(told)} in mean accuracy over {start:,} to {end:,} labels "
-        f"(95 % intervals, {trials} paired trials)."
+        f"({bounds}, {trials} paired trials)."
     )
 
 

@@ -62,14 +62,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return Student's 95 % interval of a mean; None for fewer than two values."""
+def mean_interval(values: Sequence[float], num: int = 1) -> tuple[float, float] | None:
+    """Return Student's 95 % interval of a mean, wide enough for `num` intervals together (Bonferroni).
+
+    None for fewer than two values.
+    """
     if len(values) < 2:
         return None
     from scipy.stats import t
 
     centre = fmean(values)
-    reach = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * standard_deviation(values) / math.sqrt(len(values))
+    reach = float(t.ppf(1 - (1 - CONFIDENCE) / 2 / num, len(values) - 1)) * standard_deviation(values) / math.sqrt(len(values))
     return centre - reach, centre + reach
 
 
