@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from batchbalance.learner.passes import predict
 from torch import Tensor, nn
 
 from batchbalance.arguments.sections import parsed
@@ -16,7 +17,6 @@ from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits
 from batchbalance.lab.report.figures import LEGEND_ROW, LIGHT, blank_figure, look
 from batchbalance.lab.trial import TrainingRows, prepared, test_probs
-from batchbalance.learner.passes import predict
 from batchbalance.posteriors import MCDropout, Posterior, PosteriorFit
 from batchbalance.posteriors.training.fitting import Labelled, fit, network_accuracy
 from batchbalance.posteriors.training.networks import built, network_named

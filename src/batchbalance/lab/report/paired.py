@@ -72,7 +72,8 @@ def mean_interval(values: Sequence[float], num: int = 1) -> tuple[float, float] 
     from scipy.stats import t
 
     centre = fmean(values)
-    reach = float(t.ppf(1 - (1 - CONFIDENCE) / 2 / num, len(values) - 1)) * standard_deviation(values) / math.sqrt(len(values))
+    quantile = float(t.ppf(1 - (1 - CONFIDENCE) / 2 / num, len(values) - 1))
+    reach = quantile * standard_deviation(values) / math.sqrt(len(values))
     return centre - reach, centre + reach
 
 
