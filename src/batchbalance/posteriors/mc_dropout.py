@@ -13,7 +13,7 @@ import copy
 import os
 import warnings
 from collections.abc import Iterator
-from functools import partial
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -181,12 +181,11 @@ class MCDropout(Posterior):
 
     def _runs(self, batch: Batch) -> Iterator[Tensor]:
         """Yield the logits of a batch under each draw; the part that draws share runs once where possible."""
-        if self._replay is None:
-            yield from (self._forward(batch, draw) for draw in range(self.num_draws))
-            return
-        with self._replay.batch(num_rows(batch)):
+        with nullcontext() if self._replay is None else self._replay.batch():
             for draw in range(self.num_draws):
-                yield self._replay.draw(draw, partial(self._forward, batch, draw))
+                if self._replay is not None:
+                    self._replay.begin(is_first=draw == 0)
+                yield self._forward(batch, draw)
 
     def _forward(self, batch: Batch, draw: int) -> Tensor:
         """Return the logits of a batch under a draw."""

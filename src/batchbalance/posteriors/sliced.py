@@ -25,8 +25,6 @@ ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool
 POOLS = (*MAX_POOLS, *MEAN_POOLS, *ADAPTIVE_POOLS)
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU, nn.Identity)  # f(a·x) = a·f(x) for a ≥ 0
 SMOOTH = (nn.ReLU6, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Softsign, nn.Hardswish)
-LEAST_PRODUCTS = 2**22  # per draw; with fewer, running many draws at a time is faster than cutting
-STACKED_ROWS = 2**12  # inputs × draws in memory at a time
 ZERO_AT_ZERO = (*POOLS, *RECTIFIERS, *SMOOTH)  # these act on each channel separately, and f(0) = 0
 BY_CHANNEL = (*ZERO_AT_ZERO, nn.Sigmoid, nn.Softplus, nn.Hardsigmoid, nn.LogSigmoid)
 
@@ -77,7 +75,6 @@ class Chain:
         first = next(i for i, layer in enumerate(layers) if isinstance(layer, Mask))
         self._shared = nn.Sequential(*layers[:first])
         self._layers = _folded(layers[first:])
-        self._work: dict[torch.Size, int] = {}
         self._masks = [_mask_after(self._layers, i) for i in range(len(self._layers))]
         linear = [i for i, layer in enumerate(self._layers) if isinstance(layer, nn.Linear)]
         self.last_linear = linear[-1] if linear else None
@@ -97,38 +94,8 @@ class Chain:
     def runs(self, batch: Tensor, num_draws: int, stop: int | None = None) -> Iterator[Tensor]:
         """Yield the output under each draw, or the input of layer `stop`."""
         shared = self._shared(batch).contiguous()
-        # Cut units out of the weights, or run the full layers on stacked draws, which is faster for small networks.
-        if self._products(shared) * len(shared) < LEAST_PRODUCTS:
-            yield from self._stacked(shared, num_draws, stop)
-            return
         for draw in range(num_draws):
             yield self._run(_Slice(shared), draw, stop)
-
-    def _products(self, shared: Tensor) -> int:
-        """Return the number of products per draw and input if nothing is cut."""
-        if shared.shape[1:] not in self._work:
-            x, count = shared[:1], 0
-            for layer in self._layers:
-                x = x if isinstance(layer, Mask) else layer(x)
-                weight = getattr(layer, "weight", None)
-                count += x.numel() * (weight[0].numel() if isinstance(weight, Tensor) and weight.ndim > 1 else 1)
-            self._work[shared.shape[1:]] = count
-        return self._work[shared.shape[1:]]
-
-    def _stacked(self, shared: Tensor, num_draws: int, stop: int | None) -> Iterator[Tensor]:
-        """Yield the output under each draw, computed for many draws at a time without cutting."""
-        size = max(1, STACKED_ROWS // len(shared))
-        for draws in torch.arange(num_draws).split(size):
-            x = shared.unsqueeze(0)
-            for layer in self._layers[:stop]:
-                if isinstance(layer, Mask):  # x is (draws, n, ...), or (1, n, ...) before the first mask
-                    shape = tuple(x.shape[2:3] if layer.channelwise else x.shape[2:])
-                    if layer.rate > 0:
-                        kept = torch.stack([layer.keep(draw, shape) for draw in draws.tolist()]).unsqueeze(1)
-                        x = layer.applied(x, kept.to(x.device).reshape(*kept.shape, *[1] * (x.ndim - kept.ndim)))
-                else:
-                    x = layer(x.expand(len(draws), *x.shape[1:]).flatten(0, 1)).unflatten(0, (len(draws), -1))
-            yield from x.expand(len(draws), *x.shape[1:])
 
     def _run(self, now: _Slice, draw: int, stop: int | None) -> Tensor:
         """Apply the layers before `stop` to a slice under a draw.
