@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from batchbalance.posteriors.inputs import Inputs, batches_of, fitting, num_points
 from batchbalance.posteriors.saved import write_saved
-from batchbalance.posteriors.training.calling import padding_of
+from batchbalance.posteriors.training.calling import changed, num_rows, padding_of, placed, some_rows
+from batchbalance.posteriors.training.fitting import check_dtype
+from batchbalance.posteriors.training.networks import flops_of
 from batchbalance.predictions import Label, Predictions, check_rows, note_path, stored_predictions, write_note
 from batchbalance.system import threads
 from batchbalance.system.files import MappedFile, mapped_array, replacing
@@ -42,6 +44,7 @@ class Posterior(ABC):
     classes: list[Any] | None = None
     _draw_ids: tuple[str, ...] = ()  # empty before a fit
     _network: nn.Module | None = None  # if the draws share one; its config names the padding token
+    _flops: float | None = None  # of the network, for one input
 
     @property
     def draw_ids(self) -> tuple[str, ...]:
@@ -70,9 +73,21 @@ class Posterior(ABC):
         """Return the results of `_logits` and `_hidden`; overridden where one pass is enough for both."""
         return self._logits(batch), self._hidden(batch)
 
-    def _pass_flops(self, batch: Any) -> float:  # noqa: ARG002
+    def _pass_flops(self, batch: Any) -> float:
         """Return the approximate number of operations for a batch under one draw; infinity if unknown."""
-        return math.inf
+        if self._network is None:
+            return math.inf
+        if self._flops is None:
+            self._flops = flops_of(self._network, self._placed(some_rows(batch, slice(1))))
+        return self._flops * num_rows(batch)
+
+    def _placed(self, batch: Any) -> Any:
+        """Return a batch on the device of the network; raise ValueError if it is of another dtype."""
+        self._check_fitted()
+        model: nn.Module = self._network  # type: ignore[assignment]
+        check_dtype(model, batch)
+        parameter = next(model.parameters(), None)
+        return changed(batch, lambda part: placed(part, part.device if parameter is None else parameter.device))
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -21,23 +21,18 @@ from batchbalance.posteriors.saved import as_network, fingerprint, load_weights,
 from batchbalance.posteriors.training.calling import (
     Batch,
     arguments,
-    changed,
     logits_in,
-    num_rows,
     placed,
-    some_rows,
 )
 from batchbalance.posteriors.training.fitting import (
     KeptWeights,
     Labelled,
     ModelFactory,
     Recipe,
-    check_dtype,
     check_finite,
     copied_state,
     fit,
 )
-from batchbalance.posteriors.training.networks import flops_of
 
 State = Mapping[str, Tensor]
 Draws = TypeVar("Draws", bound="WeightDraws")
@@ -47,6 +42,7 @@ class WeightDraws(Posterior):
     """A posterior of S sets of weights, empty until it is fitted or loaded."""
 
     takes_structures: ClassVar[bool] = True
+    _network: nn.Module  # set by a fit
 
     def __init__(self, model_factory: ModelFactory, seed: int, outputs: str = "logits", binary: bool = False) -> None:
         self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary}
@@ -54,7 +50,6 @@ class WeightDraws(Posterior):
         if binary or outputs != "logits":
             self._model_factory = lambda: with_outputs(model_factory(), **self._reading)
         self._seed = seed
-        self._flops: float | None = None  # of the network for one input
         self._states: tuple[State, ...] = ()
 
     @classmethod
@@ -106,32 +101,20 @@ class WeightDraws(Posterior):
         check_logits(outputs[0])
         return torch.stack(outputs, dim=1)
 
-    def _pass_flops(self, batch: Batch) -> float:
-        if self._flops is None:
-            self._flops = flops_of(*self._ready(some_rows(batch, slice(1))))
-        return self._flops * num_rows(batch)
-
     def _hidden(self, batch: Batch) -> Tensor:
         return self._hidden_of_draws(batch).mean(dim=1)
 
     def _hidden_of_draws(self, batch: Batch) -> Tensor:
-        with last_hidden(self._ready(batch)[0]) as hidden:
+        self._check_fitted()
+        with last_hidden(self._network) as hidden:
             return torch.stack([hidden(logits) for logits in self._outputs(batch)], dim=1)
 
     def _outputs(self, batch: Batch) -> Iterator[Tensor]:
         """Yield the logits of a batch under each draw."""
-        model, batch = self._ready(batch)
-        positions, keywords = arguments(model, batch)
+        batch = self._placed(batch)
+        positions, keywords = arguments(self._network, batch)
         for state in self._states:
-            yield logits_in(functional_call(model, dict(state), positions, keywords))
-
-    def _ready(self, batch: Batch) -> tuple[nn.Module, Batch]:
-        """Return the network, and a batch on its device."""
-        self._check_fitted()
-        model: nn.Module = self._network  # type: ignore[assignment]
-        check_dtype(model, batch)
-        device = next(model.parameters()).device
-        return model, changed(batch, lambda part: placed(part, device))
+            yield logits_in(functional_call(self._network, dict(state), positions, keywords))
 
 
 class DeepEnsemble(WeightDraws):

@@ -184,7 +184,7 @@ class BayesianHead(Posterior):
     def _logits(self, batch: Tensor) -> Tensor:
         return linear_logits(self._rows(batch), self._tensors["draws"])
 
-    def _pass_flops(self, batch: Tensor) -> float:
+    def _pass_flops(self, batch: Any) -> float:
         self._check_fitted()
         return 2.0 * self._tensors["draws"].numel() * len(batch)
 

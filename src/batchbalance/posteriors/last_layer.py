@@ -116,7 +116,7 @@ class LastLayer(Posterior):
 
     def _hidden(self, batch: Batch) -> Tensor:
         with last_hidden(self._network) as hidden:
-            logits = logits_from(self._network, batch)
+            logits = logits_from(self._network, self._placed(batch))
         return hidden(logits).to(self._found.draws)
 
 

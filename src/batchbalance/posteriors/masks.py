@@ -28,7 +28,6 @@ ALPHA = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 SELU_FLOOR = -1.7580993408473766
 FIRST_BLOCK = 16  # positions of an axis in the first block; each further block has as many as all before it
 CACHED_NUMBERS = 2**24  # booleans of the cached masks of a layer
-CACHED_FACTORS = 2**20  # numbers of the cached factors of a small layer
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 BERNOULLI = torch.ops.aten.bernoulli_.float
 NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
@@ -112,15 +111,6 @@ def is_path(module: nn.Module) -> bool:
     return (name.endswith("DropPath") and "drop_prob" in held) or (name == "StochasticDepth" and "p" in held)
 
 
-class _Pass:
-    """The state of a forward pass. A plain object, because setting an attribute of a module takes a microsecond."""
-
-    __slots__ = ("batch", "calls", "draw")
-
-    def __init__(self) -> None:
-        self.draw, self.batch, self.calls = 0, 1, 0
-
-
 class Mask(nn.Module):
     """A replacement for a dropout layer that keeps the same units for every input of a draw.
 
@@ -131,6 +121,7 @@ class Mask(nn.Module):
         pathwise: whether the whole input, a residual branch, is dropped or kept.
         alpha: whether dropped units are set to the minimum of SELU instead of 0.
         scale: the factor of the kept units.
+        calls: the number of calls that dropped something in this forward pass.
     """
 
     def __init__(self, layer: nn.Module, name: str, seed: int) -> None:
@@ -142,18 +133,11 @@ class Mask(nn.Module):
         self.alpha = isinstance(layer, ALPHA)
         self.scale = 1.0 if not held.get("scale_by_keep", True) else 1 / (1 - self.rate) if self.rate < 1 else 0.0
         self.name, self._keep = name, Keep(name, seed)
-        self._now = _Pass()
-        self._factors: dict[tuple[int, int], tuple[tuple[int, ...], Tensor]] = {}
-        self._num_factors = 0
-
-    @property
-    def calls(self) -> int:
-        """The number of calls that dropped something in this forward pass."""
-        return self._now.calls
+        self._draw, self._batch, self.calls = 0, 1, 0
 
     def begin(self, draw: int, batch: int) -> None:
         """Prepare for a pass of `batch` inputs under a draw."""
-        self._now.draw, self._now.batch, self._now.calls = draw, batch, 0
+        self._draw, self._batch, self.calls = draw, batch, 0
 
     def keep(self, draw: int, shape: tuple[int, ...], call: int = 0) -> Tensor:
         """Return which units of one input are kept under a draw, booleans of `shape`."""
@@ -163,33 +147,22 @@ class Mask(nn.Module):
         """Apply the mask of the current draw to `inputs`."""
         if self.rate == 0:
             return inputs
-        now, size = self._now, inputs.shape
-        if len(size) < 2 or size[0] % now.batch:
+        size = inputs.shape
+        if len(size) < 2 or size[0] % self._batch:
             raise ValueError(
-                f"dropout layer {self.name!r} must see the batch of {now.batch} as its first axis, got "
+                f"dropout layer {self.name!r} must see the batch of {self._batch} as its first axis, got "
                 f"{tuple(size)}; build the model batch first"
             )
         shape = (1,) if self.pathwise else tuple(size[1:2] if self.channelwise else size[1:])
-        key = now.draw, now.calls
-        known = self._factors.get(key)
-        if known is not None and known[0] == size[1:] and known[1].dtype == inputs.dtype:
-            now.calls += 1
-            return inputs * known[1]
         kept = self.next(shape).to(inputs.device)
         if self.channelwise:
             kept = kept.reshape(-1, *[1] * (len(size) - 2))
-        if self.alpha:
-            return self.applied(inputs, kept)
-        factor = kept.to(inputs.dtype) * self.scale
-        if known is None and self._num_factors + factor.numel() <= CACHED_FACTORS:
-            self._num_factors += factor.numel()
-            self._factors[key] = size[1:], factor
-        return inputs * factor
+        return self.applied(inputs, kept)
 
     def next(self, shape: tuple[int, ...]) -> Tensor:
         """Return which units are kept in the next call of this pass."""
-        self._now.calls += 1
-        return self.keep(self._now.draw, shape, self._now.calls - 1)
+        self.calls += 1
+        return self.keep(self._draw, shape, self.calls - 1)
 
     def applied(self, inputs: Tensor, kept: Tensor) -> Tensor:
         """Return `inputs` scaled where `kept`; elsewhere 0, or the minimum of SELU for alpha dropout."""

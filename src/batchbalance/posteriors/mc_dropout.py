@@ -41,7 +41,6 @@ from batchbalance.posteriors.saved import as_network, fingerprint, load_weights,
 from batchbalance.posteriors.sliced import Chain
 from batchbalance.posteriors.training.calling import (
     Batch,
-    changed,
     logits_from,
     num_rows,
     placed,
@@ -50,14 +49,12 @@ from batchbalance.posteriors.training.calling import (
 from batchbalance.posteriors.training.fitting import (
     KeptWeights,
     Labelled,
-    check_dtype,
     check_finite,
     fit,
     fresh_model,
     network_accuracy,
     set_channels_last,
 )
-from batchbalance.posteriors.training.networks import flops_of
 
 PROBED = 8  # inputs of the first batch that are compared with the general path
 
@@ -105,7 +102,6 @@ class MCDropout(Posterior):
         digest = fingerprint(self._network.state_dict(), self.kind, seed, rates, structure)
         self._draw_ids = tuple(f"{digest}-{draw}" for draw in range(num_draws))
         self._checked = False
-        self._flops: float | None = None  # of the network, for one input
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str], network: Any = None, *, fast: bool = True) -> "MCDropout":
@@ -143,11 +139,6 @@ class MCDropout(Posterior):
         logits = self._compared(batch, logits)
         self._checked = True
         return logits
-
-    def _pass_flops(self, batch: Batch) -> float:
-        if self._flops is None:
-            self._flops = flops_of(self._network, self._placed(some_rows(batch, slice(1))))
-        return self._flops * num_rows(batch)
 
     def _all_draws(self, batch: Batch) -> Tensor:
         if self._chain is not None and isinstance(batch, Tensor):
@@ -204,15 +195,14 @@ class MCDropout(Posterior):
 
         Masks depend on the position of a token, which padding in front would shift.
         """
-        check_dtype(self._model, batch)
         shown = batch.get("attention_mask") if isinstance(batch, dict) else None
         if shown is not None and shown.ndim == 2 and not bool(shown[:, 0].bool().all()):
             raise ValueError(
                 "`inputs` must be padded on the right, got padding on the left; use padding_side='right' in "
                 "the tokenizer"
             )
-        parameter = next(self._model.parameters(), None)
-        return changed(batch, lambda part: placed(part, part.device if parameter is None else parameter.device))
+        placed_batch: Batch = super()._placed(batch)
+        return placed_batch
 
     def _warn_and_plan(self, few: Batch) -> None:
         """Warn about dropout that stays off; find the modules before the first mask, unless two equal passes differ."""

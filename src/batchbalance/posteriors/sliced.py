@@ -238,10 +238,7 @@ def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _folded(layers: Sequence[Any]) -> list[nn.Module]:
-    """Merge batch normalisations into the convolutions before them, and put max pools before ReLUs.
-
-    A max pool and a ReLU commute, and with the pool first there is less work.
-    """
+    """Merge batch normalisations into the convolutions before them."""
     folded: list[Any] = []
     for layer in layers:
         before = folded[-1] if folded else layer
@@ -251,9 +248,6 @@ def _folded(layers: Sequence[Any]) -> list[nn.Module]:
             folded[-1] = nn.utils.fuse_conv_bn_eval(before, layer)
         else:
             folded.append(layer)
-    for i in range(len(folded) - 1):
-        if is_plain(folded[i], (nn.ReLU,)) and is_plain(folded[i + 1], MAX_POOLS):
-            folded[i], folded[i + 1] = folded[i + 1], folded[i]
     return folded
 
 
