@@ -18,6 +18,7 @@ from batchbalance.lab.data import Dataset, Splits
 from batchbalance.lab.report.figures import LEGEND_ROW, LIGHT, blank_figure, look
 from batchbalance.lab.trial import TrainingRows, prepared, test_probs
 from batchbalance.posteriors import MCDropout, Posterior, PosteriorFit
+from batchbalance.posteriors.inputs import Blocks
 from batchbalance.posteriors.training.fitting import Labelled, fit, network_accuracy
 from batchbalance.posteriors.training.networks import built, network_named
 from batchbalance.predictions import Predictions
@@ -99,7 +100,7 @@ class Setup:
 
     def predict(self, posterior: Posterior, rows: Tensor) -> Predictions:
         """Return predictions of some rows of the training part."""
-        return predict(posterior, self.inputs(rows), torch.arange(len(rows)))
+        return posterior.predict(Blocks(self.inputs(rows), torch.arange(len(rows))))
 
     def sampled_pool(self, most: int) -> Tensor:
         """Return at most `most` random rows of the pool, in order."""
