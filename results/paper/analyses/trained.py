@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from batchbalance.learner.passes import predict
 from torch import Tensor, nn
 
 from batchbalance.arguments.sections import parsed
