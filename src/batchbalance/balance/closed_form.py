@@ -9,6 +9,9 @@ For a point x, a draw j and an edge k = (a, b), with the likelihood ratio λ_h(y
 Given draw j, the labels of different points are independent, so the sum over configurations becomes a product.
 With μ_h = 1 − λ_h, 1 − Q = μ_a + μ_b − μ_a μ_b: sums of non-negative terms, so that no digits are lost
 in float32 for confident predictions.
+
+An item with several labels is several questions q, each with a G of its own. Given draw j their answers are independent
+too, so G_x = Π_q G_q, and all of the above holds. 1 − G_x is accumulated as 1 − G·G_q = (1 − G) + G (1 − G_q).
 """
 
 import copy
@@ -22,7 +25,7 @@ from torch import Tensor
 
 from batchbalance.arguments.checks import Indices, check_indices
 from batchbalance.balance.edges import Edges
-from batchbalance.predictions import Predictions, spans_of
+from batchbalance.predictions import Predictions, over_answers, spans_of
 from batchbalance.system import threads
 from batchbalance.system.progress import Bar
 
@@ -45,13 +48,32 @@ def log_ratios(log_probs: Float[Tensor, "n C S"], offset: bool) -> Float[Tensor,
 
 @dataclass(frozen=True)
 class PointTerms:
-    """Terms of points: `probs` (n, C, S), draws in the model's order, and `deficits` 1 − Q (n, C, E)."""
+    """Terms of points: `probs` (n, L, C, S), draws in the model's order, and `deficits` 1 − Q (n, L, C, E).
 
-    probs: Float[Tensor, "n C S"]
-    deficits: Float[Tensor, "n C E"]
+    L is the number of questions of a point: 1 unless items have several labels.
+    """
+
+    probs: Float[Tensor, "n L C S"]
+    deficits: Float[Tensor, "n L C E"]
 
     def __getitem__(self, rows: slice | Tensor) -> "PointTerms":
         return PointTerms(self.probs[rows], self.deficits[rows])
+
+    def discounts(self) -> Float[Tensor, "n S E"]:
+        """Return 1 − G, draws in the model's order."""
+        total = self.probs[:, 0].transpose(1, 2) @ self.deficits[:, 0]
+        for question in range(1, self.probs.shape[1]):
+            own = self.probs[:, question].transpose(1, 2) @ self.deficits[:, question]
+            total = total + own.mul_(1 - total)
+        return total
+
+    def weighted(self, weights: Float[Tensor, "S E"]) -> Float[Tensor, " n"]:
+        """Return Σ_jk weights[j, k] (1 − G[j, k]), with draws in the model's order."""
+        if self.probs.shape[1] > 1:
+            return self.discounts().flatten(start_dim=1) @ weights.flatten()
+        products = self.probs.flatten(end_dim=2) @ weights  # (n·C, E): one product, because Σ_y p Q is linear in p
+        products *= self.deficits.flatten(end_dim=2)
+        return products.view(len(self.probs), -1).sum(dim=1)
 
 
 class BalanceModel:
@@ -75,6 +97,7 @@ class BalanceModel:
         edges.check_same_draws(predictions)
         self.cache_bytes = cache_bytes
         self.predictions = predictions
+        self.num_questions = predictions.num_labels or 1
         self.edges = edges
         self.offset = offset
         self.device = predictions.device
@@ -91,29 +114,38 @@ class BalanceModel:
     @property
     def bytes_per_point(self) -> int:
         """The memory for the terms of one point in the dtype of the predictions."""
-        numbers = self.predictions.num_classes * (self.predictions.num_draws + len(self._ends))
-        return numbers * self.predictions.dtype.itemsize
+        num_classes = self.num_questions * self.predictions.source.shape[2]
+        return num_classes * (self.predictions.num_draws + len(self._ends)) * self.predictions.dtype.itemsize
 
-    def log_probs(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Float[Tensor, "n C S"]:
-        """Return the log-probabilities of some points on the device, draws last."""
-        return self._read(rows, dtype).transpose(1, 2).contiguous()
+    def answers(
+        self, rows: slice | Tensor, dtype: torch.dtype | None = None
+    ) -> tuple[Float[Tensor, "n A S"], Float[Tensor, "n A S"]]:
+        """Return log-probabilities and log λ of all A answers for some points: the classes, or all sets of labels."""
+        log_probs = self._read(rows, dtype).transpose(1, 2)
+        logs = (log_probs, log_ratios(log_probs, self.offset))
+        found = [over_answers(each.transpose(1, 2), self.num_questions).transpose(1, 2).contiguous() for each in logs]
+        return found[0], found[1]
 
-    def _read(self, rows: slice | Tensor, dtype: torch.dtype | None) -> Float[Tensor, "n S C"]:
-        log_probs = self.predictions.log_probs(rows).to(dtype or self.predictions.dtype)
+    def _read(self, rows: slice | Tensor, dtype: torch.dtype | None) -> Float[Tensor, "q S C"]:
+        """Return the log-probabilities of the questions of some points."""
+        predictions = self.predictions
+        log_probs = predictions.source.log_probs(predictions.question_rows(rows)).to(dtype or predictions.dtype)
         # Rows in float32 sum to 1 only up to rounding; exact results need rows that sum to 1 in float64.
         return torch.log_softmax(log_probs, dim=2) if dtype == torch.float64 else log_probs
 
     def terms(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> PointTerms:
         """Return probabilities and edge deficits of some points."""
         probs, deficits = self._distributions(rows, dtype)
-        return PointTerms(probs, self._edge_deficits(deficits))
+        shape = (-1, self.num_questions)
+        return PointTerms(probs.unflatten(0, shape), self._edge_deficits(deficits).unflatten(0, shape))
 
     def _distributions(
         self, rows: slice | Tensor, dtype: torch.dtype | None
-    ) -> tuple[Float[Tensor, "n C S"], Float[Tensor, "n C S"]]:
-        """Return probabilities and deficits μ = 1 − λ of some points, draws in `order`."""
-        if self.predictions.source.holds_probs and not self.offset and dtype in (None, self.predictions.dtype):
-            probs = self._laid_out(self.predictions.probs(rows))
+    ) -> tuple[Float[Tensor, "q C S"], Float[Tensor, "q C S"]]:
+        """Return probabilities and deficits μ = 1 − λ of the questions of some points, draws in `order`."""
+        predictions = self.predictions
+        if predictions.source.holds_probs and not self.offset and dtype in (None, predictions.dtype):
+            probs = self._laid_out(predictions.source.probs(predictions.question_rows(rows)))
             largest = probs.amax(dim=1, keepdim=True)
             return probs, (largest - probs) / largest
         log_probs = self._laid_out(self._read(rows, dtype))
@@ -132,6 +164,10 @@ class BalanceModel:
 
     def scores(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
         """Return Δ of each single point."""
+        if self.num_questions > 1:
+            terms = self.terms(rows, dtype)
+            weights = torch.outer(self.draw_weights[self.order], self.edge_weights)
+            return terms.weighted(weights.to(terms.probs.dtype))
         probs, deficits = self._distributions(rows, dtype)
         mean_probs = probs @ self.draw_weights[self.order].to(probs.dtype)  # (n, C)
         if len(self._ends) <= DENSE_EDGES_PER_DRAW * self.predictions.num_draws:
@@ -156,21 +192,28 @@ class BalanceModel:
 
     def factors(self, rows: slice | Tensor) -> tuple[Float[Tensor, "n S E"], Float[Tensor, "n S E"]]:
         """Return (1 − G, G) of some points in float64, each computed without cancellation."""
-        log_probs = self.log_probs(rows, torch.float64)
-        ratios = log_ratios(log_probs, self.offset)
-        probs = log_probs.exp().transpose(1, 2)  # (n, S, C)
-        kept = ratios.index_select(2, self._ends[:, 0]) + ratios.index_select(2, self._ends[:, 1])
-        return probs @ -torch.expm1(kept), probs @ kept.exp()
+        by_question = self._read(rows, torch.float64).unflatten(0, (-1, self.num_questions)).transpose(0, 1)
+        discounts = survives = None
+        for log_probs in by_question:  # (n, S, C)
+            ratios = log_ratios(log_probs.transpose(1, 2), self.offset)
+            pairs = ratios.index_select(2, self._ends[:, 0]) + ratios.index_select(2, self._ends[:, 1])
+            own, kept = log_probs.exp() @ -torch.expm1(pairs), log_probs.exp() @ pairs.exp()
+            discounts = own if discounts is None else discounts + survives * own
+            survives = kept if survives is None else survives * kept
+        return discounts, survives
 
     def features(self, rows: slice | Tensor) -> Float[Tensor, "n F"]:
         """Return φ_x = √(w_j v_k) (1 − G_x[j, k]), flattened to F = S·E: for x ≠ y, I(x, y) = ⟨φ_x, φ_y⟩."""
-        terms = self.terms(rows)
-        root = torch.outer(self.draw_weights[self.order], self.edge_weights).sqrt().to(terms.probs.dtype)
-        return ((terms.probs.transpose(1, 2) @ terms.deficits) * root).flatten(start_dim=1)
+        discounts = self.terms(rows).discounts()
+        root = torch.outer(self.draw_weights[self.order], self.edge_weights).sqrt().to(discounts.dtype)
+        return (discounts * root).flatten(start_dim=1)
 
     def spans(self, num_points: int) -> list[slice]:
         """Return consecutive slices of `num_points` points whose terms fit in the CPU cache."""
-        return spans_of(num_points, CHUNK_BYTES // max(1, self.bytes_per_point))
+        each = self.bytes_per_point
+        if self.num_questions > 1:  # G of every draw and edge, before and after each question
+            each += 3 * self.predictions.num_draws * len(self._ends) * self.predictions.dtype.itemsize
+        return spans_of(num_points, CHUNK_BYTES // max(1, each))
 
     def each(self, work: Callable[[slice], None], num_points: int, bar: Bar | None = None) -> None:
         """Run `work` on every span of `num_points` points, in parallel unless predictions are computed on demand."""
@@ -261,7 +304,7 @@ class BalanceObjective:
 
     def _filled(self, rows: Int[Tensor, " n"]) -> PointTerms:
         predictions, dtype = self.model.predictions, self.model.predictions.dtype
-        lead = (len(rows), predictions.num_classes)
+        lead = (len(rows), self.model.num_questions, predictions.source.shape[2])
         probs = torch.empty(*lead, predictions.num_draws, dtype=dtype, device=self.model.device)
         deficits = torch.empty(*lead, len(self.model.edge_weights), dtype=dtype, device=self.model.device)
 
@@ -293,10 +336,7 @@ class BalanceObjective:
         out = torch.empty(num, dtype=torch.float64)
 
         def fill(span: slice) -> None:
-            terms = terms_of(span)
-            products = terms.probs.flatten(end_dim=1) @ survival  # (n·C, E)
-            products *= terms.deficits.flatten(end_dim=1)
-            out[span] = products.view(span.stop - span.start, -1).sum(dim=1).double().cpu()
+            out[span] = terms_of(span).weighted(survival).double().cpu()
 
         self.model.each(fill, num, bar)
         return out
@@ -306,12 +346,7 @@ class BalanceObjective:
         out = torch.empty(len(positions), dtype=torch.float64)
         for span in self.model.spans(len(positions)):
             terms = self.model.terms(self.candidates[positions[span]], torch.float64)
-            out[span] = (
-                ((terms.probs @ self.survival.scaled[self.model.order]) * terms.deficits)
-                .flatten(start_dim=1)
-                .sum(dim=1)
-                .cpu()
-            )
+            out[span] = terms.weighted(self.survival.scaled[self.model.order]).cpu()
         return out
 
     def factors(self, position: int) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
@@ -416,12 +451,15 @@ def information(
 
 def null_path(predictions: Predictions, indices: Int[Tensor, " B"], *, offset: bool = False) -> Float[Tensor, " B"]:
     """Return the coverage after each point due to label noise alone: as if every draw were the mean prediction."""
-    kept = []
-    for span in spans_of(len(indices), CHUNK_BYTES // (predictions.num_draws * predictions.num_classes)):
-        log_probs = torch.log_softmax(predictions.log_probs(indices[span]).double().cpu(), dim=2)
+    questions, kept = predictions.questions, []
+    per_point = math.prod(predictions.source.shape[1:]) * (predictions.num_labels or 1)
+    for span in spans_of(len(indices), CHUNK_BYTES // per_point):
+        rows = predictions.question_rows(indices[span])
+        log_probs = torch.log_softmax(questions.log_probs(rows).double().cpu(), dim=2)
         mean = torch.einsum("nsc,s->nc", log_probs.exp(), predictions.draw_weights).log()
         ratios = log_ratios(mean.unsqueeze(2), offset).squeeze(2)
-        kept.append(1 - (mean.exp() * -torch.expm1(2 * ratios)).sum(dim=1))
+        survives = 1 - (mean.exp() * -torch.expm1(2 * ratios)).sum(dim=1)
+        kept.append(survives.view(span.stop - span.start, -1).prod(dim=1))
     return 1 - torch.cat(kept).cumprod(dim=0)
 
 

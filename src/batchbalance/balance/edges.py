@@ -1,6 +1,8 @@
 """Edges between draws that differ enough: Hamming distances, the annealed threshold, edges (section 3.1).
 
-A pair of draws is an edge if their hard predictions differ on more than τ·N_ref points of the reference set.
+A pair of draws is an edge if their hard predictions differ on more than τ·N_ref points of the reference set. Two draws
+differ on an item with several labels by the share of its labels on which they differ: labels are counted, against
+τ·N_ref·L.
 ``partition`` builds explicit equivalence classes instead, by farthest-first traversal (appendix, BALanCe-Partition).
 """
 
@@ -125,7 +127,7 @@ def annealed_threshold(validation_error: SupportsFloat, ratio: SupportsFloat = D
 def hamming_distances(
     reference: Predictions, pairs: Int[Tensor, "K 2"] | None = None, *, rows: Int[Tensor, " r"] | None = None
 ) -> Int[Tensor, " K"] | Int[Tensor, "S S"]:
-    """Count the reference points on which the hard predictions of two draws differ.
+    """Count the reference points on which the hard predictions of two draws differ; with several labels, the labels.
 
     Args:
         reference: predictions on the reference set.
@@ -135,7 +137,8 @@ def hamming_distances(
     Returns:
         Counts, int64: (K,) for given pairs, else the symmetric (S, S) matrix.
     """
-    rows = torch.arange(reference.num_points) if rows is None else rows
+    rows = reference.question_rows(torch.arange(reference.num_points) if rows is None else rows)
+    reference = reference.questions
     if pairs is None:
         return _distance_matrix(reference, rows)
     counts = torch.zeros(len(pairs), dtype=torch.long)
@@ -181,7 +184,7 @@ def connect(
         distances = hamming_distances(reference, rows=rows)[chosen[:, 0], chosen[:, 1]]
     else:
         distances = hamming_distances(reference, chosen, rows=rows)
-    connected = distances > threshold_count(tau, len(rows))
+    connected = distances > threshold_count(tau, len(rows) * (reference.num_labels or 1))
     return _edges(reference, len(rows), tau, chosen, connected, design)
 
 
@@ -192,7 +195,8 @@ def partition_edges(
     tau = check_unit("threshold", threshold)
     chosen, _ = choose_pairs(reference.num_draws, "all", seed)
     rows = subsampled_rows(reference, max_reference, seed)
-    classes = partition(hamming_distances(reference, rows=rows), threshold_count(tau, len(rows)))
+    radius = threshold_count(tau, len(rows) * (reference.num_labels or 1))
+    classes = partition(hamming_distances(reference, rows=rows), radius)
     connected = classes[chosen[:, 0]] != classes[chosen[:, 1]]
     return _edges(reference, len(rows), tau, chosen, connected, "partition")
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.balance.closed_form import BalanceModel, log_ratios
+from batchbalance.balance.closed_form import BalanceModel
 from batchbalance.predictions import Predictions, spans_of
 
 MAX_CONFIGURATIONS = 1_000_000
@@ -24,19 +24,19 @@ ENUMERATE_BELOW = 4  # the paper enumerates for b < 4
 CHUNK_NUMBERS = 2**24  # points × classes × configurations in memory at a time
 
 
-def check_enumerable(num_classes: int, batch_size: int) -> None:
+def check_enumerable(num_answers: int, batch_size: int) -> None:
     """Raise if the last pick of a batch would need too many configurations of the points before it."""
-    if num_classes ** (batch_size - 1) > MAX_CONFIGURATIONS:
+    if num_answers ** (batch_size - 1) > MAX_CONFIGURATIONS:
         raise ValueError(
             f"enumeration must stay within {MAX_CONFIGURATIONS:,} label configurations, got "
-            f"{num_classes}^{batch_size - 1}; use 'greedy-balance', exact at any size"
+            f"{num_answers}^{batch_size - 1}; use 'greedy-balance', exact at any size"
         )
 
 
 def estimator_bytes(predictions: Predictions, num_configurations: int) -> int:
     """Return the memory of the estimator besides the predictions: its tables of draws, and one block."""
     tables = 6 * predictions.num_draws * num_configurations
-    block = 4 * max(CHUNK_NUMBERS, predictions.num_classes * min(num_configurations, CHUNK_NUMBERS))
+    block = 4 * max(CHUNK_NUMBERS, predictions.num_answers * min(num_configurations, CHUNK_NUMBERS))
     return (tables + block) * predictions.dtype.itemsize
 
 
@@ -88,8 +88,8 @@ class ConfigurationEstimator:
             self._extend_sampled(earlier, self._sampled_draws)
 
     def _point(self, index: int) -> tuple[Float[Tensor, "S C"], Float[Tensor, "S C"]]:
-        log_probs = self.model.log_probs(torch.tensor([index]), self.dtype)
-        return log_probs[0].T, log_ratios(log_probs, self.model.offset)[0].T
+        log_probs, ratios = self.model.answers(torch.tensor([index]), self.dtype)
+        return log_probs[0].T, ratios[0].T
 
     def _extend_enumerated(self, index: int) -> None:
         log_probs, ratios = self._point(index)
@@ -116,12 +116,11 @@ class ConfigurationEstimator:
         edge_weights = model.edge_weights.to(self.dtype).unsqueeze(1)
         survival = (self.log_ratios[ends[:, 0]] + self.log_ratios[ends[:, 1]]).exp() * edge_weights  # (E, M)
         total = edge_weights.sum()
-        configurations = spans_of(likelihoods.shape[1], CHUNK_NUMBERS // model.predictions.num_classes)
-        step = CHUNK_NUMBERS // (model.predictions.num_classes * min(likelihoods.shape[1], CHUNK_NUMBERS))
+        configurations = spans_of(likelihoods.shape[1], CHUNK_NUMBERS // model.predictions.num_answers)
+        step = CHUNK_NUMBERS // (model.predictions.num_answers * min(likelihoods.shape[1], CHUNK_NUMBERS))
         out = torch.zeros(len(indices), dtype=self.dtype, device=model.device)
         for span in spans_of(len(indices), step):
-            log_probs = model.log_probs(indices[span], self.dtype)  # (n, C, S)
-            ratios = log_ratios(log_probs, model.offset)
+            log_probs, ratios = model.answers(indices[span], self.dtype)  # (n, C, S)
             kept = (ratios.index_select(2, ends[:, 0]) + ratios.index_select(2, ends[:, 1])).exp()  # (n, C, E)
             probs = log_probs.exp()
             for part in configurations:

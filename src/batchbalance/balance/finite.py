@@ -14,7 +14,7 @@ from torch import Tensor
 
 from batchbalance.balance.edges import Edges
 from batchbalance.errors import UnknownNameError
-from batchbalance.predictions import Predictions
+from batchbalance.predictions import CHUNK_NUMBERS, Predictions, spans_of
 from batchbalance.scores import above_rounding
 
 RULES = ("ec2", "eced")
@@ -123,15 +123,16 @@ def ec2(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
     """Return the EC² score over draws: the expected edge weight that a label cuts, float64.
 
     Draws count by their hard predictions, because a softmax never rules out a label: an edge survives only a label
-    that both of its ends predict.
+    that both of its ends predict, or the same set of labels.
     """
     edges.check_same_draws(predictions)
     ends, values = edges.ends, edges.edge_weights
     weights = predictions.draw_weights
     scores = []
-    for _, chunk in predictions.chunks():
-        labels = chunk.argmax(dim=-1).cpu()  # (n, S)
-        votes = torch.zeros(len(labels), predictions.num_classes, dtype=torch.float64)
+    num_draws = predictions.num_draws
+    for span in spans_of(predictions.num_points, CHUNK_NUMBERS // (num_draws * predictions.num_classes)):
+        labels = _hard_answers(predictions, span)
+        votes = torch.zeros(len(labels), max(num_draws, predictions.num_classes), dtype=torch.float64)
         votes.scatter_add_(1, labels, weights.expand(labels.shape))
         first, second = labels[:, ends[:, 0]], labels[:, ends[:, 1]]  # (n, E)
         votes /= votes.sum(dim=1, keepdim=True)  # exactly 1 where all draws agree
@@ -144,8 +145,9 @@ def eced(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
     """Return the ECED score over draws: the expected edge weight that a label discounts beyond the noise offset.
 
     Σ_y p̄(y) Σ_k v_k (max_h λ_h(y)² − λ_a(y) λ_b(y)) over the edges k = (a, b); 0 where all draws agree. The
-    maximum is over draws of positive weight. Float64.
+    maximum is over draws of positive weight. Float64. With several labels y is a set of at most 10 labels.
     """
+    predictions = predictions.joint()
     edges.check_same_draws(predictions)
     device = predictions.device
     num_draws = predictions.num_draws
@@ -162,6 +164,20 @@ def eced(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
         most = edges.total_weight * ratios[..., weights > 0].amax(dim=2).square()
         scores.append((expected * above_rounding(most - discounted, most)).sum(dim=1).cpu())
     return torch.cat(scores)
+
+
+def _hard_answers(predictions: Predictions, span: slice) -> Int[Tensor, "n S"]:
+    """Return the most probable class of each draw; for several labels, a number that equal sets of labels share."""
+    labels = predictions.questions.hard_labels(predictions.question_rows(span)).cpu()
+    if predictions.num_labels is None:
+        return labels
+    by_label = labels.unflatten(0, (-1, predictions.num_labels))
+    numbers = torch.zeros_like(by_label[:, 0])
+    for label in range(predictions.num_labels):  # sets are numbered again after each label: below S, however many
+        ordered, order = (2 * numbers + by_label[:, label]).sort(dim=1)
+        ranks = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0)).cumsum(dim=1)
+        numbers = torch.empty_like(ranks).scatter_(1, order, ranks)
+    return numbers
 
 
 def _ratios(table: Float[Tensor, "h n C"]) -> Float[Tensor, "h n C"]:

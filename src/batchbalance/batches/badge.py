@@ -24,10 +24,12 @@ def badge(
     generator: torch.Generator,
     candidates: Tensor | None = None,
     weights: Float[Tensor, " S"] | None = None,
+    of_labels: bool = False,
 ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
     """Choose points by k-means++ seeding on the gradients of the last layer (Ash et al. 2020).
 
-    The gradient of a point is (p − e_ŷ) ⊗ h, where ŷ is the label of the highest mean probability. The first
+    The gradient of a point is (p − e_ŷ) ⊗ h, where ŷ is the label of the highest mean probability. For several labels
+    it is that of one sigmoid for each label: e_ŷ is 1 for the labels of mean probability above ½, else 0. The first
     point has the largest gradient. Each further one is drawn with p ∝ squared distance to the nearest chosen one.
     Once every remaining point equals a chosen one, the lowest indices fill the batch.
 
@@ -39,6 +41,7 @@ def badge(
         generator: random generator for drawing the points.
         candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
         weights: weights of the draws, for probabilities of every draw; equal if omitted.
+        of_labels: whether `probs` are those of L labels instead of C classes.
 
     Returns:
         (B,) indices in the order chosen; (B,) distance of each to the nearest one before it, float64; for the
@@ -50,7 +53,8 @@ def badge(
     scale = usual_scale(check_finite("embeddings", embeddings))
     candidates = check_candidates(candidates, len(probs), batch_size)
     factors = probs[candidates], embeddings[candidates] if scale == 1 else embeddings[candidates] * scale
-    squared_norms, squared_distances = _mean_gradients(*factors, weights) if probs.ndim == 3 else _gradients(*factors)
+    made = _mean_gradients(*factors, weights, of_labels) if probs.ndim == 3 else _gradients(*factors, of_labels)
+    squared_norms, squared_distances = made
     nearest = squared_norms
     taken = torch.zeros(len(nearest), dtype=torch.bool)
     chosen = torch.empty(batch_size, dtype=torch.long)
@@ -67,10 +71,10 @@ def badge(
 
 
 def _gradients(
-    probs: Float[Tensor, "n C"], embeddings: Float[Tensor, "n D"]
+    probs: Float[Tensor, "n C"], embeddings: Float[Tensor, "n D"], of_labels: bool
 ) -> tuple[Float[Tensor, " n"], Callable[[int], Tensor]]:
     """Return squared norms of (p − e_ŷ) ⊗ h, and a function for squared distances to one of them."""
-    residuals = probs.scatter_add(1, probs.argmax(dim=1, keepdim=True), -torch.ones_like(probs[:, :1]))
+    residuals = probs - _expected(probs, of_labels)
     # In float64, because large norms are subtracted from each other below.
     a, h = (squared_norms(factor) for factor in (residuals, embeddings))
 
@@ -84,17 +88,20 @@ def _gradients(
 
 
 def _mean_gradients(
-    probs: Float[Tensor, "n S C"], embeddings: Float[Tensor, "n S D"], weights: Float[Tensor, " S"] | None
+    probs: Float[Tensor, "n S C"],
+    embeddings: Float[Tensor, "n S D"],
+    weights: Float[Tensor, " S"] | None,
+    of_labels: bool,
 ) -> tuple[Float[Tensor, " n"], Callable[[int], Tensor]]:
     """Return the same for the mean over draws of (p_s − e_ŷ) ⊗ h_s, one block of points in memory at a time."""
     num_points, num_draws, num_classes = probs.shape
     equal = torch.full((num_draws,), 1 / num_draws, dtype=torch.float64)
     w = (equal if weights is None else weights.double()).to(probs.device)
-    labels = torch.einsum("s,nsc->nc", w, probs.double()).argmax(dim=1)
+    expected = _expected(torch.einsum("s,nsc->nc", w, probs.double()), of_labels)
     step = max(1, BLOCK_NUMBERS // (num_classes * embeddings.shape[2] + num_draws * embeddings.shape[2]))
 
     def gradients(rows: Tensor) -> Tensor:
-        residuals = probs[rows].double() - torch.nn.functional.one_hot(labels[rows], num_classes).unsqueeze(1)
+        residuals = probs[rows].double() - expected[rows].unsqueeze(1)
         return torch.einsum("s,nsc,nsd->ncd", w, residuals, embeddings[rows].double())
 
     def squared_distances_to(centre: Tensor) -> Tensor:
@@ -105,6 +112,11 @@ def _mean_gradients(
         return squared_distances_to(gradients(torch.tensor([centre], device=probs.device)))
 
     return squared_distances_to(torch.zeros((), dtype=torch.float64, device=probs.device)), squared_distances
+
+
+def _expected(probs: Float[Tensor, "n C"], of_labels: bool) -> Float[Tensor, "n C"]:
+    """Return e_ŷ: 1 for the most probable class, or for each probable label."""
+    return (probs > 0.5).to(probs) if of_labels else torch.zeros_like(probs).scatter_(1, probs.argmax(1, True), 1)
 
 
 def _draw(weights: Float[Tensor, " n"], generator: torch.Generator) -> int:

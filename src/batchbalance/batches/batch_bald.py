@@ -118,7 +118,7 @@ def batch_bald(
     """Greedily maximise the information of a batch about the draws (Kirsch et al. 2019).
 
     Args:
-        predictions: predictions of the pool.
+        predictions: predictions of the pool; with several labels, of at most 10 labels.
         batch_size: B, the number of points to choose.
         generator: random generator for the configurations; not used while they are exact.
         candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
@@ -132,6 +132,7 @@ def batch_bald(
     candidates = check_candidates(candidates, predictions.num_points, batch_size)
     check_whole("max_configurations", max_configurations)
     check_whole("num_samples", num_samples)
+    predictions = predictions.joint()
     block = points_within(memory_budget, predictions.num_draws * predictions.num_classes)
     numbers = min(CACHED_NUMBERS, max(1, memory_budget // 32))
     configurations = Configurations.empty(predictions)

@@ -11,7 +11,7 @@ MAX_CLUSTERED = 20_000  # hierarchical clustering stores all pairwise distances:
 
 
 def cluster_margin(
-    probs: Float[Tensor, "N C"],
+    scores: Float[Tensor, " N"],
     embeddings: Float[Tensor, "points D"],
     batch_size: int,
     *,
@@ -25,7 +25,7 @@ def cluster_margin(
     from each cluster, the smallest cluster first. Within a cluster the smallest margin goes first.
 
     Args:
-        probs: mean probabilities.
+        scores: one minus the margin of each point.
         embeddings: embeddings of the pool.
         batch_size: B, the number of points to choose.
         candidates: (n,) ascending indices of the points that may be chosen; all if omitted.
@@ -36,22 +36,20 @@ def cluster_margin(
         (B,) indices in the order chosen, ties to the lowest; (B,) one minus the margin of each, float64.
     """
     scale = usual_scale(check_finite("embeddings", embeddings))
-    if len(embeddings) != len(probs):
-        raise ValueError(f"`embeddings` must have one row for each of {len(probs)} points, got {len(embeddings)}")
+    if len(embeddings) != len(scores):
+        raise ValueError(f"`embeddings` must have one row for each of {len(scores)} points, got {len(embeddings)}")
     if margin_factor < 1 or (num_clusters is not None and num_clusters < 1):
         raise ValueError(
             f"`margin_factor` and `num_clusters` must be at least 1, got {margin_factor:g} and {num_clusters}"
         )
-    candidates = check_candidates(candidates, len(probs), batch_size)
+    candidates = check_candidates(candidates, len(scores), batch_size)
     num_kept = min(len(candidates), max(batch_size, int(margin_factor * batch_size)))
     if num_kept > MAX_CLUSTERED:
         raise ValueError(
             f"`margin_factor` must leave at most {MAX_CLUSTERED:,} points to cluster, got {margin_factor:g} × "
             f"{batch_size} = {num_kept:,}; lower it or the batch size"
         )
-    # Summed from small numbers: 1 − (first − second) rounds to 0 for every confident point.
-    others = probs[candidates].double().sort(dim=1, descending=True).values[:, 1:]
-    scores = (others.sum(dim=1) + others[:, :1].sum(dim=1)).cpu()
+    scores = scores.to("cpu", torch.float64)[candidates]
     kept = scores.sort(descending=True, stable=True).indices[:num_kept]
     clusters = _average_linkage(embeddings[candidates[kept]] * scale, num_clusters or batch_size)
     sizes = torch.bincount(clusters)

@@ -49,7 +49,7 @@ class FilePart:
     def load(self) -> tuple[Predictions, Int[Tensor, " n"]]:
         """Return the whole file and the rows of the points."""
         array = mapped_array(self.path)
-        stored = as_nsc(as_tensor(array), self.axes)
+        stored, _ = as_nsc(as_tensor(array), self.axes)
         check_shape(self.path, self.shape, tuple(stored.shape))
         file = MappedFile.of(array, self.path, self.axes)
         return Predictions(Stored(stored, self.values, file), self.draws), self.rows
@@ -98,6 +98,8 @@ class JoinedPart:
 
 def part_of(predictions: Predictions, rows: Int[Tensor, " n"]) -> Part:
     """Return some points of a pool in a form that can be sent."""
+    if predictions.num_labels is not None:
+        return SentPart(predictions.subset(rows).to("cpu"))
     return _part(predictions.source, predictions.draws, rows)
 
 

@@ -64,7 +64,8 @@ class RayExecutor:
 
     def _check(self, predictions: Predictions) -> float:
         """Check predictions as ``Predictions.check`` does."""
-        if not isinstance(predictions.source, Stored) or predictions.source.file is None:
+        source = predictions.source
+        if not isinstance(source, Stored) or source.file is None or predictions.num_labels is not None:
             return predictions.check()
         found = self._workers.ask("check", self._parts(predictions))
         for message in set.intersection(*(set(messages) for _, messages in found)):

@@ -102,7 +102,7 @@ class ReleasedEstimator:
 
     def _point(self, rows: Tensor, dtype: torch.dtype) -> tuple[Float[Tensor, "n C S"], Float[Tensor, "n C E"]]:
         """Return log-probabilities, and the log of λ_a λ_b of each edge."""
-        log_probs = self._model.log_probs(rows, dtype)
+        log_probs, _ = self._model.answers(rows, dtype)
         ratios = log_ratios(log_probs, offset=False)
         return log_probs, ratios[:, :, self._ends[:, 0]] + ratios[:, :, self._ends[:, 1]]
 

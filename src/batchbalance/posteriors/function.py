@@ -101,7 +101,7 @@ class FunctionPosterior(Posterior):
         num, found = height(batch), []
         for function in self._functions:
             given = as_tensor(function(batch), "the output of a function").cpu()
-            given = as_nsc(given.to(compute_dtype(given.dtype)), "nsc" if given.ndim == 3 else "nc")
+            given = as_nsc(given.to(compute_dtype(given.dtype)), "nsc" if given.ndim == 3 else "nc")[0]
             if len(given) != num:
                 raise ValueError(
                     f"functions must return one row for each of {num} inputs, got shape {tuple(given.shape)}"

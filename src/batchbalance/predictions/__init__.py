@@ -8,6 +8,7 @@ from batchbalance.predictions.arrays import (
     check_rows,
     check_weights,
     looks_like_probs,
+    over_answers,
 )
 from batchbalance.predictions.draws import Draws, mean_over_draws
 from batchbalance.predictions.joined import check_distinct_files, join, load_parts
@@ -37,6 +38,7 @@ __all__ = [
     "looks_like_probs",
     "mean_over_draws",
     "note_path",
+    "over_answers",
     "spans_of",
     "stored_predictions",
     "write_note",

@@ -7,38 +7,62 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from batchbalance.arguments.checks import as_tensor, compute_dtype
 
-Values = Literal["probs", "logits", "log-probs"]
+Values = Literal["probs", "logits", "log-probs", "label-probs", "label-logits"]
+LABEL_VALUES = ("label-probs", "label-logits")  # (N, S, L): one number for each label instead of one for each class
 Label = str | int | float | bool  # the name of a class
 
+AXES = {"n": "points", "s": "draws", "c": "classes", "l": "labels"}
 SUM_TOLERANCE = 1e-4
 SUM_TOLERANCE_16_BIT = 1e-2
 
 
-def as_nsc(tensor: Tensor, axes: str) -> Tensor:
-    """Return the (N, S, C) view of a tensor whose axes are in the order `axes`."""
-    if sorted(axes) not in (["c", "n"], ["c", "n", "s"]):
-        raise ValueError(f"`axes` must be a permutation of 'nsc' (or of 'nc' for one model), got {axes!r}")
+def as_nsc(tensor: Tensor, axes: str, *, of_labels: bool = False) -> tuple[Tensor, int | None]:
+    """Return the (N, S, C) view of a tensor whose axes are in the order `axes`, and the number of labels or None.
+
+    With an axis "l", items have several labels: (N, L, S, 2) becomes (N·L, S, 2). With `of_labels` the class axis is
+    that of labels, whose numbers stand for two classes each.
+    """
+    wanted = ("nsl", "nl") if of_labels else ("nsc", "nc", "nlsc")
+    if sorted(axes) not in [sorted(each) for each in wanted]:
+        raise ValueError(f"`axes` must be a permutation of {' or '.join(map(repr, wanted))}, got {axes!r}")
     if tensor.ndim != len(axes):
         raise ValueError(
             f"predictions must have {len(axes)} axes ({axes}), got shape {tuple(tensor.shape)}; "
-            "set `axes` to the order of its axes: n points, s draws, c classes"
+            "set `axes` to the order of its axes: n points, s draws, c classes, l labels"
         )
     if "s" not in axes:
         tensor, axes = tensor.unsqueeze(1), axes[0] + "s" + axes[1]
-    tensor = tensor.permute(*(axes.index(axis) for axis in "nsc"))
+    order = "nsl" if of_labels else "nlsc" if "l" in axes else "nsc"
+    tensor = tensor.permute(*(axes.index(axis) for axis in order))
     if 0 in tensor.shape:
-        n, s, c = tensor.shape
-        raise ValueError(f"predictions must not be empty, got {n} points, {s} draws, {c} classes")
-    if tensor.shape[2] < 2:
+        sizes = ", ".join(f"{size} {AXES[axis]}" for size, axis in zip(tensor.shape, order, strict=True))
+        raise ValueError(f"predictions must not be empty, got {sizes}")
+    if of_labels:
+        return tensor, tensor.shape[2]
+    if tensor.shape[-1] < 2:
         raise ValueError(
             "predictions must be of at least two classes, got one; for the probability p of one of two classes, give "
             "(1 − p, p)"
         )
-    return tensor
+    if order == "nsc":
+        return tensor, None
+    if tensor.shape[-1] != 2:
+        raise ValueError(f"each label must have the two classes 'no' and 'yes', got {tensor.shape[-1]} classes")
+    return tensor.flatten(end_dim=1), tensor.shape[1]
+
+
+def over_answers(log_probs: Float[Tensor, "q S C"], num_questions: int) -> Float[Tensor, "n S A"]:
+    """Return sums over the questions of each item for all C^L answers, the first question varying slowest."""
+    by_question = log_probs.unflatten(0, (-1, num_questions))
+    total = by_question[:, 0]
+    for question in range(1, num_questions):
+        total = (total.unsqueeze(-1) + by_question[:, question].unsqueeze(-2)).flatten(start_dim=-2)
+    return total
 
 
 def check_draw_ids(draw_ids: Any, num_draws: int) -> tuple[str, ...] | None:
@@ -99,11 +123,16 @@ def check_rows(stored: Tensor, values: Values, spans: Iterable[slice]) -> float:
         The largest deviation of the sum of a row from 1; 0 for logits.
     """
     furthest = 0.0
+    of_labels = values in LABEL_VALUES
     looks_like_probs = values == "logits" and stored.shape[2] > 1
     tolerance = SUM_TOLERANCE_16_BIT if stored.dtype in (torch.float16, torch.bfloat16) else SUM_TOLERANCE
     for rows in spans:
         chunk = stored[rows].to(compute_dtype(stored.dtype))
         _reject(torch.isnan(chunk) | (chunk == torch.inf), rows, "must be finite, got NaN or +inf")
+        if of_labels:
+            outside = (chunk == -torch.inf) if values == "label-logits" else (chunk < 0) | (chunk > 1)
+            _reject(outside, rows, f"must be {'finite' if values == 'label-logits' else 'probabilities in [0, 1]'}")
+            continue
         if values != "probs":
             _reject(chunk.amax(dim=-1) == -torch.inf, rows, "must have a finite entry in every row, got only -inf")
         slack = tolerance / 100  # averaged or renormalised probabilities may leave [0, 1] by rounding

@@ -92,7 +92,7 @@ def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArr
 
 def write_predictions(
     path: Path,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     dtype: torch.dtype,
     chunks: Iterable[Tensor],
     draw_ids: tuple[str, ...] | None,
@@ -105,15 +105,16 @@ def write_predictions(
         with replacing(path, first=note_path(path)) as temporary:
             number = np.float64 if dtype == torch.float64 else np.float32
             written = np.lib.format.open_memmap(temporary, mode="w+", dtype=number, shape=shape)
+            rows = written.reshape(-1, *shape[-2:])
             start = 0
             for chunk in chunks:
-                written[start : start + len(chunk)] = chunk.cpu().numpy()
+                rows[start : start + len(chunk)] = chunk.cpu().numpy()
                 start += len(chunk)
             written.flush()
         write_note(path, shape, "log-probs", draw_ids, weights, classes)
         return
     with replacing(path) as temporary:
-        arrays = {"log_probs": torch.cat([chunk.cpu() for chunk in chunks])}
+        arrays = {"log_probs": torch.cat([chunk.cpu() for chunk in chunks]).view(shape)}
         if weights is not None:
             arrays["weights"] = weights
         if path.suffix == ".npz":
@@ -170,7 +171,8 @@ def _which(path: Path, names: list[str], values: Values | None) -> tuple[str, Va
         return others[0], None
     raise FileFormatError(
         f"{path} must hold an array named probs, logits or log_probs, got {', '.join(sorted(names)) or 'none'}; "
-        "for a file with one array of another name, set `values` to what it holds"
+        "for several labels of an item, label_probs or label_logits; for a file with one array of another name, set "
+        "`values` to what it holds"
     )
 
 

@@ -38,7 +38,8 @@ def join(
     classes = next((piece.classes for piece in pieces if piece.classes is not None), None)
     for piece, name in zip(pieces, names, strict=True):
         check_same_classes(classes, piece.classes, name)
-    return Predictions(Joined(tuple(piece.source for piece in pieces)), known.draws, names_of_points, classes)
+    source = Joined(tuple(piece.source for piece in pieces))
+    return Predictions(source, known.draws, names_of_points, classes, known.num_labels)
 
 
 def _checked_ids(

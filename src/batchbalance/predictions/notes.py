@@ -42,12 +42,12 @@ def write_note(
     weights: Tensor | None,
     classes: tuple[Label, ...] | None = None,
 ) -> None:
-    """Write the note about an existing ``.npy`` file: axes "nsc", these values, draws and classes."""
+    """Write the note about an existing ``.npy`` file: its axes, "nsc" or "nlsc", these values, draws and classes."""
     content = {
         "format": FORMAT,
         "version": VERSION,
         "values": values,
-        "axes": "nsc",
+        "axes": usual_axes("nsc", len(shape)),
         "shape": list(shape),
         "draw_ids": None if draw_ids is None else list(draw_ids),
         "weights": None if weights is None else weights.tolist(),
@@ -81,10 +81,15 @@ def read_note(path: Path, shape: tuple[int, ...], axes: str) -> Note | None:
         raise FileFormatError(f"{beside} must name the values of {path.name}, got {content.get('values')!r}; {REMEDY}")
     if content.get("shape") != list(shape) or content.get("digest") != _digest(path):
         raise FileFormatError(f"{beside} must describe the current {path.name}, got a note on another array; {REMEDY}")
-    if content.get("axes") != axes:
+    if content.get("axes") != usual_axes(axes, len(shape)):
         raise FileFormatError(f"{path} holds axes {content.get('axes')!r}, but `axes` is {axes!r}; omit `axes`")
     ids, weights, classes = (_checked_list(beside, content, name) for name in ("draw_ids", "weights", "classes"))
     return Note(content["values"], ids, weights, classes)
+
+
+def usual_axes(axes: str, ndim: int) -> str:
+    """Return the axes of an array; if those of the default do not fit, "nlsc", as in files of several labels."""
+    return "nlsc" if axes == "nsc" and ndim == 4 else axes
 
 
 REMEDY = "delete it, or write both files again"

@@ -1,8 +1,11 @@
 """Predictions: class log-probabilities of N points under S posterior draws, used throughout the library.
 
 The letters used everywhere: N points, S draws, C classes, E edges, B batch size, M sampled label
-configurations, D features of an embedding. A draw is one hypothesis on every point, so draw 7 on the pool and
-draw 7 on the reference set are the same network; draw ids let the library check that.
+configurations, D features of an embedding, L labels of an item. A draw is one hypothesis on every point, so draw 7 on
+the pool and draw 7 on the reference set are the same network; draw ids let the library check that.
+
+An item with several labels is L binary questions that are answered together. Its predictions are stored as those of
+N·L points with two classes, "no" and "yes", the questions of an item next to each other.
 """
 
 import os
@@ -18,13 +21,24 @@ from torch import Tensor
 
 from batchbalance.arguments.checks import as_tensor
 from batchbalance.errors import DrawMismatchError, FileFormatError, UnknownNameError
-from batchbalance.predictions.arrays import Label, Values, as_nsc, check_classes, check_draw_ids, check_weights
+from batchbalance.predictions.arrays import (
+    LABEL_VALUES,
+    Label,
+    Values,
+    as_nsc,
+    check_classes,
+    check_draw_ids,
+    check_weights,
+    over_answers,
+)
 from batchbalance.predictions.draws import Draws, mean_over_draws
 from batchbalance.predictions.files import read_array, write_predictions
-from batchbalance.predictions.sources import CHUNK_NUMBERS, Placed, Rows, Source, Stored, spans_of
+from batchbalance.predictions.notes import usual_axes
+from batchbalance.predictions.sources import CHUNK_NUMBERS, OnDemand, Placed, Rows, Source, Stored, spans_of
 from batchbalance.system.files import MappedFile
 from batchbalance.system.progress import Bar
 
+MAX_JOINT_LABELS = 10  # up to this many labels, scores of whole sets of labels enumerate all 2^L of them
 ROUNDING = 1e-5  # how far from 1 the sum of a float32 distribution may be by rounding alone
 
 
@@ -37,12 +51,14 @@ class Predictions:
         draws: the draws.
         ids: names of the points, or None.
         classes: the C labels, in the order of the class axis, or None.
+        num_labels: L, if an item may have several labels or none; else None, and each point has one of C classes.
     """
 
     source: Source
     draws: Draws
     ids: tuple[Hashable, ...] | None = None
     classes: tuple[Label, ...] | None = None
+    num_labels: int | None = None
 
     @classmethod
     def from_probs(
@@ -91,22 +107,56 @@ class Predictions:
         """Return predictions from log-probabilities; arguments as in ``from_probs``."""
         return _checked(x, "log-probs", axes, draw_ids, weights, classes)._in_memory()
 
+    @classmethod
+    def from_label_probs(
+        cls,
+        x: Any,
+        axes: str = "nsl",
+        *,
+        draw_ids: Sequence[str | int] | None = None,
+        weights: Any = None,
+        classes: Any = None,
+    ) -> "Predictions":
+        """Return predictions of items that may have several labels, or none; given a draw, labels are independent.
+
+        Args:
+            x: the probability of each label, (N, S, L) in [0, 1].
+            axes: the order of the axes of `x`: a permutation of "nsl", or of "nl" for a single model.
+            draw_ids: as in ``from_probs``.
+            weights: as in ``from_probs``.
+            classes: the L names of the labels.
+        """
+        return _checked(x, "label-probs", axes, draw_ids, weights, classes)._in_memory()
+
+    @classmethod
+    def from_label_logits(
+        cls,
+        x: Any,
+        axes: str = "nsl",
+        *,
+        draw_ids: Sequence[str | int] | None = None,
+        weights: Any = None,
+        classes: Any = None,
+    ) -> "Predictions":
+        """Return predictions from log-odds of labels, as of a sigmoid layer; arguments as in ``from_label_probs``."""
+        return _checked(x, "label-logits", axes, draw_ids, weights, classes)._in_memory()
+
     def _in_memory(self) -> "Predictions":
         """Return a copy of the log-probabilities in the memory of this process."""
-        log_probs = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        for rows, chunk in self.chunks():
+        log_probs = torch.empty(self.source.shape, dtype=self.dtype, device=self.device)
+        for rows, chunk in self.questions.chunks():
             log_probs[rows] = chunk
         return replace(self, source=Stored(log_probs))
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The numbers of points, draws and classes, (N, S, C)."""
-        return self.source.shape
+        """The numbers of points, draws and classes, (N, S, C), or of items, draws and labels, (N, S, L)."""
+        return self.num_points, self.num_draws, self.num_classes
 
     @property
     def num_points(self) -> int:
         """The number of points, N."""
-        return self.source.shape[0]
+        return self.source.shape[0] // (self.num_labels or 1)
 
     @property
     def num_draws(self) -> int:
@@ -115,8 +165,52 @@ class Predictions:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes, C."""
-        return self.source.shape[2]
+        """The number of classes, C; for items with several labels, the number of labels, L."""
+        return self.num_labels or self.source.shape[2]
+
+    @property
+    def num_answers(self) -> int:
+        """The number of possible answers for a point: C, or 2^L for items with several labels."""
+        return self.source.shape[2] ** (self.num_labels or 1)
+
+    @property
+    def questions(self) -> "Predictions":
+        """For items with several labels, predictions of N·L points with the classes 0 and 1; else these predictions.
+
+        Question l of item n is point n·L + l. Given a draw, the answers to all questions are independent.
+        """
+        return self if self.num_labels is None else replace(self, ids=None, classes=None, num_labels=None)
+
+    def question_rows(self, rows: Rows) -> slice | Tensor:
+        """Return the points of `questions` that belong to some points, those of one point next to each other."""
+        count = self.num_labels or 1
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(self.num_points)
+            if step == 1:
+                return slice(start * count, max(start, stop) * count)
+            rows = range(start, stop, step)
+        first = torch.as_tensor(rows, dtype=torch.long) * count
+        return first if count == 1 else (first.unsqueeze(1) + torch.arange(count, device=first.device)).flatten()
+
+    def joint(self) -> "Predictions":
+        """Return predictions whose classes are the 2^L possible sets of labels, computed on demand; else these ones.
+
+        Class 0 is the empty set; in binary, the first label is the first digit. Raise ValueError for more than
+        10 labels, because every set is stored.
+        """
+        if self.num_labels is None:
+            return self
+        if self.num_labels > MAX_JOINT_LABELS:
+            raise ValueError(
+                f"this score needs all 2^L sets of labels and must have at most {MAX_JOINT_LABELS} labels, got "
+                f"{self.num_labels}; use 'greedy-balance', 'u-herding', 'margin' or 'badge', which need only each "
+                "label, or bald with combine='mean'"
+            )
+        shape = (self.num_points, self.num_draws, self.num_answers)
+        return Predictions(OnDemand(shape, self.dtype, self._joint_log_probs, self.device), self.draws, self.ids)
+
+    def _joint_log_probs(self, rows: Rows) -> Float[Tensor, "n S A"]:
+        return over_answers(self.source.log_probs(self.question_rows(rows)), self.num_labels or 1)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -145,11 +239,22 @@ class Predictions:
 
     def log_probs(self, rows: Rows = slice(None)) -> Float[Tensor, "n S C"]:
         """Return the log-probabilities of some points, (n, S, C), in ``dtype``."""
+        self.check_one_class()
         return self.source.log_probs(rows)
 
     def probs(self, rows: Rows = slice(None)) -> Float[Tensor, "n S C"]:
         """Return the probabilities of some points, (n, S, C), in ``dtype``; no logarithm if they are stored."""
+        self.check_one_class()
         return self.source.probs(rows)
+
+    def check_one_class(self) -> None:
+        """Raise ValueError if items have several labels."""
+        if self.num_labels is not None:
+            raise ValueError(
+                f"predictions must be of one class for each point here, got {self.num_labels} labels for each item; "
+                "read `label_probs()` or `questions`, and choose by 'batch-balance', 'u-herding', 'margin', 'entropy', "
+                "'badge' or 'bald'"
+            )
 
     def chunks(
         self, numbers: int = CHUNK_NUMBERS, bar: Bar | None = None
@@ -172,6 +277,12 @@ class Predictions:
         weights = self.draw_weights.to(self.device, self.dtype)
         return torch.cat([mean_over_draws(weights, chunk.exp()) for _, chunk in self.chunks()])
 
+    def label_probs(self) -> Float[Tensor, "N L"]:
+        """Return the weighted mean over draws of the probability of each label of each item."""
+        if self.num_labels is None:
+            raise ValueError("predictions must be of several labels for each item here; use `mean_probs`")
+        return self.questions.mean_probs()[:, 1].view(-1, self.num_labels)
+
     def hard_labels(self, rows: Rows = slice(None)) -> Int[Tensor, "n S"]:
         """Return the most probable class of each point under each draw; ties go to the lowest class."""
         return self.log_probs(rows).argmax(dim=-1)
@@ -186,7 +297,7 @@ class Predictions:
         ids = self.ids
         if ids is not None:
             ids = ids[rows] if isinstance(rows, slice) else tuple(ids[int(row)] for row in rows)
-        return replace(self, source=Stored(self.log_probs(rows)), ids=ids)
+        return replace(self, source=Stored(self.source.log_probs(self.question_rows(rows))), ids=ids)
 
     def to(self, device: str | torch.device) -> "Predictions":
         """Return the same predictions, moved to a device as they are read."""
@@ -203,10 +314,9 @@ class Predictions:
 
     def check_same_draws(self, other: "Predictions", name: str = "reference") -> None:
         """Raise DrawMismatchError unless `other` holds the same draws, weights and classes."""
-        if other.num_classes != self.num_classes:
-            raise DrawMismatchError(
-                f"`{name}` must have the pool's {self.num_classes} classes, got {other.num_classes}"
-            )
+        if (other.num_classes, other.num_labels) != (self.num_classes, self.num_labels):
+            kinds = [f"{p.num_classes} {'classes' if p.num_labels is None else 'labels'}" for p in (self, other)]
+            raise DrawMismatchError(f"`{name}` must have the pool's {kinds[0]}, got {kinds[1]}")
         check_same_classes(self.classes, other.classes, name)
         self.draws.check_same(other.draws, name)
 
@@ -226,14 +336,14 @@ class Predictions:
 
         A ``.npy`` file is memory-mapped: it is validated chunk by chunk and converted at each read, so it may be
         larger than memory. Its description is read from the file beside it that ``save`` and ``predict`` write
-        (``pool.npy.json``), if there is one. The other two hold a named array ``probs``, ``logits`` or
-        ``log_probs``, and may hold ``draw_ids``, ``weights`` and ``classes``.
+        (``pool.npy.json``), if there is one. The other two hold a named array ``probs``, ``logits``, ``log_probs``,
+        ``label_probs`` or ``label_logits``, and may hold ``draw_ids``, ``weights`` and ``classes``.
 
         Args:
             path: the file.
             values: the kind of numbers; if omitted, it is taken from the file, and is probabilities by default.
                 The numbers are checked, so logits or log-probabilities are not mistaken for probabilities.
-            axes: the order of the axes in the file.
+            axes: the order of the axes in the file; "nsl" by default for values of labels.
             draw_ids: as in ``from_probs``; overrides the file's own.
             weights: as in ``from_probs``; overrides the file's own.
             classes: as in ``from_probs``; overrides the file's own.
@@ -243,10 +353,12 @@ class Predictions:
         found = read_array(path, values, axes)
         if values is not None and found.values is not None and values != found.values:
             raise FileFormatError(f"{path} holds {found.values}, but `values` is {values!r}; omit `values`")
+        kind = values or found.values or "probs"
+        axes = "nsl" if kind in LABEL_VALUES and axes == "nsc" else usual_axes(axes, found.array.ndim)
         try:
             loaded = _checked(
                 found.array,
-                values or found.values or "probs",
+                kind,
                 axes,
                 found.draw_ids if draw_ids is None else draw_ids,
                 found.weights if weights is None else weights,
@@ -261,15 +373,19 @@ class Predictions:
         return loaded if path.suffix == ".npy" else loaded._in_memory()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write log-probabilities, axes "nsc", to a ``.npy``, ``.npz`` or ``.safetensors`` file, atomically.
+        """Write log-probabilities to a ``.npy``, ``.npz`` or ``.safetensors`` file, atomically.
 
-        Beside a ``.npy`` file a small JSON file, ``pool.npy.json``, records values, draw ids, weights and classes.
+        The axes are "nsc", or "nlsc" with the classes "no" and "yes" if items have several labels. Beside a ``.npy``
+        file a small JSON file, ``pool.npy.json``, records values, draw ids, weights and classes.
         """
-        chunks = (chunk for _, chunk in self.chunks())
-        write_predictions(Path(path), self.shape, self.dtype, chunks, self.draw_ids, self.weights, self.classes)
+        n, s, c = self.source.shape
+        shape = (n, s, c) if self.num_labels is None else (self.num_points, self.num_labels, s, c)
+        chunks = (chunk for _, chunk in self.questions.chunks())
+        write_predictions(Path(path), shape, self.dtype, chunks, self.draw_ids, self.weights, self.classes)
 
     def __repr__(self) -> str:
-        kind = f"{self.num_points} points, {self.num_draws} draws, {self.num_classes} classes"
+        counted = "classes" if self.num_labels is None else "labels"
+        kind = f"{self.num_points} points, {self.num_draws} draws, {self.num_classes} {counted}"
         return f"Predictions({kind}, {str(self.dtype).removeprefix('torch.')})"
 
 
@@ -280,9 +396,14 @@ def stored_predictions(
     weights: Tensor | None = None,
     file: MappedFile | None = None,
     classes: tuple[Label, ...] | None = None,
+    num_labels: int | None = None,
 ) -> Predictions:
-    """Return predictions from numbers that are known to be valid; they are neither checked nor copied."""
-    return Predictions(Stored(numbers, values, file), Draws(numbers.shape[1], draw_ids, weights), classes=classes)
+    """Return predictions from numbers that are known to be valid; they are neither checked nor copied.
+
+    With `num_labels` the numbers are (N, S, L) if `values` are of labels, else those of all questions, (N·L, S, 2).
+    """
+    draws = Draws(numbers.shape[1], draw_ids, weights)
+    return Predictions(Stored(numbers, values, file), draws, classes=classes, num_labels=num_labels)
 
 
 def check_same_classes(own: tuple[Label, ...] | None, other: tuple[Label, ...] | None, name: str) -> None:
@@ -307,9 +428,10 @@ def _checked(
     """Validate chunk by chunk, but keep the numbers unchanged; they are converted at each read."""
     if values not in get_args(Values):
         raise UnknownNameError("kind of values", str(values), get_args(Values))
-    numbers = as_nsc(as_tensor(x), axes)
+    numbers, num_labels = as_nsc(as_tensor(x), axes, of_labels=values in LABEL_VALUES)
     ids, checked_weights = check_draw_ids(draw_ids, numbers.shape[1]), check_weights(weights, numbers.shape[1])
-    wrapped = stored_predictions(numbers, values, ids, checked_weights, file, check_classes(classes, numbers.shape[2]))
+    names = check_classes(classes, num_labels or numbers.shape[2])
+    wrapped = stored_predictions(numbers, values, ids, checked_weights, file, names, num_labels)
     off = wrapped.check() if check is None else check(wrapped)
     # Log-probabilities that are off by more than rounding are normalised when read, as logits are.
     if values == "log-probs" and off > ROUNDING:

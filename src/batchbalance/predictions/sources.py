@@ -11,11 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from batchbalance.arguments.checks import compute_dtype
-from batchbalance.predictions.arrays import Values, check_rows
+from batchbalance.predictions.arrays import LABEL_VALUES, Values, check_rows
 from batchbalance.system.files import MappedFile
 
 Rows = slice | Tensor | Sequence[int]
 
+CPU = torch.device("cpu")  # where posteriors return their predictions
 CHUNK_NUMBERS = 2**22  # numbers converted at a time: 16 MiB of float32, small enough to stay near the cache
 
 
@@ -64,7 +65,7 @@ class Stored:
     """Numbers in memory, or in a memory-mapped file.
 
     Attributes:
-        numbers: (N, S, C), of any real type.
+        numbers: (N, S, C), of any real type; (N, S, L) for values of labels, which are N·L points with two classes.
         values: the kind of numbers.
         file: the file that they are mapped from, or None.
     """
@@ -77,7 +78,7 @@ class Stored:
     def shape(self) -> tuple[int, int, int]:
         """The numbers of points, draws and classes, (N, S, C)."""
         n, s, c = self.numbers.shape
-        return n, s, c
+        return (n * c, s, 2) if self.values in LABEL_VALUES else (n, s, c)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -101,13 +102,24 @@ class Stored:
 
     def log_probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
         """Return the log-probabilities of some points."""
-        picked = self._picked(rows)
+        picked = self._of_labels(rows) if self.values in LABEL_VALUES else self._picked(rows)
         if self.values == "log-probs" and picked.dtype == self.dtype:
             return picked
         picked = picked.to(self.dtype)
         # 16-bit numbers and probabilities are normalised here; log-probabilities in 32 or 64 bit are kept
         # to the bit, so that saving and loading changes nothing.
-        return torch.log_softmax(picked.clamp_min(0).log() if self.values == "probs" else picked, dim=-1)
+        as_probs = self.values in ("probs", "label-probs")
+        return torch.log_softmax(picked.clamp_min(0).log() if as_probs else picked, dim=-1)
+
+    def _of_labels(self, rows: Rows) -> Float[Tensor, "n S 2"]:
+        """Return numbers for "no" and "yes" of some of the N·L questions."""
+        count = self.numbers.shape[2]
+        if isinstance(rows, slice):
+            rows = torch.arange(*rows.indices(len(self.numbers) * count))
+        rows = torch.as_tensor(rows, dtype=torch.long)
+        items, inverse = torch.unique(rows // count, return_inverse=True)
+        yes = self._picked(items).transpose(1, 2).to(self.dtype)[inverse, rows % count]
+        return torch.stack([1 - yes if self.values == "label-probs" else torch.zeros_like(yes), yes], dim=-1)
 
     def probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
         """Return the probabilities of some points."""
@@ -118,6 +130,10 @@ class Stored:
 
     def check(self, rows: slice) -> float:
         """Return how far the stored sums of some points are from 1; raise ValueError unless they are distributions."""
+        if self.values in LABEL_VALUES:  # numbers are stored by item
+            start, stop, _ = rows.indices(self.shape[0])
+            count = self.numbers.shape[2]
+            rows = slice(start // count, -(-stop // count))
         return check_rows(self.numbers, self.values, self._readable_spans(rows))
 
     def _picked(self, rows: Rows) -> Tensor:
@@ -273,16 +289,13 @@ class OnDemand:
         shape: (N, S, C).
         dtype: the dtype that `make` returns.
         make: returns checked log-probabilities of some points.
+        device: where `make` returns them.
     """
 
     shape: tuple[int, int, int]
     dtype: torch.dtype
     make: Callable[[Rows], Tensor]
-
-    @property
-    def device(self) -> torch.device:
-        """The CPU, where posteriors return their predictions."""
-        return torch.device("cpu")
+    device: torch.device = CPU
 
     @property
     def is_made_on_demand(self) -> bool:

@@ -2,8 +2,10 @@
 
 from batchbalance.scores.points import (
     CACHED_NUMBERS,
+    COMBINE,
     MEMORY_BUDGET,
     ROUNDING,
+    Combine,
     above_rounding,
     bald,
     entropies,
@@ -22,8 +24,10 @@ from batchbalance.scores.points import (
 
 __all__ = [
     "CACHED_NUMBERS",
+    "COMBINE",
     "MEMORY_BUDGET",
     "ROUNDING",
+    "Combine",
     "above_rounding",
     "bald",
     "entropies",

@@ -3,9 +3,15 @@
 Every score is float64, non-negative, and larger for points that are more informative. ``entropy``, ``margin`` and
 ``least_confidence`` use only the mean prediction p̄(y) = Σ_s w_s p(y | ω_s); the others use every draw. These three
 are computed in logs. Their ``log_`` forms also rank points so confident that the score underflows to 0.
+
+Items with several labels are scored label by label, as points with two classes. `combine` says how an item is ranked by
+its labels: by their mean or by their largest score. Scores of whole sets of labels enumerate them, see
+``Predictions.joint``.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -14,17 +20,20 @@ from torch import Tensor
 from batchbalance.predictions import CHUNK_NUMBERS, Predictions, mean_over_draws, spans_of
 from batchbalance.system.progress import Bar
 
+Combine = Literal["mean", "max"]
+COMBINE: Combine = "mean"  # see docs/strategies.md for how the two compare
+
 MEMORY_BUDGET = 2**28
 CACHED_NUMBERS = 2**20  # numbers per block; larger blocks do not fit the CPU cache and are slower
 ROUNDING = 1e-13  # relative; a smaller difference is rounding and counts as 0
 
 
-def entropy(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def entropy(predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """Return the entropy of the mean prediction in nats, from 0 to log C."""
-    return log_entropy(predictions, bar=bar).exp()
+    return log_entropy(predictions, combine=combine, bar=bar).exp()
 
 
-def log_entropy(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def log_entropy(predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """Return the logarithm of ``entropy``."""
 
     def score(ranked: Float[Tensor, "n C"]) -> Float[Tensor, " n"]:
@@ -35,30 +44,38 @@ def log_entropy(predictions: Predictions, *, bar: Bar | None = None) -> Float[Te
         terms = torch.cat([(ranked[:, 0] + surprise).unsqueeze(1), others + (-others).log()], dim=1)
         return terms.nan_to_num(nan=-torch.inf, neginf=-torch.inf).logsumexp(dim=-1)
 
-    return _log_of_means(predictions, bar, score)
+    return _log_of_means(predictions, combine, bar, score)
 
 
-def least_confidence(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def least_confidence(
+    predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None
+) -> Float[Tensor, " N"]:
     """Return one minus the highest mean probability, from 0 to 1 − 1/C."""
-    return log_least_confidence(predictions, bar=bar).exp()
+    return log_least_confidence(predictions, combine=combine, bar=bar).exp()
 
 
-def log_least_confidence(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def log_least_confidence(
+    predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None
+) -> Float[Tensor, " N"]:
     """Return the logarithm of ``least_confidence``."""
-    return _log_of_means(predictions, bar, lambda ranked: ranked[:, 1:].logsumexp(dim=-1))
+    return _log_of_means(predictions, combine, bar, lambda ranked: ranked[:, 1:].logsumexp(dim=-1))
 
 
-def margin(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def margin(predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """Return one minus the margin between the two most probable classes, from 0 to 1; 0 with a single class."""
-    return log_margin(predictions, bar=bar).exp()
+    return log_margin(predictions, combine=combine, bar=bar).exp()
 
 
-def log_margin(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def log_margin(predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """Return the logarithm of ``margin``."""
-    return _log_of_means(predictions, bar, lambda ranked: torch.cat([ranked[:, 1:], ranked[:, 1:2]], 1).logsumexp(1))
+    return _log_of_means(
+        predictions, combine, bar, lambda ranked: torch.cat([ranked[:, 1:], ranked[:, 1:2]], 1).logsumexp(1)
+    )
 
 
-def variation_ratio(predictions: Predictions, *, votes: bool = False, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def variation_ratio(
+    predictions: Predictions, *, votes: bool = False, combine: Combine = COMBINE, bar: Bar | None = None
+) -> Float[Tensor, " N"]:
     """Return the mean probability of all classes but the most probable one, from 0 to 1 − 1/C.
 
     Args:
@@ -66,10 +83,12 @@ def variation_ratio(predictions: Predictions, *, votes: bool = False, bar: Bar |
         votes: count each draw as a vote for its most probable class (Freeman 1965) instead of using its
             probabilities (Gal et al. 2017). With S draws votes take few values and tie often. Without votes
             this equals ``least_confidence``.
+        combine: for several labels, without votes; draws vote for whole sets of labels.
         bar: counts points.
     """
     if not votes:
-        return least_confidence(predictions, bar=bar)
+        return least_confidence(predictions, combine=combine, bar=bar)
+    predictions = predictions.joint()
     weights, num_classes = predictions.draw_weights, predictions.num_classes
     scores = _empty(predictions)
     for rows, chunk in predictions.chunks(bar=bar):
@@ -80,30 +99,36 @@ def variation_ratio(predictions: Predictions, *, votes: bool = False, bar: Bar |
     return scores
 
 
-def mean_std(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def mean_std(predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """Return the standard deviation of class probabilities over draws, averaged over classes, from 0 to 1/2."""
-    scores = _empty(predictions)
-    for rows, chunk in predictions.chunks(CHUNK_NUMBERS // 8, bar):  # several float64 copies are in memory
+    scores = _empty(predictions.questions)
+    for rows, chunk in _question_chunks(predictions, CHUNK_NUMBERS // 8, bar):  # several float64 copies are in memory
         probs = chunk.double().exp()
         weights = predictions.draw_weights.to(probs.device)
         mean = torch.einsum("s,nsc->nc", weights, probs)
         variance = torch.einsum("s,nsc->nc", weights, (probs - mean.unsqueeze(1)).square())
         scores[rows] = above_rounding(variance.sqrt(), mean).mean(dim=-1)
-    return scores
+    return combined(scores, predictions, combine)
 
 
-def bald(predictions: Predictions, *, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """Return the mutual information between the label of a point and the draw, from 0 to log min(C, S) nats."""
+def bald(predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None) -> Float[Tensor, " N"]:
+    """Return the mutual information between the label of a point and the draw, from 0 to log min(C, S) nats.
+
+    For items with several labels it is that of the whole set of labels, for at most 10 labels. With `combine` it is the
+    mean or the largest of the information of each label. L times the mean is an upper bound on that of the set, because
+    given a draw the labels are independent, but their entropies add up to more than the entropy of the set.
+    """
+    whole = predictions.joint() if combine is None else predictions
     weights = predictions.draw_weights.to(predictions.device)
-    scores = torch.empty(predictions.num_points, dtype=torch.float64, device=weights.device)
-    for rows, chunk in predictions.chunks(CACHED_NUMBERS, bar):
+    scores = _empty(whole.questions)
+    for rows, chunk in _question_chunks(whole, CACHED_NUMBERS, bar):
         log_probs = chunk.double()
         probs = log_probs.exp()
         mean = torch.einsum("s,nsc->nc", weights, probs)
         given_draw = entropies(probs, log_probs) @ weights
         entropy = torch.special.entr(mean).sum(dim=-1)
         scores[rows] = above_rounding(entropy - given_draw, entropy)
-    return scores
+    return combined(scores, whole, combine or COMBINE)
 
 
 def epig(predictions: Predictions, targets: Predictions, *, memory_budget: int = MEMORY_BUDGET) -> Float[Tensor, " N"]:
@@ -118,6 +143,7 @@ def epig(predictions: Predictions, targets: Predictions, *, memory_budget: int =
         memory_budget: bytes to use besides the input.
     """
     predictions.check_same_draws(targets, "targets")
+    predictions, targets = predictions.joint(), targets.joint()
     num_draws, num_classes = predictions.num_draws, predictions.num_classes
     step = points_within(memory_budget, num_draws * num_classes)
     numbers = min(CACHED_NUMBERS, max(1, memory_budget // 32))
@@ -147,15 +173,19 @@ def _normalised(log_probs: Float[Tensor, "n S C"]) -> Float[Tensor, "n S C"]:
 
 
 def unsureness(predictions: Predictions, rows: Int[Tensor, " n"] | None = None) -> float:
-    """Return the sum over points of 1 − (largest mean probability), the expected errors of the mean prediction."""
-    total = 0.0
-    numbers = predictions.num_draws * predictions.num_classes
+    """Return the sum over points of 1 − (largest mean probability), the expected errors of the mean prediction.
+
+    An item with several labels counts with the share of its labels that are expected to be wrong.
+    """
+    total, count = 0.0, predictions.num_labels or 1
+    numbers = math.prod(predictions.source.shape[1:]) * count
     num = predictions.num_points if rows is None else len(rows)
     for span in spans_of(num, CHUNK_NUMBERS // numbers):
-        chunk = predictions.log_probs(span if rows is None else rows[span])
+        asked = predictions.question_rows(span if rows is None else rows[span])
+        chunk = predictions.questions.log_probs(asked)
         means = mean_over_draws(predictions.draw_weights.to(chunk), chunk.exp())
         total += float((1 - means.amax(dim=1)).double().sum())
-    return total
+    return total / count
 
 
 def points_within(memory_budget: int, point_numbers: int) -> int:
@@ -176,22 +206,45 @@ def above_rounding(difference: Float[Tensor, "..."], scale: Float[Tensor, "..."]
     return torch.where(difference > ROUNDING * scale, difference, 0)
 
 
+def combined(scores: Float[Tensor, " q"], predictions: Predictions, combine: Combine) -> Float[Tensor, " N"]:
+    """Return one score for each point from those of its questions."""
+    by_point = scores.view(predictions.num_points, -1)
+    return by_point.mean(dim=1) if combine == "mean" else by_point.amax(dim=1)
+
+
+def _question_chunks(
+    predictions: Predictions, numbers: int, bar: Bar | None
+) -> Iterator[tuple[slice, Float[Tensor, "q S C"]]]:
+    """Yield (rows, log-probabilities) of all questions, those of a point together; `bar` counts points."""
+    questions = predictions.questions
+    for span in spans_of(predictions.num_points, numbers // (predictions.num_draws * predictions.num_classes)):
+        rows = predictions.question_rows(span)
+        yield rows, questions.log_probs(rows)
+        if bar is not None:
+            bar.advance(span.stop - span.start)
+
+
 def _log_of_means(
-    predictions: Predictions, bar: Bar | None, score: Callable[[Float[Tensor, "n C"]], Float[Tensor, " n"]]
+    predictions: Predictions,
+    combine: Combine,
+    bar: Bar | None,
+    score: Callable[[Float[Tensor, "n C"]], Float[Tensor, " n"]],
 ) -> Float[Tensor, " N"]:
     """Return the log of a score, float64, chunk by chunk, from log mean probabilities with the largest first.
 
     One minus the largest probability is summed from the others: 1 − max rounds to 0 for every confident point.
     """
-    scores = _empty(predictions)
-    for rows, chunk in predictions.chunks(bar=bar):
+    scores = _empty(predictions.questions)
+    for rows, chunk in _question_chunks(predictions, CHUNK_NUMBERS, bar):
         # Nothing is subtracted from a mean, so the dtype of the predictions is precise enough for its sum.
         largest = chunk.amax(dim=1).clamp_min(torch.finfo(chunk.dtype).min)  # (n, C); so that not all draws underflow
         summed = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), (chunk - largest.unsqueeze(1)).exp())
         means = summed.double().log() + largest.double()
         ranked = (means - means.logsumexp(dim=-1, keepdim=True)).sort(dim=-1, descending=True).values
         scores[rows] = score(ranked)
-    return scores
+    if combine == "max" or predictions.num_labels is None:
+        return combined(scores, predictions, "max")
+    return scores.view(-1, predictions.num_labels).logsumexp(dim=1) - math.log(predictions.num_labels)
 
 
 def _empty(predictions: Predictions) -> Float[Tensor, " N"]:

@@ -332,13 +332,20 @@ class Badge(Strategy):
     def choose(self, pool: Pool) -> Choice:
         """Sample points with diverse gradients."""
         features, predictions = self._features(pool), pool.predictions
+        of_labels = predictions.num_labels is not None
+        if self.mean_gradients:
+            probs = predictions.questions.log_probs().exp()
+            probs = probs[..., 1].unflatten(0, (-1, predictions.num_classes)).transpose(1, 2) if of_labels else probs
+        else:
+            probs = predictions.label_probs() if of_labels else predictions.mean_probs()
         indices, distances = badge(
-            predictions.log_probs().exp() if self.mean_gradients else predictions.mean_probs(),
+            probs,
             features,
             pool.batch_size,
             candidates=pool.candidates,
             generator=pool.generator("k-means++"),
             weights=predictions.weights if self.mean_gradients else None,
+            of_labels=of_labels,
         )
         return Choice(indices, scores=distances)
 
@@ -367,15 +374,15 @@ class ClusterMargin(EmbeddingStrategy):
     def choose(self, pool: Pool) -> Choice:
         """Cluster the points of smallest margin, and choose from the clusters in turn, the smallest first."""
         embeddings = pool.mean_embeddings
-        indices, scores = cluster_margin(
-            pool.predictions.mean_probs(),
+        indices, found = cluster_margin(
+            scores.margin(pool.predictions),
             embeddings,
             pool.batch_size,
             candidates=pool.candidates,
             margin_factor=self.margin_factor,
             num_clusters=self.num_clusters,
         )
-        return Choice(indices, scores=scores)
+        return Choice(indices, scores=found)
 
 
 class Ec2(ConnectedStrategy):

@@ -43,7 +43,7 @@ class BalanceStrategy(ConnectedStrategy):
         return pool.predictions.device.type == "cpu" and not pool.predictions.source.is_made_on_demand
 
     def model(self, pool: Pool) -> BalanceModel:
-        """Return the closed form for this pool."""
+        """Return the closed form for this pool; with several labels all pairs cost as much as for joint strategies."""
         return BalanceModel(
             pool.predictions,
             self.edges(pool),
@@ -313,7 +313,7 @@ class EnumeratedBalance(BalanceStrategy):
 
     def memory_needed(self, pool: Pool) -> int:
         """Return the bytes of the table of configurations and of a block of scores."""
-        return estimator_bytes(pool.predictions, min(MAX_CONFIGURATIONS, pool.predictions.num_classes**pool.batch_size))
+        return estimator_bytes(pool.predictions, min(MAX_CONFIGURATIONS, pool.predictions.num_answers**pool.batch_size))
 
     def choose(self, pool: Pool) -> Choice:
         """Maximise the enumerated Δ one point at a time."""
@@ -349,7 +349,7 @@ class SampledBalance(BalanceStrategy):
 
 def _estimated_greedy(model: BalanceModel, pool: Pool, num_samples: int | None) -> Choice:
     if num_samples is None:
-        check_enumerable(pool.predictions.num_classes, pool.batch_size)
+        check_enumerable(pool.predictions.num_answers, pool.batch_size)
     stream = pool.generator("configurations")
     estimator = ConfigurationEstimator(model, num_samples=num_samples, generator=stream)
     left = pool.candidates

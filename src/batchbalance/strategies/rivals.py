@@ -53,6 +53,7 @@ class Bait(EmbeddingStrategy):
 
     def choose(self, pool: Pool) -> Choice:
         """Minimise the variance one point at a time."""
+        pool.predictions.check_one_class()
         unsure = scores.least_confidence(pool.predictions)
         weights = unsure * (1 - unsure)
         known = pool.labelled_embeddings

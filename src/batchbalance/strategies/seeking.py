@@ -118,7 +118,7 @@ class Seek(Strategy):
     def numbers(self, predictions: Predictions) -> tuple[int, ...]:
         """Return the numbers of the classes to look for."""
         if not self.classes:
-            return (int(predictions.mean_probs().mean(dim=0).cpu().argmin()),)
+            return (int(_by_class(predictions).mean(dim=0).cpu().argmin()),)
         names = predictions.classes
         known: list[Any] = list(range(predictions.num_classes)) if names is None else list(names)
         return tuple(class_position(each, known) for each in self.classes)
@@ -175,9 +175,13 @@ def without(candidates: Int[Tensor, " n"], taken: Int[Tensor, " m"]) -> Int[Tens
 
 
 def _probability(predictions: Predictions, columns: tuple[int, ...]) -> Float[Tensor, " N"]:
-    """Return the mean probability over draws that each point is of one of some classes."""
-    mean = predictions.mean_probs()
+    """Return the mean probability over draws that each point is of one of some classes; the number of some labels."""
+    mean = _by_class(predictions)
     return torch.stack([mean[:, each] for each in columns]).sum(dim=0)
+
+
+def _by_class(predictions: Predictions) -> Float[Tensor, "N C"]:
+    return predictions.mean_probs() if predictions.num_labels is None else predictions.label_probs()
 
 
 def _told(predictions: Predictions, columns: tuple[int, ...]) -> str:
