@@ -6,6 +6,8 @@ import torch
 
 from batchbalance.batches import badge, cluster_margin, k_center
 from batchbalance.batches.badge import _gradients, _mean_gradients
+from batchbalance.predictions import Predictions
+from batchbalance.scores import margin
 from conftest import random_probs, random_weights
 
 pytestmark = pytest.mark.typed
@@ -212,7 +214,7 @@ def test_cluster_margin_is_the_naive_one(num_clusters):
     probs, points = random_probs(60, 1, 4, seed=13)[:, 0], random_embeddings(60, 3, seed=14)
     candidates = [x for x in range(60) if x % 4]
     indices, scores = cluster_margin(
-        torch.from_numpy(probs),
+        margin(Predictions.from_probs(probs, "nc")),
         points,
         8,
         candidates=torch.tensor(candidates),
@@ -224,10 +226,10 @@ def test_cluster_margin_is_the_naive_one(num_clusters):
     np.testing.assert_allclose(scores.numpy(), expected, rtol=0, atol=1e-10)
 
 
-def test_cluster_margin_with_one_point_and_one_class():
-    indices, scores = cluster_margin(torch.ones(1, 1), torch.zeros(1, 2), 1)
+def test_cluster_margin_with_one_point():
+    indices, scores = cluster_margin(torch.zeros(1), torch.zeros(1, 2), 1)
     assert (indices.tolist(), scores.tolist()) == ([0], [0])
-    indices, _ = cluster_margin(torch.ones(4, 1), torch.zeros(4, 2), 4)
+    indices, _ = cluster_margin(torch.zeros(4), torch.zeros(4, 2), 4)
     assert sorted(indices.tolist()) == [0, 1, 2, 3]
 
 
@@ -238,7 +240,7 @@ def test_wrong_arguments_are_refused():
     for call in (
         lambda: k_center(hole, 1),
         lambda: badge(probs, hole, 1, generator=stream()),
-        lambda: cluster_margin(probs, hole, 1),
+        lambda: cluster_margin(probs[:, 0], hole, 1),
     ):
         with pytest.raises(ValueError, match=r"`embeddings` must be finite.*point 3, feature 1"):
             call()
@@ -247,11 +249,11 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match=r"`probs` and `embeddings` must agree"):
         badge(probs[:4], points, 1, generator=stream())
     with pytest.raises(ValueError, match="one row for each of 4 points, got 5"):
-        cluster_margin(probs[:4], points, 1)
+        cluster_margin(probs[:4, 0], points, 1)
     with pytest.raises(ValueError, match="`margin_factor` and `num_clusters` must be at least 1"):
-        cluster_margin(probs, points, 1, margin_factor=0.5)
+        cluster_margin(probs[:, 0], points, 1, margin_factor=0.5)
     with pytest.raises(ValueError, match=r"at most 20,000 points to cluster"):
-        cluster_margin(torch.full((30_000, 2), 0.5), torch.zeros(30_000, 1), 25_000)
+        cluster_margin(torch.full((30_000,), 0.5), torch.zeros(30_000, 1), 25_000)
 
 
 def test_arguments_are_left_alone():
@@ -259,6 +261,6 @@ def test_arguments_are_left_alone():
     before = probs.clone(), points.clone()
     k_center(points, 3, labelled=points[:2])
     badge(probs, points, 3, generator=stream())
-    cluster_margin(probs, points, 3)
+    cluster_margin(probs[:, 0], points, 3)
     assert torch.equal(probs, before[0])
     assert torch.equal(points, before[1])

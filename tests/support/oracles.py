@@ -142,3 +142,22 @@ def squared_length(points, batch_size):
     found.sort()
     half = len(found) // 2
     return found[half] if len(found) % 2 else (found[half - 1] + found[half]) / 2
+
+
+def over_sets(probs):
+    """P[n][s][y] of all 2^L sets of labels, from (N, S, L) of each label; the first label is slowest."""
+    num_points, num_draws, num_labels = probs.shape
+    sets = list(itertools.product((0, 1), repeat=num_labels))
+    out = np.zeros((num_points, num_draws, len(sets)))
+    for n in range(num_points):
+        for s in range(num_draws):
+            for y, answers in enumerate(sets):
+                out[n, s, y] = math.prod(
+                    probs[n, s, label] if answer else 1 - probs[n, s, label] for label, answer in enumerate(answers)
+                )
+    return out
+
+
+def label_hamming(probs, a, b):
+    """On how many labels of all items two draws differ; a probability of exactly 1/2 is a no."""
+    return sum((point[a][label] > 0.5) != (point[b][label] > 0.5) for point in probs for label in range(len(point[a])))

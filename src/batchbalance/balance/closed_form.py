@@ -192,14 +192,15 @@ class BalanceModel:
 
     def factors(self, rows: slice | Tensor) -> tuple[Float[Tensor, "n S E"], Float[Tensor, "n S E"]]:
         """Return (1 − G, G) of some points in float64, each computed without cancellation."""
-        by_question = self._read(rows, torch.float64).unflatten(0, (-1, self.num_questions)).transpose(0, 1)
-        discounts = survives = None
-        for log_probs in by_question:  # (n, S, C)
+        every = self._read(rows, torch.float64)
+        shape = (len(every) // self.num_questions, every.shape[1], len(self._ends))
+        discounts, survives = every.new_zeros(shape), every.new_ones(shape)
+        for question in range(self.num_questions):
+            log_probs = every[question :: self.num_questions]  # (n, S, C)
             ratios = log_ratios(log_probs.transpose(1, 2), self.offset)
             pairs = ratios.index_select(2, self._ends[:, 0]) + ratios.index_select(2, self._ends[:, 1])
             own, kept = log_probs.exp() @ -torch.expm1(pairs), log_probs.exp() @ pairs.exp()
-            discounts = own if discounts is None else discounts + survives * own
-            survives = kept if survives is None else survives * kept
+            discounts, survives = discounts + survives * own, survives * kept
         return discounts, survives
 
     def features(self, rows: slice | Tensor) -> Float[Tensor, "n F"]:

@@ -137,13 +137,13 @@ def hamming_distances(
     Returns:
         Counts, int64: (K,) for given pairs, else the symmetric (S, S) matrix.
     """
-    rows = reference.question_rows(torch.arange(reference.num_points) if rows is None else rows)
-    reference = reference.questions
+    items = torch.arange(reference.num_points) if rows is None else rows
+    asked, reference = torch.as_tensor(reference.question_rows(items)), reference.questions
     if pairs is None:
-        return _distance_matrix(reference, rows)
+        return _distance_matrix(reference, asked)
     counts = torch.zeros(len(pairs), dtype=torch.long)
-    for span in spans_of(len(rows), CHUNK_NUMBERS // (reference.num_draws * reference.num_classes)):
-        labels = reference.hard_labels(rows[span]).cpu()
+    for span in spans_of(len(asked), CHUNK_NUMBERS // (reference.num_draws * reference.num_classes)):
+        labels = reference.hard_labels(asked[span]).cpu()
         counts += (labels[:, pairs[:, 0]] != labels[:, pairs[:, 1]]).sum(dim=0)
     return counts
 

@@ -71,7 +71,7 @@ def badge(
 
 
 def _gradients(
-    probs: Float[Tensor, "n C"], embeddings: Float[Tensor, "n D"], of_labels: bool
+    probs: Float[Tensor, "n C"], embeddings: Float[Tensor, "n D"], of_labels: bool = False
 ) -> tuple[Float[Tensor, " n"], Callable[[int], Tensor]]:
     """Return squared norms of (p − e_ŷ) ⊗ h, and a function for squared distances to one of them."""
     residuals = probs - _expected(probs, of_labels)
@@ -91,7 +91,7 @@ def _mean_gradients(
     probs: Float[Tensor, "n S C"],
     embeddings: Float[Tensor, "n S D"],
     weights: Float[Tensor, " S"] | None,
-    of_labels: bool,
+    of_labels: bool = False,
 ) -> tuple[Float[Tensor, " n"], Callable[[int], Tensor]]:
     """Return the same for the mean over draws of (p_s − e_ŷ) ⊗ h_s, one block of points in memory at a time."""
     num_points, num_draws, num_classes = probs.shape

@@ -58,7 +58,7 @@ def as_nsc(tensor: Tensor, axes: str, *, of_labels: bool = False) -> tuple[Tenso
 
 def over_answers(log_probs: Float[Tensor, "q S C"], num_questions: int) -> Float[Tensor, "n S A"]:
     """Return sums over the questions of each item for all C^L answers, the first question varying slowest."""
-    by_question = log_probs.unflatten(0, (-1, num_questions))
+    by_question = log_probs.reshape(-1, num_questions, *log_probs.shape[1:])
     total = by_question[:, 0]
     for question in range(1, num_questions):
         total = (total.unsqueeze(-1) + by_question[:, question].unsqueeze(-2)).flatten(start_dim=-2)

@@ -171,7 +171,7 @@ class Predictions:
     @property
     def num_answers(self) -> int:
         """The number of possible answers for a point: C, or 2^L for items with several labels."""
-        return self.source.shape[2] ** (self.num_labels or 1)
+        return int(self.source.shape[2] ** (self.num_labels or 1))
 
     @property
     def questions(self) -> "Predictions":

@@ -2,7 +2,6 @@
 
 from batchbalance.scores.points import (
     CACHED_NUMBERS,
-    COMBINE,
     MEMORY_BUDGET,
     ROUNDING,
     Combine,
@@ -24,7 +23,6 @@ from batchbalance.scores.points import (
 
 __all__ = [
     "CACHED_NUMBERS",
-    "COMBINE",
     "MEMORY_BUDGET",
     "ROUNDING",
     "Combine",

@@ -21,19 +21,21 @@ from batchbalance.predictions import CHUNK_NUMBERS, Predictions, mean_over_draws
 from batchbalance.system.progress import Bar
 
 Combine = Literal["mean", "max"]
-COMBINE: Combine = "mean"  # see docs/strategies.md for how the two compare
+COMBINE: Combine = "mean"
 
 MEMORY_BUDGET = 2**28
 CACHED_NUMBERS = 2**20  # numbers per block; larger blocks do not fit the CPU cache and are slower
 ROUNDING = 1e-13  # relative; a smaller difference is rounding and counts as 0
 
 
-def entropy(predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def entropy(predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """Return the entropy of the mean prediction in nats, from 0 to log C."""
     return log_entropy(predictions, combine=combine, bar=bar).exp()
 
 
-def log_entropy(predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def log_entropy(
+    predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None
+) -> Float[Tensor, " N"]:
     """Return the logarithm of ``entropy``."""
 
     def score(ranked: Float[Tensor, "n C"]) -> Float[Tensor, " n"]:
@@ -48,25 +50,27 @@ def log_entropy(predictions: Predictions, *, combine: Combine = COMBINE, bar: Ba
 
 
 def least_confidence(
-    predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None
+    predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None
 ) -> Float[Tensor, " N"]:
     """Return one minus the highest mean probability, from 0 to 1 − 1/C."""
     return log_least_confidence(predictions, combine=combine, bar=bar).exp()
 
 
 def log_least_confidence(
-    predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None
+    predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None
 ) -> Float[Tensor, " N"]:
     """Return the logarithm of ``least_confidence``."""
     return _log_of_means(predictions, combine, bar, lambda ranked: ranked[:, 1:].logsumexp(dim=-1))
 
 
-def margin(predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def margin(predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None) -> Float[Tensor, " N"]:
     """Return one minus the margin between the two most probable classes, from 0 to 1; 0 with a single class."""
     return log_margin(predictions, combine=combine, bar=bar).exp()
 
 
-def log_margin(predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def log_margin(
+    predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None
+) -> Float[Tensor, " N"]:
     """Return the logarithm of ``margin``."""
     return _log_of_means(
         predictions, combine, bar, lambda ranked: torch.cat([ranked[:, 1:], ranked[:, 1:2]], 1).logsumexp(1)
@@ -74,7 +78,7 @@ def log_margin(predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar
 
 
 def variation_ratio(
-    predictions: Predictions, *, votes: bool = False, combine: Combine = COMBINE, bar: Bar | None = None
+    predictions: Predictions, *, votes: bool = False, combine: Combine | None = None, bar: Bar | None = None
 ) -> Float[Tensor, " N"]:
     """Return the mean probability of all classes but the most probable one, from 0 to 1 − 1/C.
 
@@ -99,7 +103,9 @@ def variation_ratio(
     return scores
 
 
-def mean_std(predictions: Predictions, *, combine: Combine = COMBINE, bar: Bar | None = None) -> Float[Tensor, " N"]:
+def mean_std(
+    predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None
+) -> Float[Tensor, " N"]:
     """Return the standard deviation of class probabilities over draws, averaged over classes, from 0 to 1/2."""
     scores = _empty(predictions.questions)
     for rows, chunk in _question_chunks(predictions, CHUNK_NUMBERS // 8, bar):  # several float64 copies are in memory
@@ -128,7 +134,7 @@ def bald(predictions: Predictions, *, combine: Combine | None = None, bar: Bar |
         given_draw = entropies(probs, log_probs) @ weights
         entropy = torch.special.entr(mean).sum(dim=-1)
         scores[rows] = above_rounding(entropy - given_draw, entropy)
-    return combined(scores, whole, combine or COMBINE)
+    return combined(scores, whole, combine)
 
 
 def epig(predictions: Predictions, targets: Predictions, *, memory_budget: int = MEMORY_BUDGET) -> Float[Tensor, " N"]:
@@ -206,19 +212,19 @@ def above_rounding(difference: Float[Tensor, "..."], scale: Float[Tensor, "..."]
     return torch.where(difference > ROUNDING * scale, difference, 0)
 
 
-def combined(scores: Float[Tensor, " q"], predictions: Predictions, combine: Combine) -> Float[Tensor, " N"]:
+def combined(scores: Float[Tensor, " q"], predictions: Predictions, combine: Combine | None) -> Float[Tensor, " N"]:
     """Return one score for each point from those of its questions."""
     by_point = scores.view(predictions.num_points, -1)
-    return by_point.mean(dim=1) if combine == "mean" else by_point.amax(dim=1)
+    return by_point.mean(dim=1) if (combine or COMBINE) == "mean" else by_point.amax(dim=1)
 
 
 def _question_chunks(
     predictions: Predictions, numbers: int, bar: Bar | None
 ) -> Iterator[tuple[slice, Float[Tensor, "q S C"]]]:
     """Yield (rows, log-probabilities) of all questions, those of a point together; `bar` counts points."""
-    questions = predictions.questions
+    questions, count = predictions.questions, predictions.num_labels or 1
     for span in spans_of(predictions.num_points, numbers // (predictions.num_draws * predictions.num_classes)):
-        rows = predictions.question_rows(span)
+        rows = slice(span.start * count, span.stop * count)
         yield rows, questions.log_probs(rows)
         if bar is not None:
             bar.advance(span.stop - span.start)
@@ -226,7 +232,7 @@ def _question_chunks(
 
 def _log_of_means(
     predictions: Predictions,
-    combine: Combine,
+    combine: Combine | None,
     bar: Bar | None,
     score: Callable[[Float[Tensor, "n C"]], Float[Tensor, " n"]],
 ) -> Float[Tensor, " N"]:
@@ -242,7 +248,7 @@ def _log_of_means(
         means = summed.double().log() + largest.double()
         ranked = (means - means.logsumexp(dim=-1, keepdim=True)).sort(dim=-1, descending=True).values
         scores[rows] = score(ranked)
-    if combine == "max" or predictions.num_labels is None:
+    if predictions.num_labels is None or (combine or COMBINE) == "max":
         return combined(scores, predictions, "max")
     return scores.view(-1, predictions.num_labels).logsumexp(dim=1) - math.log(predictions.num_labels)
 

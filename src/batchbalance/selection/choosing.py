@@ -230,7 +230,7 @@ def _chosen(pool: Pool, strategy: Strategy, memory_budget: int | str | None) -> 
     source = None if edges is None else pool.threshold_source
     predictions = pool.at_hand("predictions")
     predicted = None
-    if predictions is not None and predictions.classes is not None:
+    if predictions is not None and predictions.classes is not None and predictions.num_labels is None:
         predicted = tuple(predictions.most_probable(choice.indices))
     return Selection(strategy, pool.seed, choice, value, edges, source, (*warnings, *unread), predicted=predicted)
 
@@ -240,8 +240,9 @@ def _error_notes(pool: Pool) -> tuple[str, ...]:
     if "validation_error" not in pool.given or "validation_error" not in pool.read:
         return ()
     error, predictions = float(pool.given["validation_error"]), pool.predictions
-    if error > 1 - 1 / predictions.num_classes + 1e-9:
-        found = f"is worse than guessing among {predictions.num_classes} classes"
+    num_classes = predictions.questions.num_classes
+    if error > 1 - 1 / num_classes + 1e-9:
+        found = f"is worse than guessing among {num_classes} classes"
     elif error > 0.5 and pool.executor is None and error > 0.5 + unsureness(predictions) / predictions.num_points:
         found = "is far above what the predictions themselves expect"
     else:

@@ -1,6 +1,6 @@
 """Baseline strategies: those of the paper's experiments and more recent ones."""
 
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -14,7 +14,7 @@ from batchbalance.balance.edges import subsample
 from batchbalance.balance.finite import ec2, eced
 from batchbalance.batches import badge, cluster_margin, k_center
 from batchbalance.batches.batch_bald import batch_bald
-from batchbalance.scores import MEMORY_BUDGET, bald, epig
+from batchbalance.scores import MEMORY_BUDGET, Combine, bald, epig
 from batchbalance.scores.ranking import power_sample, top_k
 from batchbalance.strategies.contract import (
     Choice,
@@ -29,7 +29,7 @@ from batchbalance.strategies.contract import (
 from batchbalance.strategies.pool import Pool
 from batchbalance.system.progress import Bar, progress
 
-SCORES = {
+SCORES: dict[str, Callable[..., Float[Tensor, " N"]]] = {
     "bald": bald,
     "entropy": scores.entropy,
     "least-confidence": scores.least_confidence,
@@ -37,7 +37,7 @@ SCORES = {
     "mean-std": scores.mean_std,
     "variation-ratio": scores.variation_ratio,
 }
-LOG_SCORES = {
+LOG_SCORES: dict[str, Callable[..., Float[Tensor, " N"]]] = {
     "entropy": scores.log_entropy,
     "least-confidence": scores.log_least_confidence,
     "margin": scores.log_margin,
@@ -78,11 +78,21 @@ class PredictionStrategy(Strategy):
 
 
 class ScoreStrategy(PredictionStrategy):
-    """A strategy that chooses the points of highest score, each scored on its own."""
+    """A strategy that chooses the points of highest score, each scored on its own.
 
-    @abstractmethod
+    Attributes:
+        combine: for several labels, whether an item is ranked by the "mean" or the "max" of the scores of its labels;
+            if omitted, by the mean, and by the score of the whole set of labels for "bald".
+    """
+
+    combine: Combine | None = None
+
     def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """Return the non-negative score of each point of the pool. `bar` counts points."""
+        """Return the non-negative score of each point of the pool, by default the one that the strategy is named after.
+
+        `bar` counts points.
+        """
+        return SCORES[self.name](pool.predictions, combine=self.combine, bar=bar)
 
     def choose(self, pool: Pool) -> Choice:
         """Choose the points of highest score."""
@@ -96,10 +106,6 @@ class Bald(ScoreStrategy):
 
     name: ClassVar[str] = "bald"
     summary: ClassVar[str] = "top points by the information of their label about the draw"
-
-    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """Return the mutual information."""
-        return bald(pool.predictions, bar=bar)
 
 
 class BatchBald(PredictionStrategy):
@@ -144,6 +150,7 @@ class PowerSampling(PredictionStrategy):
     Attributes:
         score: the score to sample by.
         beta: coldness β; 0 is uniform sampling.
+        combine: for several labels, as in the strategy named after the score.
     """
 
     name: ClassVar[str] = "power-sampling"
@@ -151,11 +158,12 @@ class PowerSampling(PredictionStrategy):
 
     score: ScoreName = "bald"
     beta: Coldness = 1.0
+    combine: Combine | None = None
 
     def choose(self, pool: Pool) -> Choice:
         """Sample by power."""
         with progress("scoring points", pool.num_points, pool.progress) as bar:
-            scores = candidate_scores(pool, SCORES[self.score](pool.predictions, bar=bar))
+            scores = candidate_scores(pool, SCORES[self.score](pool.predictions, combine=self.combine, bar=bar))
         picks = power_sample(scores, pool.batch_size, self.beta, generator=pool.generator("power"))
         return Choice(pool.candidates[picks], scores=scores[picks])
 
@@ -191,7 +199,7 @@ class VariationRatio(ScoreStrategy):
 
     def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
         """Return the variation ratio."""
-        return scores.variation_ratio(pool.predictions, votes=self.votes, bar=bar)
+        return scores.variation_ratio(pool.predictions, votes=self.votes, combine=self.combine, bar=bar)
 
 
 class MeanStd(ScoreStrategy):
@@ -200,20 +208,12 @@ class MeanStd(ScoreStrategy):
     name: ClassVar[str] = "mean-std"
     summary: ClassVar[str] = "top points by the spread of class probabilities over draws"
 
-    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """Return the mean over classes of the standard deviation."""
-        return scores.mean_std(pool.predictions, bar=bar)
-
 
 class Entropy(ScoreStrategy):
     """Entropy of the mean prediction."""
 
     name: ClassVar[str] = "entropy"
     summary: ClassVar[str] = "top points by the entropy of the mean prediction"
-
-    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """Return the entropy of the mean prediction."""
-        return scores.entropy(pool.predictions, bar=bar)
 
 
 class Margin(ScoreStrategy):
@@ -222,20 +222,12 @@ class Margin(ScoreStrategy):
     name: ClassVar[str] = "margin"
     summary: ClassVar[str] = "top points by how close the two most probable classes are"
 
-    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """Return one minus the margin."""
-        return scores.margin(pool.predictions, bar=bar)
-
 
 class LeastConfidence(ScoreStrategy):
     """Least confidence: the smallest probability of the most probable class."""
 
     name: ClassVar[str] = "least-confidence"
     summary: ClassVar[str] = "top points by one minus the highest mean probability"
-
-    def score(self, pool: Pool, bar: Bar) -> Float[Tensor, " N"]:
-        """Return one minus the highest probability."""
-        return scores.least_confidence(pool.predictions, bar=bar)
 
 
 class Epig(PredictionStrategy):

@@ -43,7 +43,9 @@ class BalanceStrategy(ConnectedStrategy):
         return pool.predictions.device.type == "cpu" and not pool.predictions.source.is_made_on_demand
 
     def model(self, pool: Pool) -> BalanceModel:
-        """Return the closed form for this pool; with several labels all pairs cost as much as for joint strategies."""
+        """Return the closed form for this pool."""
+        if pool.predictions.num_labels is not None:  # not even single points have a short form
+            self.check_pairs(pool)
         return BalanceModel(
             pool.predictions,
             self.edges(pool),
@@ -53,14 +55,18 @@ class BalanceStrategy(ConnectedStrategy):
 
     def joint_model(self, pool: Pool) -> BalanceModel:
         """Return the closed form; raise ValueError if there are too many edges for a joint strategy."""
-        model = self.model(pool)
+        self.check_pairs(pool)
+        return self.model(pool)
+
+    def check_pairs(self, pool: Pool) -> None:
+        """Raise ValueError if all pairs of too many draws would be evaluated for each draw."""
         num_draws = pool.predictions.num_draws
-        if model.edges.design in ("all", "partition") and num_draws > MAX_ALL_PAIRS_DRAWS:
+        if self.edges(pool).design in ("all", "partition") and num_draws > MAX_ALL_PAIRS_DRAWS:
             raise ValueError(
                 f"`pairs` must not be 'all' with more than {MAX_ALL_PAIRS_DRAWS} draws for {self.name!r}, got "
-                f"{num_draws} draws: the cost grows with their cube; use pairs={4 * num_draws}, or strategy 'balance'"
+                f"{num_draws} draws: the cost grows with their cube; use pairs={4 * num_draws}"
+                + (", or strategy 'balance'" if pool.predictions.num_labels is None else "")
             )
-        return model
 
 
 def single_scores(model: BalanceModel, pool: Pool) -> Float[Tensor, " n"]:

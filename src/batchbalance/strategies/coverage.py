@@ -22,6 +22,7 @@ from batchbalance.batches.cover import (
 from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, usual_scale
 from batchbalance.batches.targets import Cloud, Kernel, Targets, squared_length
 from batchbalance.batches.typiclust import MAX_CLUSTERS, typiclust
+from batchbalance.scores import Combine
 from batchbalance.strategies.baselines import LOG_SCORES, SCORES, EmbeddingStrategy, ScoreName, embedding_bytes
 from batchbalance.strategies.connected import BalanceStrategy
 from batchbalance.strategies.contract import Choice, Strategy
@@ -179,19 +180,21 @@ class UHerding(CoverStrategy):
 
     Attributes:
         score: the measure of uncertainty.
+        combine: for several labels, as in the strategy named after the score.
     """
 
     name: ClassVar[str] = "u-herding"
     summary: ClassVar[str] = "covers the uncertain part of the pool in the space of embeddings; weights by margin"
 
     score: ScoreName = "margin"
+    combine: Combine | None = None
 
     def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
         """Return scores as shares of the largest; scores of confident predictions alone would underflow."""
         predictions = pool.predictions.subset(rows)
         if self.score not in LOG_SCORES:
-            return SCORES[self.score](predictions)
-        logs = LOG_SCORES[self.score](predictions)
+            return SCORES[self.score](predictions, combine=self.combine)
+        logs = LOG_SCORES[self.score](predictions, combine=self.combine)
         return (logs - logs.amax().clamp_min(torch.finfo(logs.dtype).min)).exp()  # all 0 where every score is 0
 
 
