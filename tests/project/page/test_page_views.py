@@ -212,8 +212,8 @@ def test_the_map_by_mouse_and_keyboard(tmp_path, new_context, check_access):
         person.see("chosen in the last batch")
         check_access(page)
         box = page.locator("#map-canvas").bounding_box()
-        side, count = min(box["width"], box["height"]), len(project)
-        where = {row: (box["x"] + box["width"] / 2 + ((3000 + 59000 * row / (count - 1)) / 65535 - 0.5) * side,
+        count = len(project)
+        where = {row: (box["x"] + box["width"] / 2 + (row / (count - 1) - 0.5) * 0.94 * box["width"],
                        box["y"] + box["height"] / 2) for row in range(count)}  # fmt: skip
         page.mouse.move(*where[10])
         page.locator(".map-tip", has_text="n10").wait_for()
@@ -282,6 +282,50 @@ def test_a_phone_by_touch(tmp_path, new_context, check_access):
         assert project.labels == {"n00": "class 3"}
 
 
+SWIPE = """([from, to]) => {
+  const stage = document.querySelector('#stage');
+  const at = (type, x) => stage.firstChild.dispatchEvent(new PointerEvent(type, { clientX: x, clientY: 200, pointerType: 'touch', isPrimary: true, bubbles: true }));
+  at('pointerdown', from);
+  at('pointerup', to);
+}"""  # noqa: E501
+
+
+def test_a_swipe_skips_or_goes_back(tmp_path, new_context):
+    project = project_of(tmp_path)
+    with served(project, FakeChooser()) as link:
+        person = Person(new_context(400, 800, "dark", has_touch=True, is_mobile=True), link)
+        page = person.page
+        person.item()
+        person.see("Swipe the item to the left to skip it")
+        page.evaluate(SWIPE, [200, 170])  # too short
+        page.evaluate(SWIPE, [300, 100])
+        person.wait("document.querySelector('#stage').dataset.item === 'n01'")
+        assert project.log == [("skipped", "n00", None, None)]
+        page.evaluate(SWIPE, [100, 300])
+        person.see("You skipped this one.")
+        assert person.item() == "n00"
+        page.evaluate(SWIPE, [300, 100])  # back to the next item, and nothing is skipped
+        person.wait("document.querySelector('#stage').dataset.item === 'n01'")
+        assert len(project.log) == 1
+        box = page.locator("#tools").bounding_box()
+        assert box["y"] + box["height"] <= 800  # always in reach
+
+
+def test_why_leads_to_the_place_on_the_map(tmp_path, new_context):
+    project = project_of(tmp_path)
+    chooser = FakeChooser()
+    map_of(project, chooser)
+    with served(project, chooser) as link:
+        person = Person(new_context(), link)
+        person.item()
+        person.page.keyboard.press("w")
+        person.page.click("text=Where it lies on the map")
+        person.page.wait_for_selector(".map-item")
+        person.page.keyboard.press("Enter")  # opens the item, which is marked
+        person.wait("document.querySelector('#pick-dialog').open")
+        assert person.page.inner_text("#pick-dialog .id") == "n00"
+
+
 def test_a_shared_link_works_by_another_name_of_the_server(tmp_path, new_context):
     """As from a phone on the same network: by a name that is not this machine's own, and with the token."""
     project = project_of(tmp_path)
@@ -328,7 +372,7 @@ def test_progress_says_one_thing_first(tmp_path, new_context):
             "verdict": {"verdict": "go on", "sentence": "Go on: accuracy is between 16 and 100 %; 18 more say more."},
             "accuracy": figure, "curve": [figure], "audit_share": 0.1, "model_warning": None,
             "advice": [{"rule": "forecast", "verdict": "cannot tell", "sentence": "A forecast needs `20` labels."}],
-            "unknown": [],
+            "unknown": [], "sources": [],
             "quality": {"macro_f1": estimate, "classes": [each | {"name": "cat"}, each | {"name": "dog"}],
                         "num_measured": 2, "majority": "cat", "majority_accuracy": estimate},
         }}  # fmt: skip

@@ -233,7 +233,7 @@ class Page:
         (item,) = self.project.shown([name])
         kind = "image" if item.image is not None else "row" if item.fields else "text" if item.text else "bare"
         return {
-            "id": item.id, "kind": kind, "text": item.text,
+            "id": item.id, "row": self.project.store.row_of(name), "kind": kind, "text": item.text,
             "fields": [[name, value or None] for name, value in item.fields],
             "version": "" if item.image is None else version(item.image),
         }  # fmt: skip

@@ -54,7 +54,7 @@ export class Grid {
       el(
         "div",
         { className: "grid-head" },
-        el("div", {}, el("p", { className: "threshold", textContent: this.toldThreshold() }), el("p", { className: "quiet-text", textContent: "Space accepts a tile or leaves it open, a class key or a click changes it. What is not accepted stays open." })),
+        el("div", {}, el("p", { className: "threshold", textContent: this.toldThreshold() }), el("p", { className: "quiet-text by-keys", textContent: "Space accepts a tile or leaves it open, a class key or a click changes it. What is not accepted stays open." }), el("p", { className: "quiet-text by-touch", textContent: "Tap a tile to accept it, change it or leave it open. What is not accepted stays open." })),
         el("div", { className: "row" }, button("Undo", () => this.undo(), "", "⌫"), confirm),
       ),
       el("div", { className: "groups-of-tiles" }, ...groups.map(([name, tiles]) => this.group(name, tiles))),

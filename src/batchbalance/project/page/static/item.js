@@ -66,6 +66,8 @@ export function zoom(factor) {
   viewer?.zoomBy(factor);
 }
 
+export const isEnlarged = () => Boolean(viewer && viewer.zoom > 1);
+
 // Move what is on the stage: an enlarged image, or a text that is longer than there is room.
 export function move(x, y) {
   viewer?.pan(-x, -y);

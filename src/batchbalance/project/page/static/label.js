@@ -3,12 +3,14 @@
 import { fetched, followed, sent } from "./api.js";
 import { fillClasses } from "./classes.js";
 import { button, byId, classOfKey, el, notice, number, plural, say } from "./dom.js";
-import { loadAhead, move, show, small, titleOf, zoom } from "./item.js";
+import { isEnlarged, loadAhead, move, show, small, titleOf, zoom } from "./item.js";
 import { fillWhy } from "./why.js";
 
 const MOST_SECONDS = 600;
 const ZOOM_STEP = 1.3;
 const MOVE_PIXELS = 80;
+const SWIPE_PIXELS = 60;
+const SWIPE_MS = 700;
 
 export class Label {
   // `shared` has the facts, and what views do for each other: trouble, failed, open, like.
@@ -30,6 +32,7 @@ export class Label {
     byId("guess").onclick = () => this.showGuess().catch(shared.failed);
     byId("like").onclick = () => this.like();
     this.actions = this.keys();
+    onSwipe(byId("stage"), () => (this.walked < 0 ? this.skip() : this.walkTo(this.walked - 1)), () => this.walkTo(this.walked + 1));
   }
 
   get current() {
@@ -238,7 +241,7 @@ export class Label {
     if (!isOpen || !item) return;
     byId("why-body").replaceChildren(el("p", { className: "quiet-text", textContent: "…" }));
     byId("why-body").scrollTop = 0;
-    fillWhy(byId("why-body"), item, () => this.shown?.id === item.id && byId("why").open).catch(this.shared.failed);
+    fillWhy(byId("why-body"), item, () => this.shown?.id === item.id && byId("why").open, () => this.shared.onMap(item)).catch(this.shared.failed);
   }
 
   async walkTo(place) {
@@ -293,6 +296,21 @@ export class Label {
     Promise.resolve(action()).catch(this.shared.failed);
     return true;
   }
+}
+
+// A quick stroke of one finger to the left or to the right, unless it moves an enlarged image.
+function onSwipe(stage, left, right) {
+  let from = null;
+  let fingers = 0;
+  stage.addEventListener("pointerdown", (event) => {
+    fingers = event.isPrimary ? 1 : 2;
+    from = event.pointerType === "touch" && fingers === 1 && !isEnlarged() ? event : null;
+  });
+  stage.addEventListener("pointerup", (event) => {
+    const [x, y] = from ? [event.clientX - from.clientX, event.clientY - from.clientY] : [0, 0];
+    if (fingers === 1 && Math.abs(x) > SWIPE_PIXELS && Math.abs(x) > 2 * Math.abs(y) && event.timeStamp - from.timeStamp < SWIPE_MS) (x < 0 ? left : right)();
+    from = null;
+  });
 }
 
 function toldAnswer(answer) {

@@ -44,6 +44,10 @@ const shared = {
   trouble,
   failed,
   take: (found) => views.label.take(found),
+  onMap: (item) => {
+    open("map");
+    views.map.reveal(item.row);
+  },
   like: (item) => {
     open("search");
     views.search.like(item);

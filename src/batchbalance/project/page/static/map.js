@@ -12,6 +12,7 @@ const PER_LIST = 30;
 const HOVER_MS = 60;
 const STEP = 1.5;
 const HINT = "Arrows go from item to item, Enter opens one, Q queues it or the selection, L draws a lasso, V selects what is in view, plus and minus zoom, 0 shows all.";
+const RINGS = "A ring is a question of the last batch. The rings of a good batch are spread: each stands for the items around it, where labels were missing.";
 const LISTS = { batch: "Last batch", selected: "Selected", seen: "In view" };
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
@@ -44,7 +45,7 @@ export class MapView {
     this.box.append(
       el("div", { className: "map-tools" }, this.modes.label, this.layouts.label, this.lassoButton, button("Select view", () => this.selectView(), "", "V"), this.queueButton),
       el("div", { className: "map-room" }, this.canvas, this.tip, this.message, zooms),
-      el("aside", { className: "map-side" }, this.legend, this.lists, this.list, this.pages, el("p", { id: "map-hint", className: "quiet-text", textContent: HINT })),
+      el("aside", { className: "map-side" }, this.legend, this.lists, this.list, this.pages, el("p", { className: "quiet-text", textContent: RINGS }), el("p", { id: "map-hint", className: "quiet-text by-keys", textContent: HINT })),
     );
   }
 
@@ -204,6 +205,13 @@ export class MapView {
 
   selectView() {
     this.takeIn(this.plot.inView);
+  }
+
+  // Show where an item lies, among the rings of its batch.
+  reveal(row) {
+    this.row = row;
+    this.showAll();
+    this.draw();
   }
 
   showAll() {

@@ -2,6 +2,7 @@
 
 const CELLS = 512; // a side of the index of places
 const UNIT = 65535;
+const FILLED = 0.94; // of the room, by all points
 const MOVE_MS = 700;
 const MOST_MOVED = 200_000; // points that move from one layout to the next; more jump
 
@@ -22,8 +23,20 @@ export class Plot {
     return this.places.length / 2;
   }
 
+  // Show all points, as large as there is room.
   fit() {
-    this.view = { x: 0.5, y: 0.5, zoom: 1 };
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const [least, most] = [[UNIT, UNIT], [0, 0]];
+    for (let i = 0; i < this.places.length; i += 1) {
+      const value = this.target[i];
+      if (value < least[i & 1]) least[i & 1] = value;
+      if (value > most[i & 1]) most[i & 1] = value;
+    }
+    const [x, y] = [0, 1].map((axis) => (this.count ? (least[axis] + most[axis]) / 2 / UNIT : 0.5));
+    const [wide, high] = [0, 1].map((axis) => Math.max(0.05, (most[axis] - least[axis]) / UNIT));
+    const zoom = (FILLED * Math.min(width / wide, height / high)) / Math.min(width, height);
+    this.view = { x, y, zoom: this.count && width && height ? zoom : 1 };
+    this.isFitted = true;
   }
 
   // Take new places; the points move there if they are few enough.
@@ -33,6 +46,7 @@ export class Plot {
     this.index = null;
     if (!isMoving || before.length !== places.length || this.count > MOST_MOVED) {
       this.places = places;
+      if (this.isFitted) this.fit();
       return;
     }
     const from = performance.now();
@@ -44,6 +58,7 @@ export class Plot {
       this.draw();
       if (share < 1) requestAnimationFrame(step);
     };
+    if (this.isFitted) this.fit();
     requestAnimationFrame(step);
   }
 
@@ -61,6 +76,7 @@ export class Plot {
 
   zoomBy(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
     const before = this.frame;
+    this.isFitted = false;
     this.view.zoom = Math.min(200, Math.max(0.5, this.view.zoom * factor));
     const after = this.frame;
     const offset = 1 / before.side - 1 / after.side;
@@ -70,6 +86,7 @@ export class Plot {
   }
 
   pan(x, y) {
+    this.isFitted = false;
     this.view.x -= x / this.frame.side;
     this.view.y -= y / this.frame.side;
     this.draw();
@@ -89,7 +106,10 @@ export class Plot {
     const width = Math.round(canvas.clientWidth * ratio);
     const height = Math.round(canvas.clientHeight * ratio);
     if (!width || !height) return;
-    if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+    if (canvas.width !== width || canvas.height !== height) {
+      Object.assign(canvas, { width, height });
+      if (this.isFitted) this.fit();
+    }
     const image = context.createImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
     const small = (this.count > 100_000 ? 1 : this.count > 10_000 ? 2 : this.count > 2_000 ? 3.5 : 5) * ratio * Math.min(2, Math.sqrt(this.view.zoom));

@@ -51,7 +51,7 @@ export class Progress {
     this.compared = found.compared;
     const open = (view) => () => this.shared.open(view);
     this.box.replaceChildren(
-      el("div", { className: "cards" }, verdictCard(found, open), accuracyCard(found), labelsCard(found), classesCard(found), reasonsCard(found)),
+      el("div", { className: "cards" }, verdictCard(found, open), accuracyCard(found), labelsCard(found), reasonsCard(found), classesCard(found)),
     );
     this.fitChart();
   }
@@ -174,7 +174,7 @@ function text(x, y, content, anchor) {
 function classesCard({ classes, status }) {
   const known = Object.fromEntries((status?.quality?.classes ?? []).map((one) => [one.name, one]));
   const most = Math.max(1, ...classes.map((one) => one.count));
-  const cell = (found) => el("td", { textContent: found ? range(found) : "–" });
+  const cell = (found) => (found ? el("td", {}, `${percent(found.value)} `, el("span", { className: "range", textContent: `(${span(found.interval)})` })) : el("td", { textContent: "–" }));
   const rows = classes.map((one) => {
     const fill = el("span", { className: "fill" });
     fill.style.width = `${(100 * one.count) / most}%`;
@@ -190,7 +190,7 @@ function classesCard({ classes, status }) {
   const head = ["Class", "Labels", "Precision", "Recall"].map((name) => el("th", { scope: "col", textContent: name }));
   return card(
     "Classes",
-    "classes",
+    "classes whole",
     el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Classes" }, el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows))),
     el("p", { className: "quiet-text", textContent: "Precision and recall by audit or test labels, with 95 % intervals; – where there are none." }),
   );
@@ -198,9 +198,9 @@ function classesCard({ classes, status }) {
 
 function reasonsCard({ status, isComputing }) {
   const rules = status?.advice ?? [];
-  if (!rules.length) return card("Reasons", "advice", el("p", { textContent: isComputing ? "These are being computed." : "Reasons come once a model has been trained." }));
+  if (!rules.length) return card("Reasons", "whole", el("p", { textContent: isComputing ? "These are being computed." : "Reasons come once a model has been trained." }));
   const line = (chip, ...children) => el("li", {}, el("span", { className: `verdict ${chip.replaceAll(" ", "-")}`, textContent: chip }), el("p", {}, ...children));
   const items = rules.map((one) => line(one.verdict, el("strong", { textContent: `${one.rule[0].toUpperCase()}${one.rule.slice(1)}. ` }), ...told(one.sentence)));
   const unknown = (status.unknown ?? []).map((one) => line("unknown", ...told(one)));
-  return card("Reasons", "advice", el("ul", { className: "rules" }, ...items, ...unknown));
+  return card("Reasons", "whole", el("ul", { className: "rules" }, ...items, ...unknown));
 }

@@ -120,7 +120,7 @@ export class Review {
         el("p", { className: "quiet-text" }, `${at + 1} of ${entries.length} · `, el("span", { className: "id", dir: "auto", textContent: entry.item.id })),
         el("ul", { className: "reasons" }, ...reasons(entry).map((text) => el("li", {}, ...told(text)))),
         el("div", { className: "row" }, button(entry.label ? `Keep “${entry.label}”` : "Leave it as it is", () => this.decide(null), "primary", "K"), button("Next", () => this.step(1), "", "N"), button("Undo", () => this.undo(), "", "⌫")),
-        el("h3", { textContent: "Or change it to" }),
+        el("h2", { className: "part", textContent: "Or change it to" }),
         classes,
       ),
     );

@@ -60,7 +60,7 @@ export class Search {
       this.entries = found.entries.filter((entry) => entry.item);
       if (found.trouble) this.told.replaceChildren(notice("The search failed", `${found.trouble} Search again.`));
       else if (!this.entries.length) this.told.replaceChildren(notice(empty, "Try fewer words, or a part of one. Items that measure the model, and those that others are asked, are not shown."));
-      else this.told.replaceChildren(el("div", { className: "grid-head" }, el("div", {}, tell(found), el("p", { className: "quiet-text", textContent: "A class key labels an item in place, Q queues it, M finds more like it, Enter opens it." })), this.queueAll()));
+      else this.told.replaceChildren(el("div", { className: "grid-head" }, el("div", {}, tell(found), el("p", { className: "quiet-text by-keys", textContent: "A class key labels an item in place, Q queues it, M finds more like it, Enter opens it." })), this.queueAll()));
       this.draw();
       if (this.isOpen) this.tiles.querySelector(".tile")?.focus({ preventScroll: true });
       return true;

@@ -1,29 +1,29 @@
 // Why an item was chosen, in words and bars.
 
 import { followed } from "./api.js";
-import { el, percent } from "./dom.js";
+import { button, el, percent } from "./dom.js";
 import { small } from "./item.js";
 
 const PENDING = "The model is still thinking about it.";
 
 const MOST_VOTES = 6;
 
-export function fillWhy(box, item, isStillWanted) {
+export function fillWhy(box, item, isStillWanted, onMap) {
   return followed("/api/why", { item: item.id }, (found) => {
-    if (isStillWanted()) draw(box, found);
+    if (isStillWanted()) draw(box, found, onMap);
     return isStillWanted();
   });
 }
 
-function draw(box, found) {
+function draw(box, found, onMap) {
   const parts = [el("p", { className: "sentence", textContent: found.isPending ? PENDING : found.sentence })];
-  if (found.votes?.length) parts.push(el("h3", { textContent: "Votes of the model's draws" }), votes(found.votes));
-  if (found.groups?.length === 2) parts.push(el("h3", { textContent: "What your answer tells apart" }), groups(found));
-  if (found.like?.length) parts.push(el("h3", { textContent: "Labelled items most like it" }), like(found.like));
+  if (found.votes?.length) parts.push(el("h2", { className: "part", textContent: "Votes of the model's draws" }), votes(found.votes));
+  if (found.groups?.length === 2) parts.push(el("h2", { className: "part", textContent: "What your answer tells apart" }), groups(found));
+  if (found.like?.length) parts.push(el("h2", { className: "part", textContent: "Labelled items most like it" }), like(found.like));
   const [sentence, ...rest] = parts;
   const sections = [];
   for (let i = 0; i < rest.length; i += 2) sections.push(el("section", {}, rest[i], rest[i + 1]));
-  box.replaceChildren(sentence, el("div", { className: "why-parts" }, ...sections));
+  box.replaceChildren(sentence, el("div", { className: "why-parts" }, ...sections), button("Where it lies on the map, and the rest of its batch", onMap, "link"));
 }
 
 export function bar(name, share, told) {
