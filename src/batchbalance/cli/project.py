@@ -265,7 +265,7 @@ def tell_command(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A CSV file with columns id and label; or .json or .jsonl of Label Studio, Argilla, doccano, Prodigy.",
+            help="A CSV file with columns id and label; or .json or .jsonl of Label Studio, doccano, Prodigy.",
         ),
     ],
     annotator: As = None,
@@ -365,7 +365,7 @@ def export_command(
     folder: Folder,
     output: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
     form: Annotated[
-        str, typer.Option("--format", help="csv, jsonl (also for doccano and Prodigy), label-studio or argilla.")
+        str, typer.Option("--format", help="csv, jsonl (also for doccano and Prodigy) or label-studio.")
     ] = "csv",
     predictions: Annotated[
         bool, typer.Option("--predictions", help="Write all items, with the model's prediction and its probability.")

@@ -11,7 +11,7 @@ from batchbalance.project.bridge.tasks import ITEM
 from labelstudio_rounds import make_project, truth
 from made_projects import make
 
-SUFFIXES = {"csv": "csv", "jsonl": "jsonl", "label-studio": "json", "argilla": "json"}
+SUFFIXES = {"csv": "csv", "jsonl": "jsonl", "label-studio": "json"}
 
 
 @pytest.fixture
@@ -48,27 +48,15 @@ def test_what_is_written_in_any_format_is_read_back(tmp_path, project, form):
     assert len(project.labels) == 4
     if form != "csv":  # which has the label and not who gave it
         theirs, ours = other.views(), project.views()
-        assert {name: view.answers for name, view in theirs.items() if view.answers} == (
-            {name: view.answers for name, view in ours.items() if view.answers}
-            if form != "argilla"
-            else {
-                name: {argilla_name(who): number for who, number in view.answers.items()}
-                for name, view in ours.items()
-                if view.answers
-            }
-        )
+        assert {name: view.answers for name, view in theirs.items() if view.answers} == {
+            name: view.answers for name, view in ours.items() if view.answers
+        }
         assert told.labelled == 7
     # Into the project itself it brings nothing new.
     labels = project.labels
     again = tell_file(project, path, "Ann" if form == "csv" else None)
     assert (again.labelled, again.corrected, again.unchanged) == (0, 0, 4 if form == "csv" else 7)
     assert project.labels == labels
-
-
-def argilla_name(who):
-    from batchbalance.project.bridge.files import user_id
-
-    return user_id(who)
 
 
 def test_open_questions_are_written_in_their_order(tmp_path, project):
@@ -106,8 +94,6 @@ def test_guesses_are_written_on_request_and_never_shown_on_audit_items(tmp_path,
     for task in tasks:
         guesses = [each["result"] for each in task.get("predictions", []) if each["result"]]
         assert bool(guesses) == (not audit[task["data"][ITEM]])
-    records = exported(project, tmp_path, "argilla", predictions=True)
-    assert all(bool(each["suggestions"]) == (not audit[each["id"]]) for each in records)
 
 
 @pytest.mark.slow
@@ -126,8 +112,8 @@ def test_images_are_in_the_file_or_at_an_address(tmp_path):
     head, _, content = first["data"]["image"].partition(",")
     assert head == "data:image/png;base64"
     assert base64.b64decode(content) == (folder / first["data"][ITEM]).read_bytes()
-    (first, *_) = exported(made, tmp_path, "argilla", image_url="https://here/pics/")
-    assert first["fields"]["image"] == "https://here/pics/" + first["id"].replace(" ", "%20")
+    (first, *_) = exported(made, tmp_path, "label-studio", image_url="https://here/pics/")
+    assert first["data"]["image"] == "https://here/pics/" + first["data"][ITEM].replace(" ", "%20")
     lines = tmp_path / "made.jsonl"
     write_export(made, lines, "jsonl")
     line = json.loads(lines.read_text(encoding="utf-8").splitlines()[0])
@@ -147,9 +133,8 @@ def test_tables_are_shown_as_lines_and_bare_embeddings_not_at_all(tmp_path):
     bare = make(tmp_path)
     bare.ask(2)
     assert write_export(bare, tmp_path / "bare.jsonl", "jsonl") == 2
-    for form in ("label-studio", "argilla"):
-        with pytest.raises(ValueError, match="bare embeddings have nothing to show"):
-            write_export(bare, tmp_path / "bare.json", form)
+    with pytest.raises(ValueError, match="bare embeddings have nothing to show"):
+        write_export(bare, tmp_path / "bare.json", "label-studio")
 
 
 def label_studio(item, *choices, who=1, moment="2026-01-01", **more):
@@ -180,16 +165,6 @@ def test_label_studio_s_own_export(tmp_path):
     assert events["skipped"] == ("user 1", None)
     assert project.view("dog, 0 é").seconds == 3.5
     assert list(project.view("cat, 2 é").answers) == ["bo@example.com"]
-
-
-def test_label_studio_s_short_export(tmp_path):
-    rows = [
-        {ITEM: "dog, 0 é", "text": "…", "id": 1, "label": "dog", "annotator": 2, "annotation_id": 5, "lead_time": 2.0},
-        {ITEM: "cat, 1 é", "id": 2, "label": {"choices": ["cat"]}, "annotator": 2, "annotation_id": 6},
-    ]
-    _, project = told(tmp_path, rows)
-    assert project.labels == {"dog, 0 é": "dog", "cat, 1 é": "cat"}
-    assert list(project.view("dog, 0 é").answers) == ["user 2"]
 
 
 def test_the_choices_that_count_can_be_named(tmp_path):
@@ -230,7 +205,7 @@ def test_a_name_given_stands_for_all(tmp_path):
         ("{", "g.json", FileFormatError, "must be JSON"),
         ("", "g.jsonl", FileFormatError, "must hold answers in JSON, got an empty file"),
         (" \n", "g.json", FileFormatError, "must hold answers in JSON, got an empty file"),
-        ({"a": 1}, "g.json", FileFormatError, "must hold a list of tasks or records, got dict"),
+        ({"a": 1}, "g.json", FileFormatError, "must hold a list of tasks, got dict"),
         ('{"id": 1}\n{', "g.jsonl", FileFormatError, "line 2 must be JSON"),
         ("[1]", "g.jsonl", FileFormatError, "line 1 must be an object with 'item_id' or 'id'"),
         ([{"data": {}, "annotations": [{"result": []}]}], "g.json", FileFormatError, "item's id under 'item_id'"),
@@ -244,8 +219,6 @@ def test_a_name_given_stands_for_all(tmp_path):
         ([label_studio("dog, 0 é", "bird")], "g.json", UnknownNameError, "unknown label at .*task 3: 'bird'"),
         ([label_studio("dog, 0 é", "cat", "dog")], "g.json", ValueError, "must be one class, got cat, dog"),
         ([label_studio("nobody", "cat")], "g.json", ValueError, "ids must be those of items"),
-        ([{ITEM: "x", "annotation_id": 4}], "g.json", FileFormatError, "annotation 4 must have 'label'"),
-        ([{"fields": {}, "responses": {"label": [{}]}, "id": "x"}], "g.json", FileFormatError, "records of Argilla"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence_and_nothing_is_taken_in(tmp_path, content, name, error, said):

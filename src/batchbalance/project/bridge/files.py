@@ -2,7 +2,6 @@
 
 import json
 import os
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from batchbalance.project.bridge.tasks import (
     Annotation,
     annotations_of,
     choice,
-    flat_annotations,
     image_source,
     one_choice,
     shown_data,
@@ -26,13 +24,11 @@ from batchbalance.project.export import Exported
 from batchbalance.project.state import Who
 from batchbalance.system.files import check_is_file, replacing
 
-QUESTION = "label"  # the name of Argilla's question
-PEOPLE = uuid.UUID("6a1d3c53-6d0a-4f0a-8f0e-0e5b0c8b7a11")  # namespace of Argilla's user ids, derived from names
 IGNORED = ("ignore", "reject")  # Prodigy's answers that are not labels
 MODEL_VERSION = "batchbalance"
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 
-Format = Literal["csv", "jsonl", "label-studio", "argilla"]
+Format = Literal["csv", "jsonl", "label-studio"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -77,12 +73,7 @@ def write_export(
     else:
         data, about = shown_data(project, source), "image" if kind == "images" else "text"
         scores = {name: rank / len(turns) for rank, name in enumerate(each.id for each in items[: len(turns)])}
-        made = (
-            as_task(each, data(each.content), about, classes, scores.get(each.id))
-            if form == "label-studio"
-            else as_record(each, data(each.content), classes)
-            for each in items
-        )
+        made = (as_task(each, data(each.content), about, classes, scores.get(each.id)) for each in items)
         written = _json_list(made)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace") as file:
         file.writelines(written)
@@ -133,26 +124,6 @@ def as_task(
     return task
 
 
-def as_record(item: Exported, data: dict[str, str], classes: list[str]) -> dict[str, Any]:
-    """Return an item as a record of Argilla, as `dataset.records.to_json` writes them."""
-    guess = item.prediction if not item.is_audit else ""
-    suggestion = {"value": guess, "score": item.probability, "agent": MODEL_VERSION}
-    responses = [{"value": label, "user_id": user_id(who)} for who, label in _answers(item, classes)]
-    return {
-        "id": item.id,
-        "fields": data,
-        "metadata": {"state": item.view.outcome},
-        "suggestions": {QUESTION: suggestion} if guess else {},
-        "responses": {QUESTION: responses} if responses else {},
-        "vectors": {},
-    }
-
-
-def user_id(who: Who) -> str:
-    """Return the id of a person in Argilla."""
-    return str(uuid.uuid5(PEOPLE, who or ""))
-
-
 def tell_file(
     project: Project,
     path: str | os.PathLike[str],
@@ -166,11 +137,11 @@ def tell_file(
 
     Args:
         project: the project.
-        path: a CSV file; or, ending in `.json` or `.jsonl`, an export of Label Studio (JSON, JSON_MIN) or Argilla, or
-            JSON lines in our format, doccano's or Prodigy's.
+        path: a CSV file; or, ending in `.json` or `.jsonl`, an export of Label Studio, or JSON lines in our
+            format, doccano's or Prodigy's.
         annotator: who answered; taken from the file if omitted.
         id_column: the column of ids in a CSV file.
-        label_column: the column of labels in a CSV file; else the name of the choices or of the question.
+        label_column: the column of labels in a CSV file; else the name of the choices.
         sample: as ``Project.tell`` takes it.
     """
     path = Path(path)
@@ -179,8 +150,7 @@ def tell_file(
     if id_column is not None:
         raise ValueError(f"`id_column` is for CSV files, got {path}; omit it")
     views = project.views()
-    people = {who for view in views.values() for who in view.answers}
-    answers = list(_answers_in(path, people, label_column))
+    answers = list(_answers_in(path, label_column))
     if annotator is not None:
         answers = [replace(each, annotator=annotator) for each in answers]
     # Items may have been asked of nobody in particular, and a file names who skipped them.
@@ -188,21 +158,15 @@ def tell_file(
     return record_answers(project.store, [*answers, *(replace(each, annotator=None) for each in skips)], sample=sample)
 
 
-def _answers_in(path: Path, people: Iterable[Who], label: str | None) -> Iterator[Answer]:
+def _answers_in(path: Path, label: str | None) -> Iterator[Answer]:
     """Yield the answers and skips in a file, whose format is that of its first object."""
     content = list(_parsed(path))
     first = content[0][1] if content else {}
-    keys = first if isinstance(first, dict) else {}
-    rows = [row for _, row in content]
-    if "fields" in keys:
-        yield from answers_of_records(rows, str(path), people, label)
-    elif "data" in keys:
-        yield from latest(annotations_of(rows, {}, str(path), label))
-    elif "annotation_id" in keys:
-        yield from latest(flat_annotations(rows, str(path), label))
-    else:
-        for number, line in content:
-            yield from answers_of_line(line, f"{path} line {number}")
+    if isinstance(first, dict) and "data" in first:
+        yield from latest(annotations_of([task for _, task in content], {}, str(path), label))
+        return
+    for number, line in content:
+        yield from answers_of_line(line, f"{path} line {number}")
 
 
 def _parsed(path: Path) -> Iterator[tuple[int, Any]]:
@@ -217,7 +181,7 @@ def _parsed(path: Path) -> Iterator[tuple[int, Any]]:
     if path.suffix.lower() == ".json":
         content = _decoded(text, str(path))
         if not isinstance(content, list):
-            raise FileFormatError(f"{path} must hold a list of tasks or records, got {type(content).__name__}")
+            raise FileFormatError(f"{path} must hold a list of tasks, got {type(content).__name__}")
         yield from enumerate(content, start=1)
         return
     for number, line in enumerate(text.split("\n"), start=1):
@@ -237,6 +201,8 @@ def answers_of_line(line: Any, at: str) -> Iterator[Answer]:
     item = line.get(ITEM, line.get("id")) if isinstance(line, Mapping) else None
     if item is None:
         raise FileFormatError(f"{at} must be an object with {ITEM!r} or 'id'")
+    if "annotation_id" in line:
+        raise FileFormatError(f"{at} must be of Label Studio's format JSON, got JSON_MIN; export again as JSON")
     item, label = str(item), line.get("label")
     if "answer" in line:  # Prodigy
         is_skip = line["answer"] in IGNORED
@@ -252,22 +218,6 @@ def answers_of_line(line: Any, at: str) -> Iterator[Answer]:
             yield Answer(at, item, None, who)
     elif label not in (None, ""):
         yield Answer(at, item, str(label), line.get("annotator"), line.get("seconds"))
-
-
-def answers_of_records(
-    records: Iterable[Any], where: str, people: Iterable[Who], question: str | None = None
-) -> Iterator[Answer]:
-    """Yield the answers in records of Argilla. Ids of `people` become their names; other ids are kept."""
-    names = {user_id(who): who for who in people}
-    for record in records:
-        try:
-            at = f"{where}, record {record['id']}"
-            for each in record.get("responses", {}).get(question or QUESTION, ()):
-                who = each.get("user_id")
-                label = each["value"] if isinstance(each["value"], list) else [each["value"]]
-                yield Answer(at, str(record["id"]), one_choice(label, at), names.get(who, who))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise FileFormatError(f"{where} must hold records of Argilla, got {str(record)[:80]}") from error
 
 
 def latest(annotations: Iterable[Annotation]) -> Iterator[Answer]:

@@ -233,34 +233,40 @@ def _skip_deleted(project: Project, link: Link, there: Container[str | None]) ->
     return [f"{what} as skipped, and labels are kept"]
 
 
+def _send_missing(
+    server: Server, link: Link, there: dict[str, Any], missing: Callable[[], Any], send: Callable[[Any], None]
+) -> None:
+    """Send what is missing, part by part; if the server restarts meanwhile, look what arrived, and send the rest."""
+    tried = 0
+    while part := missing():
+        try:
+            send(part)
+        except InterruptedRequestError:
+            tried += 1
+            if tried == MOST_TRIES:
+                raise
+            server.wait()
+            there |= _tasks_by_item(server, link)
+
+
 def _create(
     project: Project, link: Link, server: Server, wanted: Sequence[str], there: dict[str, dict[str, Any]]
 ) -> int:
     """Create the missing tasks and add them to `there`; return their number."""
-    missing = [name for name in wanted if name not in there]
-    uploads = Uploads(server, link.project, project.root)
-    for start in range(0, len(missing), BLOCK):
-        part = missing[start : start + BLOCK]
-        for tried in range(MOST_TRIES):
-            data, path = _data(project, link, uploads, part), f"/api/projects/{link.project}/import"
-            try:
-                made = server.post(path, data, return_task_ids="true")
-                with server.reading(path):
-                    numbers = [int(number) for number in made["task_ids"]]
-                there |= {name: {"id": key, "predictions": []} for name, key in zip(part, numbers, strict=False)}
-            except InterruptedRequestError:
-                if tried == MOST_TRIES - 1:
-                    raise
-                server.wait()
-                there |= _tasks_by_item(server, link)
-            part = [name for name in part if name not in there]
-            if not part:
-                break
-        else:
-            raise ValueError(
-                f"{server.url} must create a task for each item, got {len(part)} fewer; check the tasks there"
-            )
-    return len(missing)
+    new = [name for name in wanted if name not in there]
+    uploads, path = Uploads(server, link.project, project.root), f"/api/projects/{link.project}/import"
+
+    def send(names: list[str]) -> None:
+        made = server.post(path, _data(project, link, uploads, names), return_task_ids="true")
+        with server.reading(path):
+            numbers = [int(number) for number in made["task_ids"]]
+        there.update({name: {"id": key, "predictions": []} for name, key in zip(names, numbers, strict=False)})
+        if len(numbers) < len(names):
+            fewer = len(names) - len(numbers)
+            raise ValueError(f"{server.url} must create a task for each item, got {fewer} fewer; check the tasks there")
+
+    _send_missing(server, link, there, lambda: [name for name in new if name not in there][:BLOCK], send)
+    return len(new)
 
 
 def _data(project: Project, link: Link, uploads: Uploads, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -291,28 +297,26 @@ def _order(
     there: dict[str, dict[str, Any]],
 ) -> None:
     """Write the order as scores of predictions of this version, where they are missing."""
-    for tried in range(1, MOST_TRIES + 1):
-        scores = [
-            {
-                "task": there[name]["id"],
-                "score": rank / len(names),
-                "model_version": version,
-                "result": choice(link.control, link.object, guessed[name]) if name in guessed else [],
-            }
-            for rank, name in enumerate(names)
-            if all(each.get("model_version") != version for each in there[name]["predictions"])
-        ]
-        if not scores:
-            return
-        try:
-            server.post(f"/api/projects/{link.project}/import/predictions", scores)
-        except InterruptedRequestError:
-            if tried == MOST_TRIES:
-                raise
-            server.wait()
-            there = {**there, **_tasks_by_item(server, link)}
-        else:
-            return
+    predictions = {
+        name: {
+            "score": rank / len(names),
+            "model_version": version,
+            "result": choice(link.control, link.object, guessed[name]) if name in guessed else [],
+        }
+        for rank, name in enumerate(names)
+    }
+
+    def missing() -> list[str]:
+        known = {name: [each.get("model_version") for each in there[name]["predictions"]] for name in names}
+        return [name for name in names if version not in known[name]]
+
+    def send(part: list[str]) -> None:
+        scores = [{"task": there[name]["id"], **predictions[name]} for name in part]
+        server.post(f"/api/projects/{link.project}/import/predictions", scores)
+        for name in part:
+            there[name]["predictions"].append(predictions[name])
+
+    _send_missing(server, link, there, missing, send)
 
 
 def _sorted_out(project: Project, found: Iterable[Annotation]) -> tuple[list[Annotation], list[str]]:

@@ -131,24 +131,7 @@ def annotations_of(
                 chosen = () if each.get("was_cancelled") else chosen
                 yield Annotation(at, str(item), each.get("id"), moment, who or None, _seconds(each), chosen)
         except (KeyError, TypeError, AttributeError) as error:
-            raise _not_tasks(where, task) from error
-
-
-def flat_annotations(rows: Iterable[Any], where: str, control: str | None = None) -> Iterator[Annotation]:
-    """Yield the annotations of Label Studio's JSON_MIN export, which has no skips."""
-    name = control or CONTROL
-    for row in rows:
-        try:
-            item, value, number = row.get(ITEM), row.get(name), row["annotation_id"]
-        except (KeyError, AttributeError) as error:
-            raise _not_tasks(where, row) from error
-        at = f"{where}, annotation {number}"
-        if item is None or value is None:
-            missing = ITEM if item is None else name
-            raise FileFormatError(f"{at} must have {missing!r}, got {', '.join(row)}; name the choices with --label")
-        chosen = tuple(map(str, value[CHOICES] if isinstance(value, Mapping) else [value]))
-        moment, who = str(row.get("updated_at") or ""), _person(row.get("annotator"), {})
-        yield Annotation(at, str(item), number, moment, who, _seconds(row), chosen)
+            raise FileFormatError(f"{where} must hold tasks of Label Studio, got {str(task)[:80]}") from error
 
 
 def _choices(result: Sequence[Mapping[str, Any]], control: str | None, where: str) -> tuple[tuple[str, ...], Any]:
@@ -171,7 +154,3 @@ def _person(completed_by: Any, users: Mapping[int, str]) -> str | None:
 def _seconds(given: Mapping[str, Any]) -> float | None:
     took = given.get("lead_time")
     return float(took) if isinstance(took, int | float) and 0 <= took <= MOST_SECONDS else None
-
-
-def _not_tasks(where: str, got: Any) -> FileFormatError:
-    return FileFormatError(f"{where} must hold tasks of Label Studio, got {str(got)[:80]}")

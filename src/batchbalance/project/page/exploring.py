@@ -117,28 +117,18 @@ class Explorer:
     def _entry(self, name: str, who: Who) -> dict[str, Any]:
         """Return an item and what can be done with it."""
         if not self._page.may_see(name, who):
-            return {
-                "row": self._row(name),
-                "item": None,
-                "state": HIDDEN,
-            }
+            return {"row": self._project.store.row_of(name), "item": None, "state": HIDDEN}
         view, classes = self._project.view(name), self._project.classes
         label = None if view.label is None else classes[view.label]
         mine = classes[view.answers[who]] if who in view.answers else None
         is_queued, is_free = who in view.open, not (view.answers or view.open or who in view.skipped)
         state = "queued" if is_queued else "labelled" if label else "disputed" if view.answers else ""
-        return {"row": self._row(name), "item": self._page.shown(name), "label": label, "mine": mine, "state": state,
+        item = self._page.shown(name)
+        return {"row": item["row"], "item": item, "label": label, "mine": mine, "state": state,
                 "canLabel": is_queued or is_free or mine is not None, "canQueue": is_free}  # fmt: skip
 
-    def _row(self, name: str) -> int:
-        return self._project.store.row_of(name)
-
     def _check_seen(self, name: str, who: Who) -> None:
-        try:
-            is_seen = self._page.may_see(name, who)
-        except ValueError as error:
-            raise HTTPException(404, "There is no item of that name.") from error
-        if not is_seen:
+        if not self._page.may_see(name, who):
             raise HTTPException(403, NOT_YOURS)
 
 

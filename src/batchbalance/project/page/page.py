@@ -6,6 +6,7 @@ The answer to every change is the situation of the person who made it: what is n
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -137,10 +138,8 @@ class Page:
             "total": total,
             "taken": taken,
             "skipped": num_skipped,
-            "choosing": {
-                "doing": choosing.doing, "done": choosing.done, "total": choosing.total, "trouble": choosing.trouble,
-            },
-        }  # fmt: skip
+            "choosing": asdict(choosing),
+        }
 
     def facts(self, who: Who) -> dict[str, Any]:
         """Return what stays the same."""
@@ -215,7 +214,7 @@ class Page:
         """Return an image by the id of its item."""
         try:
             is_allowed = self.may_see(name, who)
-        except ValueError:
+        except HTTPException:
             is_allowed = False
         if not is_allowed:
             raise HTTPException(403, "You cannot see this item, or there is no item of that name.")
@@ -277,9 +276,16 @@ class Page:
         self.chooser.explain([name])
         return not self._is_audit(name) and not self.chooser.is_explained(name)
 
+    def view(self, name: str) -> ItemView:
+        """Return what is known about an item."""
+        try:
+            return self.project.view(name)
+        except ValueError as error:
+            raise HTTPException(404, "There is no item of that name.") from error
+
     def may_see(self, name: str, who: Who) -> bool:
         """Return whether a person may look at an item: not at one that others are asked, or that is set aside."""
-        view = self.project.view(name)
+        view = self.view(name)
         return _may_answer(view, who) or bool(view.answers) or not (view.open or self._is_aside(name))
 
     def _is_aside(self, name: str) -> bool:
@@ -289,14 +295,10 @@ class Page:
 
     def may_answer(self, name: str, who: Who) -> bool:
         """Return whether a person was asked an item, or has answered, skipped or flagged it before."""
-        return _may_answer(self.project.view(name), who)
+        return _may_answer(self.view(name), who)
 
     def _check_mine(self, name: str, who: Who) -> None:
-        try:
-            is_mine = self.may_answer(name, who)
-        except ValueError as error:
-            raise HTTPException(404, "There is no item of that name.") from error
-        if not is_mine:
+        if not self.may_answer(name, who):
             raise HTTPException(403, NOT_YOURS)
 
     def _touch(self, who: Who) -> None:

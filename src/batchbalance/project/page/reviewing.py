@@ -43,10 +43,7 @@ class Review:
         """Keep the label of an item, or change it; return the situation of this person."""
         if label is not None and label not in self._project.classes:
             raise HTTPException(400, f"The label must be one of the classes, got {label!r}.")
-        try:
-            view = self._project.view(name)
-        except ValueError as error:
-            raise HTTPException(404, "There is no item of that name.") from error
+        view = self._page.view(name)
         if not view.answers and not view.flags:
             raise HTTPException(403, "Only items with an answer or a flag can be reviewed.")
         record_review(self._project.store, name, label, who)

@@ -103,13 +103,18 @@ function open(name) {
   for (const each of NAMES) views[each].open(each === name);
 }
 
+function showKeys() {
+  byId("keys-dialog").showModal();
+  byId("keys-dialog").scrollTop = 0;
+}
+
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || isTyping(event.target)) return;
   const onControl = event.target.closest("button, summary, a");
   const isPress = event.key === " " || event.key === "Enter"; // they activate what has the focus
   const isView = event.shiftKey && VIEW_KEYS[event.code] && !/^[0-9]$/.test(event.key); // some keyboards need Shift for a digit
   if (isView) open(VIEW_KEYS[event.code]);
-  else if (event.key.toLowerCase() === "h") byId("keys-dialog").showModal();
+  else if (event.key.toLowerCase() === "h") showKeys();
   else if (!views[view].onKey(event, Boolean(onControl && isPress))) return;
   event.preventDefault();
 }
@@ -121,6 +126,6 @@ function afterClick(event) {
 
 document.addEventListener("keydown", onKey);
 document.addEventListener("click", afterClick);
-byId("show-keys").onclick = () => byId("keys-dialog").showModal();
+byId("show-keys").onclick = showKeys;
 for (const button of document.querySelectorAll("[data-view]")) button.onclick = () => open(button.dataset.view);
 start().catch((error) => trouble(error.message));

@@ -37,6 +37,7 @@ export class Plot {
     const zoom = (FILLED * Math.min(width / wide, height / high)) / Math.min(width, height);
     this.view = { x, y, zoom: this.count && width && height ? zoom : 1 };
     this.isFitted = true;
+    this.fitted = this.view.zoom;
   }
 
   // Take new places; the points move there if they are few enough.
@@ -112,7 +113,7 @@ export class Plot {
     }
     const image = context.createImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
-    const small = (this.count > 100_000 ? 1 : this.count > 10_000 ? 2 : this.count > 2_000 ? 3.5 : 5) * ratio * Math.min(2, Math.sqrt(this.view.zoom));
+    const small = (this.count > 100_000 ? 1 : this.count > 10_000 ? 2 : this.count > 2_000 ? 3.5 : 5) * ratio * Math.min(2, Math.max(1, Math.sqrt(this.view.zoom / this.fitted)));
     const large = this.isLarge ? Math.max(1.4 * small, 5 * ratio) : small;
     this.stamp(pixels, width, height, ratio, small, (colour) => colour === 0);
     this.stamp(pixels, width, height, ratio, large, (colour) => colour > 0);

@@ -51,7 +51,7 @@ export class Progress {
     this.compared = found.compared;
     const open = (view) => () => this.shared.open(view);
     this.box.replaceChildren(
-      el("div", { className: "cards" }, verdictCard(found, open), accuracyCard(found), labelsCard(found), reasonsCard(found), classesCard(found)),
+      el("div", { className: "cards" }, verdictCard(found, open), stack(accuracyCard(found), classesCard(found)), stack(reasonsCard(found), labelsCard(found))),
     );
     this.fitChart();
   }
@@ -62,6 +62,9 @@ export class Progress {
     if (room) room.replaceChildren(chart(this.curve, this.compared, room.clientWidth));
   }
 }
+
+// One column of cards; on a phone they all stand in one, in an order of their own.
+const stack = (...cards) => el("div", { className: "stack" }, ...cards);
 
 function card(title, className, ...children) {
   return el("section", { className: `card ${className}` }, title ? el("h2", { textContent: title }) : null, ...children);
@@ -190,7 +193,7 @@ function classesCard({ classes, status }) {
   const head = ["Class", "Labels", "Precision", "Recall"].map((name) => el("th", { scope: "col", textContent: name }));
   return card(
     "Classes",
-    "classes whole",
+    "classes",
     el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Classes" }, el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows))),
     el("p", { className: "quiet-text", textContent: "Precision and recall by audit or test labels, with 95 % intervals; – where there are none." }),
   );
@@ -198,9 +201,9 @@ function classesCard({ classes, status }) {
 
 function reasonsCard({ status, isComputing }) {
   const rules = status?.advice ?? [];
-  if (!rules.length) return card("Reasons", "whole", el("p", { textContent: isComputing ? "These are being computed." : "Reasons come once a model has been trained." }));
+  if (!rules.length) return card("Reasons", "advice", el("p", { textContent: isComputing ? "These are being computed." : "Reasons come once a model has been trained." }));
   const line = (chip, ...children) => el("li", {}, el("span", { className: `verdict ${chip.replaceAll(" ", "-")}`, textContent: chip }), el("p", {}, ...children));
   const items = rules.map((one) => line(one.verdict, el("strong", { textContent: `${one.rule[0].toUpperCase()}${one.rule.slice(1)}. ` }), ...told(one.sentence)));
   const unknown = (status.unknown ?? []).map((one) => line("unknown", ...told(one)));
-  return card("Reasons", "whole", el("ul", { className: "rules" }, ...items, ...unknown));
+  return card("Reasons", "advice", el("ul", { className: "rules" }, ...items, ...unknown));
 }
