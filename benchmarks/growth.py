@@ -13,9 +13,7 @@ from batchbalance.balance.closed_form import BalanceModel, BalanceObjective
 from batchbalance.balance.edges import connect
 from batchbalance.balance.greedy import GreedyOptions, greedy
 from batchbalance.errors import MissingExtraError
-from batchbalance.selection.budget import FREE_SHARE
 from batchbalance.system.files import replacing
-from batchbalance.system.memory import free_memory
 from benchmarks.inputs import random_pool
 from benchmarks.measure import Side, take_turns
 
@@ -99,8 +97,7 @@ def measure_growth(
 
 def _greedy_seconds(size: dict[str, int], seed: int, repeats: int) -> float:
     pool = random_pool(size["N"], size["S"], size["C"], seed)
-    cache_bytes = int(FREE_SHARE * free_memory())  # as in `select`
-    model = BalanceModel(pool, connect(pool, 0.05, seed=seed), cache_bytes=cache_bytes)
+    model = BalanceModel(pool, connect(pool, 0.05, seed=seed))
     every = torch.arange(size["N"])
     side = Side("greedy", lambda: greedy(BalanceObjective(model, every), GreedyOptions(size["B"])))
     return take_turns([side], repeats, side_seconds=GROWTH_SECONDS)[0].median

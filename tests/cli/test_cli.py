@@ -60,7 +60,7 @@ def test_a_batch_with_nothing_left_to_gain_says_once_how_it_was_filled_up(files,
 
 
 def test_rounds_of_clustering_are_told(files):
-    expected = select(Predictions.from_probs(PROBS), 20, strategy="cluster-balance").clustering_rounds
+    expected = select(Predictions.from_probs(PROBS), 20, strategy="cluster-balance").choice.clustering_rounds
     code, out, err = run(files, "-b", 20, "--strategy", "cluster-balance")
     assert (code, err) == (0, "")
     (line,) = [line for line in out.splitlines() if line.startswith("clustering")]

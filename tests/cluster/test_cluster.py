@@ -44,7 +44,7 @@ def test_shards_give_the_batch_of_one_process(executor, probs, strategy, tmp_pat
 def test_shards_fill_a_batch_like_one_process(executor):
     votes = Predictions.from_probs(np.eye(3)[np.random.default_rng(0).integers(0, 3, size=(40, 8))])
     one, many = (select(votes, 20, threshold=0.0, executor=where) for where in (None, executor))
-    assert one.continuation == "power"
+    assert one.choice.continuation == "power"
     assert many.indices.tolist() == one.indices.tolist()
 
 
@@ -156,7 +156,7 @@ def test_workers_check_the_files_that_they_read(executor, probs, tmp_path, monke
     monkeypatch.setattr(Predictions, "check", None)  # nothing is checked here
     there = select(executor.load([path]), 10, executor=executor)
     assert there.indices.tolist() == here.indices.tolist()
-    assert there.threshold == pytest.approx(here.threshold, rel=1e-6)
+    assert there.edges.threshold == pytest.approx(here.edges.threshold, rel=1e-6)
     with pytest.warns(UserWarning, match="look like probabilities"):
         assert executor.load([path], "logits").source.values == "logits"
     off = np.log(probs)

@@ -16,8 +16,9 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from batchbalance.encoders import Encoder, FittedEncoder, embed, encoder
-from batchbalance.encoders.contract import as_encoder, encoded, state_digest
+from batchbalance.encoders.contract import as_encoder, encoded
 from batchbalance.errors import FileFormatError, MissingExtraError, UnknownNameError
+from batchbalance.system.sealed import tensors_digest
 
 TEXTS = ["my card was stolen", "card is gone", "how do I change the exchange rate", "is the exchange rate fair"]
 
@@ -361,8 +362,8 @@ def test_an_unknown_kind_is_refused():
 
 def test_weights_tell_networks_apart():
     one, two = TinyNetwork().state_dict(), TinyNetwork().state_dict()
-    assert state_digest(one) == state_digest({name: value.clone() for name, value in one.items()})
-    assert state_digest(one) != state_digest(two)  # another random bias
+    assert tensors_digest(one) == tensors_digest({name: value.clone() for name, value in one.items()})
+    assert tensors_digest(one) != tensors_digest(two)  # another random bias
 
 
 def test_the_example_of_the_docs_runs():

@@ -42,11 +42,11 @@ def test_a_record_says_from_which_pick_on_a_batch_was_filled_up():
     sure = random_probs(60, 8, 3, seed=1) ** 30
     pool = Predictions.from_probs(sure / sure.sum(axis=-1, keepdims=True))
     chosen = select(pool, 50, strategy="greedy-balance")
-    assert chosen.continued_from is not None
-    assert facts(chosen)["continued_from"] == chosen.continued_from
+    assert chosen.choice.continued_from is not None
+    assert facts(chosen)["continued_from"] == chosen.choice.continued_from
     assert facts(select(pool, 1, strategy="greedy-balance"))["continued_from"] is None
     clustered = select(pool, 5, strategy="cluster-balance")
-    assert facts(clustered)["clustering_rounds"] == clustered.clustering_rounds >= 1
+    assert facts(clustered)["clustering_rounds"] == clustered.choice.clustering_rounds >= 1
     assert facts(chosen)["clustering_rounds"] is None
 
 

@@ -449,7 +449,7 @@ def test_a_fit_that_looks_at_unlabelled_inputs_is_given_them(monkeypatch):
     new.ask(1)
     x = torch.from_numpy(data()[0])
     assert torch.equal(given[0], x[9:])
-    assert new.selection.threshold == pytest.approx(0.25 * 0.4)  # ε is the cross-validated error
+    assert new.selection.edges.threshold == pytest.approx(0.25 * 0.4)  # ε is the cross-validated error
     monkeypatch.setattr(engine, "MAX_UNLABELLED", 10)
     started(model=Fit()).ask(1)
     rows = [int((x == row).all(dim=1).nonzero()) for row in given[1]]

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.typed
 
 def test_the_selection_tells_how_it_came_about(pool):
     chosen = select(pool, 3, validation_error=0.2)
-    assert (chosen.threshold, chosen.threshold_source) == (0.05, "0.25 × validation error 0.2")
+    assert (chosen.edges.threshold, chosen.threshold_source) == (0.05, "0.25 × validation error 0.2")
     edges = connect(pool, 0.05)
-    assert (chosen.num_edges, chosen.num_pairs, chosen.num_reference) == (edges.num_edges, 6, 200)
+    assert (chosen.edges.num_edges, chosen.edges.num_pairs, chosen.edges.num_reference) == (edges.num_edges, 6, 200)
     assert float(chosen.gains.sum()) == pytest.approx(joint_balance(pool, edges, chosen.indices), abs=1e-12)
     assert bool((chosen.gain_errors > 0).all())
     assert select(pool, 3, threshold=0.1).threshold_source == "given"
@@ -31,7 +31,7 @@ def test_the_selection_tells_how_it_came_about(pool):
 def test_the_error_is_estimated_from_the_pool_and_said_so(pool):
     chosen = select(pool, 3, ratio=0.5)
     mean = pool.log_probs().exp().mean(dim=1)
-    assert chosen.threshold == pytest.approx(0.5 * float((1 - mean.amax(dim=1)).mean()))
+    assert chosen.edges.threshold == pytest.approx(0.5 * float((1 - mean.amax(dim=1)).mean()))
     assert "estimated error" in chosen.threshold_source
 
 
@@ -63,8 +63,8 @@ def test_masked_entries_are_refused(pool, name):
 def test_a_reference_set_decides_the_edges(pool):
     reference = Predictions.from_probs(random_probs(50, 12, 4, seed=9))
     chosen = select(pool, 3, reference=reference, threshold=0.5)
-    assert chosen.num_edges == connect(reference, 0.5).num_edges
-    assert chosen.num_reference == 50
+    assert chosen.edges.num_edges == connect(reference, 0.5).num_edges
+    assert chosen.edges.num_reference == 50
 
 
 def test_weights_of_the_pool_hold_for_the_reference_set(pool):
@@ -80,7 +80,7 @@ def test_weights_of_the_pool_hold_for_the_reference_set(pool):
 
 def test_subsampling_is_reported(pool):
     chosen = select(pool, 2, threshold=0.05, max_reference=50)
-    assert chosen.num_reference == 50
+    assert chosen.edges.num_reference == 50
     assert "50 of 200 reference points" in chosen.warnings[0]
 
 
@@ -186,8 +186,8 @@ def test_one_draw_is_refused_where_pairs_are_needed(pool):
 
 def test_a_strategy_object_carries_its_options(pool):
     chosen = select(pool, 120, strategy=GreedyBalance(continuation="random"), threshold=0.05)
-    assert chosen.continuation == "random"
-    assert chosen.continued_from is not None
+    assert chosen.choice.continuation == "random"
+    assert chosen.choice.continued_from is not None
 
 
 def test_reversed_embeddings_are_taken_and_ragged_ones_refused():

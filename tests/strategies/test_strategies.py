@@ -60,7 +60,9 @@ def test_a_batch_has_the_right_shape_and_is_deterministic(name, pool):
     assert all(0 <= i < 200 for i in first.indices.tolist())
     assert torch.equal(pool.log_probs(), before)
     if first.gains is not None:
-        assert first.coverage[-1] == pytest.approx(float(first.gains.sum()) * first.num_pairs / first.num_edges)
+        assert first.coverage[-1] == pytest.approx(
+            float(first.gains.sum()) * first.edges.num_pairs / first.edges.num_edges
+        )
         assert 0 < first.certificate <= 1
 
 
@@ -142,7 +144,7 @@ def test_uneven_weights_change_the_value(name, pool):
 @pytest.mark.parametrize("name", CONNECTED)
 def test_no_edges_means_a_random_batch_and_a_warning(name, pool):
     chosen = choose(pool, 5, strategy=name, threshold=1.0)
-    assert chosen.num_edges == 0
+    assert chosen.edges.num_edges == 0
     assert chosen.certificate is None
     assert "every Δ is zero and the batch is random" in chosen.warnings[0]
     assert chosen.indices.tolist() != [0, 1, 2, 3, 4]
@@ -156,7 +158,7 @@ def test_points_that_gain_nothing_are_taken_at_random(name):
     agreeing = Predictions.from_probs(np.tile(np.eye(2)[0], (40, 4, 1)))
     reference = Predictions.from_probs(np.tile(np.eye(2)[[0, 0, 1, 1]], (5, 1, 1)))
     chosen = [choose(agreeing, 4, strategy=name, reference=reference, seed=seed) for seed in range(3)]
-    assert all(selection.num_edges for selection in chosen)
+    assert all(selection.edges.num_edges for selection in chosen)
     assert len({tuple(selection.indices.tolist()) for selection in chosen}) > 1
     assert all(selection.indices.tolist() != [0, 1, 2, 3] for selection in chosen)
 
@@ -166,8 +168,8 @@ def test_joint_strategies_refuse_all_pairs_of_many_draws(name):
     many = Predictions.from_probs(random_probs(6, 65, 2))
     with pytest.raises(ValueError, match=r"more than 64 draws.*use pairs=260"):
         choose(many, strategy=name, pairs="all")
-    assert choose(many, strategy="balance", pairs="all").num_pairs == 65 * 64 // 2
-    assert choose(many, strategy=name, pairs=260).num_pairs == 260
+    assert choose(many, strategy="balance", pairs="all").edges.num_pairs == 65 * 64 // 2
+    assert choose(many, strategy=name, pairs=260).edges.num_pairs == 260
 
 
 @pytest.mark.typed
@@ -191,7 +193,7 @@ def test_the_offset_reaches_every_strategy(pool):
 
 def test_beta_zero_is_uniform_over_informative_points(pool):
     chosen = select(pool, 5, strategy=StochasticBalance(beta=0), threshold=0.05)
-    assert (chosen.continued_from, chosen.warnings) == (None, ())
+    assert (chosen.choice.continued_from, chosen.warnings) == (None, ())
     few = pool.subset([0, 1, 2, 3])
     noise = [gumbel(4, generator=generator(seed, "stochastic-greedy", 0)).numpy() for seed in range(4000)]
     firsts = np.stack(noise).argmax(axis=1)  # with β = 0 nothing but the noise ranks them

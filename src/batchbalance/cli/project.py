@@ -191,7 +191,7 @@ def ask_command(
     again: Annotated[bool, typer.Option("--again", help="Ask skipped items again.")] = False,
     memory_budget: Annotated[
         str | None,
-        typer.Option(help="Memory to use besides the embeddings, such as 2GiB; default: half of what is free."),
+        typer.Option(help="Memory to use besides the embeddings, such as 2GiB; caches use at most 1 GiB by default."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the items as JSON; write no files.")] = False,
     allow_imports: Imports = False,

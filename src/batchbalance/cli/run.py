@@ -10,8 +10,8 @@ import typer
 from rich.text import Text
 
 from batchbalance.cli.app import Ray, RayCommand, app, complain, imports_done, out, reported_errors
-from batchbalance.system import progress
 from batchbalance.system.journal import read_journal
+from batchbalance.system.progress import Jobs
 
 if TYPE_CHECKING:
     from batchbalance.lab.processes import News, Task
@@ -168,21 +168,21 @@ def lost_records(tasks: list["Task"], failed: list[int]) -> list[int]:
 def follow(tasks: list["Task"], all_news: Iterator["News"], stream: Any = None) -> list[int]:
     """Show the progress of the tasks and return those that failed. A common error is printed once."""
     failed, warned, causes = [], set(), Counter[str]()
-    with progress.jobs([task.label for task in tasks], stream) as shown:
-        for news in all_news:
-            label = tasks[news.task].label
-            if news.kind == "failed":
-                failed.append(news.task)
-                causes[news.text] += 1
-                if causes[news.text] == 1:
-                    complain("error", f"{label}: {news.text}")
-            elif news.kind == "warning" and news.text not in warned:
-                warned.add(news.text)
-                complain("warning", f"{label}: {news.text}")
-            if news.is_last:
-                shown.end(news.task, news.kind)
-            elif news.step is not None:
-                shown.advance(news.task, news.step.share, f"round {news.step.round}: {DOING[news.step.phase]}")
+    shown = Jobs([task.label for task in tasks], stream)
+    for news in all_news:
+        label = tasks[news.task].label
+        if news.kind == "failed":
+            failed.append(news.task)
+            causes[news.text] += 1
+            if causes[news.text] == 1:
+                complain("error", f"{label}: {news.text}")
+        elif news.kind == "warning" and news.text not in warned:
+            warned.add(news.text)
+            complain("warning", f"{label}: {news.text}")
+        if news.is_last:
+            shown.end(news.task, news.kind)
+        elif news.step is not None:
+            shown.advance(news.task, news.step.share, f"round {news.step.round}: {DOING[news.step.phase]}")
     for text, count in causes.items():
         if count > 1:
             complain("error", f"{count - 1} more trials failed in the same way: {text.splitlines()[-1]}")

@@ -103,7 +103,7 @@ def select_command(
     ] = None,
     memory_budget: Annotated[
         str | None,
-        typer.Option(help="Memory to use besides the predictions, such as 2GiB; default: half of what is free."),
+        typer.Option(help="Memory to use besides the predictions, such as 2GiB; caches use at most 1 GiB by default."),
     ] = None,
     ray: Ray = None,
     output: Annotated[Path | None, typer.Option(help="Write the batch to this .csv or .json file.")] = None,
@@ -348,7 +348,7 @@ def show(selection: "Selection", names: list[str], num_points: int, seconds: flo
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rank", justify="right")
     table.add_column("id", overflow="fold")
-    has_gains = selection.gains is not None and selection.num_edges
+    has_gains = selection.gains is not None and selection.edges is not None and selection.edges.num_edges
     values = selection.gains if has_gains else selection.scores
     if values is not None:
         table.add_column("gain" if has_gains else "score", justify="right")
@@ -376,7 +376,8 @@ def facts(selection: "Selection") -> Iterator[str]:
     """Yield facts about a batch, one line each."""
     if selection.cover is not None:
         yield from cover_facts(selection.cover)
-    if selection.coverage is None or selection.null_coverage is None:
+    edges, choice = selection.edges, selection.choice
+    if edges is None or selection.coverage is None or selection.null_coverage is None:
         return
     if selection.certificate is not None:
         yield f"coverage     {float(selection.coverage[-1]):8.3%}  of the edge weight discounted in expectation, beside"
@@ -384,15 +385,15 @@ def facts(selection: "Selection") -> Iterator[str]:
         yield f"  null       {float(selection.null_coverage[-1]):8.3%}  by label noise alone, if all draws agreed"
         yield f"certificate  {selection.certificate:8.3%}  of the best batch at least, under these draws and pairs"
     yield (
-        f"edges        {selection.num_edges:,} of {selection.num_pairs:,} pairs of draws differ on more than "
-        f"{selection.threshold:.3%} of {selection.num_reference:,} reference points"
+        f"edges        {edges.num_edges:,} of {edges.num_pairs:,} pairs of draws differ on more than "
+        f"{edges.threshold:.3%} of {edges.num_reference:,} reference points"
     )
-    yield f"threshold    {selection.threshold:.4g} ({selection.threshold_source})"
-    if selection.clustering_rounds is not None:
-        yield f"clustering   {selection.clustering_rounds:,} rounds, until no centroid moved or the limit was reached"
-    if selection.continued_from is not None:
-        start, rest = selection.continued_from + 1, FILLED_UP[selection.continuation or "tail"]
-        yield f"continued    from pick {start} on nothing was left to gain: the rest {rest} ({selection.continuation})"
+    yield f"threshold    {edges.threshold:.4g} ({selection.threshold_source})"
+    if choice.clustering_rounds is not None:
+        yield f"clustering   {choice.clustering_rounds:,} rounds, until no centroid moved or the limit was reached"
+    if choice.continued_from is not None:
+        start, rest = choice.continued_from + 1, FILLED_UP[choice.continuation or "tail"]
+        yield f"continued    from pick {start} on nothing was left to gain: the rest {rest} ({choice.continuation})"
 
 
 def cover_facts(cover: "Cover") -> Iterator[str]:

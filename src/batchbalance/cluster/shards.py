@@ -21,7 +21,7 @@ from batchbalance.balance.greedy import Greedy, GreedyOptions, greedy_from
 from batchbalance.batches.cover import Covering, CoverProblem, cover
 from batchbalance.cluster.connection import connected_ray
 from batchbalance.cluster.parts import part_of
-from batchbalance.cluster.workers import Workers
+from batchbalance.cluster.workers import BalanceShard, Workers, check_part, cover_shard, unsureness_of
 from batchbalance.predictions import Predictions, Stored, Values, load_parts
 from batchbalance.scores.ranking import Best
 
@@ -67,14 +67,14 @@ class RayExecutor:
         source = predictions.source
         if not isinstance(source, Stored) or source.file is None or predictions.num_labels is not None:
             return predictions.check()
-        found = self._workers.ask("check", self._parts(predictions))
+        found = self._workers.ask(check_part, self._parts(predictions))
         for message in set.intersection(*(set(messages) for _, messages in found)):
             warnings.warn(message, stacklevel=2)
         return max(float(furthest) for furthest, _ in found)
 
     def unsureness(self, predictions: Predictions) -> float:
         """Compute ``scores.unsureness`` on the workers."""
-        return float(sum(self._workers.ask("unsureness", self._parts(predictions))))
+        return float(sum(self._workers.ask(unsureness_of, self._parts(predictions))))
 
     def _parts(self, predictions: Predictions) -> list[tuple[Any, ...]]:
         parts = consecutive_parts(predictions.num_points, len(self._workers))
@@ -140,7 +140,7 @@ class RayCandidates:
         put, quiet = workers.ray.put, replace(options, progress=False)
         edges = put(model.edges)
         workers.build(
-            "build",
+            BalanceShard,
             [
                 (put(part_of(model.predictions, candidates[part])), edges, model.offset, part, len(candidates), quiet,
                  cache_bytes)
@@ -195,11 +195,11 @@ class RayCoverCandidates:
         put = workers.ray.put
         targets = put(problem.targets)
         points = [put(problem.rows(problem.candidates[part])) for part in self._parts]
-        workers.build("build_cover", [(targets, each, problem.batch_size, cache_bytes) for each in points])
+        workers.build(cover_shard, [(targets, each, problem.batch_size, cache_bytes) for each in points])
 
     def best(self, covered: Float[Tensor, " T"], chosen: Sequence[int]) -> Best:
         """Return the best candidate of all shards."""
         sent = self._workers.ray.put(covered)
         arguments = [(sent, positions_in(part, chosen)) for part in self._parts]
-        found = self._workers.ask("best_cover", arguments, show=self._problem.progress and not chosen)
+        found = self._workers.ask("best", arguments, show=self._problem.progress and not chosen)
         return best_of(found, self._parts, self._problem.batch_size)

@@ -1,7 +1,7 @@
 """The actors of a Ray cluster. An actor that dies is replaced, and its call is repeated."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,10 +27,29 @@ class Worker:
     """The code of an actor. It holds one shard at a time."""
 
     def __init__(self) -> None:
-        self._candidates: Any = None
-        self._num_chosen = 0
+        self._shard: Any = None
 
-    def build(
+    def build(self, make: Callable[..., Any], *given: Any) -> None:
+        """Make the shard."""
+        self._shard = make(*given)
+
+    def ask(self, method: str, *given: Any) -> Any:
+        """Call a method of the shard."""
+        return getattr(self._shard, method)(*given)
+
+    def run(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Call a function."""
+        return function(*given)
+
+    def drop(self) -> None:
+        """Release the shard."""
+        self._shard = None
+
+
+class BalanceShard:
+    """The points of a part, which have these `positions` among all candidates of a greedy run."""
+
+    def __init__(
         self,
         part: Part,
         edges: Edges,
@@ -40,51 +59,39 @@ class Worker:
         options: GreedyOptions,
         cache_bytes: int,
     ) -> None:
-        """Load the points of a part, which have these `positions` among all candidates."""
-        predictions, rows = part.load()
+        predictions, rows = part()
         objective = BalanceObjective(BalanceModel(predictions, edges, offset=offset, cache_bytes=cache_bytes), rows)
+        self._num_chosen = 0
         # The noise of a candidate must not depend on its shard, so it is drawn for all candidates.
         self._candidates = LazyCandidates(
             objective, options, lambda _: pick_noise(options, num_candidates, self._num_chosen)[positions]
         )
-
-    def build_cover(self, targets: Targets, points: Float[Tensor, "n D"], batch_size: int, cache_bytes: int) -> None:
-        """Load candidates that cover targets."""
-        rows = torch.arange(len(points))
-        problem = CoverProblem(targets, lambda some: points[some], rows, batch_size, cache_bytes=cache_bytes)
-        self._candidates = CoverCandidates(problem)
+        self.first_gains = self._candidates.first_gains
 
     def best(self, survival: Survival, chosen: list[int], num_chosen: int, skip_small: bool) -> Best:
         """Return the best candidate of the shard, given those chosen in it and the total number chosen."""
         self._num_chosen = num_chosen
-        best: Best = self._candidates.best(survival, chosen, skip_small)
-        return best
+        return self._candidates.best(survival, chosen, skip_small)
 
-    def best_cover(self, covered: Float[Tensor, " T"], chosen: list[int]) -> Best:
-        """Return the candidate of the shard that covers most."""
-        best: Best = self._candidates.best(covered, chosen)
-        return best
 
-    def first_gains(self, survival: Survival) -> Float[Tensor, " n"]:
-        """Return the gains of all candidates of the shard."""
-        gains: Tensor = self._candidates.first_gains(survival)
-        return gains
+def cover_shard(targets: Targets, points: Float[Tensor, "n D"], batch_size: int, cache_bytes: int) -> CoverCandidates:
+    """Return candidates that cover targets."""
+    rows = torch.arange(len(points))
+    return CoverCandidates(CoverProblem(targets, points.__getitem__, rows, batch_size, cache_bytes=cache_bytes))
 
-    def drop(self) -> None:
-        """Release the points."""
-        self._candidates = None
 
-    def check(self, part: Part) -> tuple[float, list[str]]:
-        """Return how far the sums of a part's rows are from 1, and warnings; raise if they are not distributions."""
-        predictions, rows = part.load()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            furthest = predictions.check(slice(int(rows[0]), int(rows[-1]) + 1))
-        return furthest, [str(each.message) for each in caught]
+def check_part(part: Part) -> tuple[float, list[str]]:
+    """Return how far the sums of a part's rows are from 1, and warnings; raise if they are not distributions."""
+    predictions, rows = part()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        furthest = predictions.check(slice(int(rows[0]), int(rows[-1]) + 1))
+    return furthest, [str(each.message) for each in caught]
 
-    def unsureness(self, part: Part) -> float:
-        """Return the expected number of errors of the mean prediction on a part."""
-        return unsureness(*part.load())
+
+def unsureness_of(part: Part) -> float:
+    """Return the expected number of errors of the mean prediction on a part."""
+    return unsureness(*part())
 
 
 class Workers:
@@ -93,7 +100,7 @@ class Workers:
     def __init__(self, ray: Any, num: int) -> None:
         self.ray = ray
         self._actor = ray.remote(num_cpus=1)(Worker)
-        self._builds: tuple[str, Sequence[tuple[Any, ...]]] | None = None
+        self._builds: Sequence[tuple[Any, ...]] | None = None
         self.actors = [self._actor.remote() for _ in range(num)]
         started, _ = ray.wait([a.__ray_ready__.remote() for a in self.actors], num_returns=num, timeout=START_SECONDS)
         if len(started) < num:
@@ -114,19 +121,25 @@ class Workers:
         for actor in self.actors:
             actor.drop.remote()
 
-    def build(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> None:
-        """Make each actor load its points by a method of `Worker`; the replacement of a dead actor does the same."""
-        self.ask(method, arguments)
-        self._builds = method, arguments
+    def build(self, make: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Make the shard of each actor; the replacement of a dead actor makes it again."""
+        builds = [(make, *given) for given in arguments]
+        self._calls("build", builds)
+        self._builds = builds
 
-    def ask(self, method: str, arguments: Sequence[tuple[Any, ...]], *, show: bool = False) -> list[Any]:
+    def ask(
+        self, what: str | Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, show: bool = False
+    ) -> list[Any]:
         """Return the answers of the first actors, one for each tuple of arguments, in order.
 
         Args:
-            method: the method of `Worker`.
+            what: a method of the shards, or a function.
             arguments: the arguments of each call.
             show: show progress.
         """
+        return self._calls("ask" if isinstance(what, str) else "run", [(what, *given) for given in arguments], show)
+
+    def _calls(self, method: str, arguments: Sequence[tuple[Any, ...]], show: bool = False) -> list[Any]:
         pending = [getattr(actor, method).remote(*given) for actor, given in zip(self.actors, arguments, strict=False)]
         answers: list[Any] = []
         try:
@@ -149,8 +162,7 @@ class Workers:
                 if lost is not None:
                     actor = self.actors[index] = self._replacement()
                     if self._builds is not None:
-                        build, builds = self._builds
-                        self.ray.get(getattr(actor, build).remote(*builds[index]))
+                        self.ray.get(actor.build.remote(*self._builds[index]))
                     pending = getattr(actor, method).remote(*arguments)
                 return self.ray.get(pending)
             except errors.RayTaskError as error:

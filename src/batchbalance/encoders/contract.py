@@ -141,13 +141,3 @@ def encoded(encoder: Encoder, batch: Sequence[Any]) -> Vectors:
     if not np.isfinite(vectors).all():
         raise ValueError(f"encoder {encoder.name!r} must return finite numbers, got NaN, infinity or beyond float32")
     return vectors
-
-
-def state_digest(state: dict[str, torch.Tensor]) -> str:
-    """Return a short hash of the weights of a network."""
-    digest = hashlib.sha256()
-    for name in sorted(state):
-        tensor = state[name].detach().cpu().contiguous()
-        digest.update(f"{name}/{tensor.dtype}/{tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]

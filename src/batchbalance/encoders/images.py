@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from batchbalance.arguments.checks import check_device, check_whole
-from batchbalance.encoders.contract import Kind, state_digest
+from batchbalance.encoders.contract import Kind
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
 from batchbalance.system import threads
+from batchbalance.system.sealed import tensors_digest
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -159,7 +160,7 @@ class Timm:
                 f"`image_size` must be one that {self.name!r} takes, got {image_size}: {sentence(error)}"
             ) from error
         self._transform = timm.data.create_transform(**config, is_training=False)
-        digest = state_digest(network.state_dict())
+        digest = tensors_digest(network.state_dict())[:16]
         self.fingerprint = f"{self.name}/{sorted(config.items())}/{digest}/torch {torch.__version__}"
 
     def encode(self, batch: Sequence["Image.Image"]) -> Any:

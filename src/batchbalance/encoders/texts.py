@@ -10,8 +10,9 @@ import numpy as np
 import safetensors.numpy
 
 from batchbalance.arguments.checks import check_device
-from batchbalance.encoders.contract import Kind, Vectors, cut, state_digest
+from batchbalance.encoders.contract import Kind, Vectors, cut
 from batchbalance.errors import FileFormatError, MissingExtraError, sentence
+from batchbalance.system.sealed import tensors_digest
 
 TFIDF_FEATURES = 256
 
@@ -83,7 +84,7 @@ class SentenceTransformers:
                 "or use the encoder 'wordllama', which needs no download"
             ) from error
         self.dim = int(self._model.encode(["a"], show_progress_bar=False).shape[1])
-        self.fingerprint = f"{self.name}/{state_digest(self._model.state_dict())}"
+        self.fingerprint = f"{self.name}/{tensors_digest(self._model.state_dict())[:16]}"
 
     def encode(self, batch: Sequence[str]) -> Any:
         """Return the vectors of some texts."""

@@ -3,7 +3,6 @@
 from batchbalance.predictions import CHUNK_NUMBERS, Predictions
 from batchbalance.system.memory import as_text
 
-FREE_SHARE = 0.5  # share of the free memory, if no budget is given
 POINT_BYTES = 100  # bounds, orders and masks of every point
 CHUNK_COPIES = 4  # float64 arrays of one chunk in memory at a time
 

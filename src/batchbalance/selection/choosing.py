@@ -12,12 +12,11 @@ from batchbalance.batches.cover import Cover
 from batchbalance.errors import MissingPartError
 from batchbalance.predictions import Predictions
 from batchbalance.scores import unsureness
-from batchbalance.selection.budget import FREE_SHARE, check_budget, streaming_bytes
+from batchbalance.selection.budget import check_budget, streaming_bytes
 from batchbalance.selection.result import Selection
 from batchbalance.strategies import AUTO, Choice, ConnectedStrategy, Random, Strategy, auto_strategy, strategy_named
 from batchbalance.strategies.pool import Metric, Pool, open_candidates
 from batchbalance.system import threads
-from batchbalance.system.memory import free_memory
 
 
 def select(
@@ -70,8 +69,8 @@ def select(
         seed: random seed; the same seed gives the same batch.
         device: where to compute, such as "cuda"; the device of the predictions if omitted.
         max_reference: a larger reference set is subsampled to this size, 10,000 if omitted; "all" keeps it whole.
-        memory_budget: bytes, or a string such as "2GiB", to use besides the predictions; half of the free memory if
-            omitted. Predictions from a ``.npy`` file are read in chunks and may be larger. Never changes the batch.
+        memory_budget: bytes, or a string such as "2GiB", to use besides the predictions; if omitted, caches use at most
+            1 GiB. Predictions from a ``.npy`` file are read in chunks and may be larger. Never changes the batch.
         progress: show progress.
         executor: distributes the points of greedy strategies over processes or machines, such as ``RayExecutor`` of
             ``batchbalance.cluster``. Does not change the batch.
@@ -201,16 +200,11 @@ def choose_from(pool: Pool, strategy: Strategy, *, memory_budget: int | str | No
 
 
 def _chosen(pool: Pool, strategy: Strategy, memory_budget: int | str | None) -> Selection:
-    budget = None if memory_budget is None else check_bytes("memory_budget", memory_budget)
-
-    def spare_bytes() -> int:
-        allowed = int(FREE_SHARE * free_memory()) if budget is None else budget
-        return max(0, allowed - streaming_bytes(pool.at_hand("predictions"), pool.num_points))
-
-    pool = pool.to_choose(_cache_bytes=spare_bytes)
+    budget, least = None if memory_budget is None else check_bytes("memory_budget", memory_budget), 0
     if budget is not None:
         least = streaming_bytes(pool.at_hand("predictions"), pool.num_points)
         check_budget(budget, least)
+        pool = pool.to_choose(cache_bytes=budget - least)
     with threads.for_work(strategy.flops(pool), in_pieces=strategy.in_pieces(pool)):
         edges = strategy.connected(pool)
         if budget is not None:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from batchbalance.balance.edges import Edges
 from batchbalance.balance.evaluation import BatchEvaluation
-from batchbalance.balance.greedy import Continuation
 from batchbalance.batches.cover import Cover
 from batchbalance.errors import MissingExtraError
 from batchbalance.predictions import Label
@@ -97,47 +96,14 @@ class Selection:
         """
         return self.choice.cover
 
-    @property
-    def num_edges(self) -> int | None:
-        """The number of pairs that differ by more than the threshold."""
-        return None if self.edges is None else self.edges.num_edges
-
-    @property
-    def num_pairs(self) -> int | None:
-        """The number of compared pairs."""
-        return None if self.edges is None else self.edges.num_pairs
-
-    @property
-    def num_reference(self) -> int | None:
-        """The number of points of the reference set on which draws were compared."""
-        return None if self.edges is None else self.edges.num_reference
-
-    @property
-    def threshold(self) -> float | None:
-        """The threshold τ: the share of the reference set on which two draws must differ to be joined by an edge."""
-        return None if self.edges is None else self.edges.threshold
-
-    @property
-    def continued_from(self) -> int | None:
-        """The pick (from 0) from which on nothing meaningful in float64 was left to gain, or None."""
-        return self.choice.continued_from
-
-    @property
-    def continuation(self) -> Continuation | None:
-        """How the batch was filled from there on, or None."""
-        return self.choice.continuation
-
-    @property
-    def clustering_rounds(self) -> int | None:
-        """The number of rounds of clustering (the paper's T), or None."""
-        return self.choice.clustering_rounds
-
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and strings, ready for JSON."""
-        plain: dict[str, Any] = {name: getattr(self, name) for name in PLAIN}
+        holders: dict[str, Any] = {"value": self.value, "edges": self.edges, "choice": self.choice}
         return {
             "strategy": {"name": self.strategy.name, **self.strategy.model_dump()},
-            **{name: _plain(value) for name, value in plain.items()},
+            "seed": self.seed,
+            "threshold_source": self.threshold_source,
+            **{name: _plain(getattr(holders[where], name, None)) for where, names in PLAIN.items() for name in names},
             "cover": self.cover and {each.name: _plain(getattr(self.cover, each.name)) for each in fields(self.cover)},
             "warnings": list(self.warnings),
             "note": self.note,
@@ -180,8 +146,8 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor) else value
 
 
-PLAIN = (
-    "indices", "seed", "scores", "gains", "gain_errors", "coverage", "random_coverage", "null_coverage", "certificate",
-    "num_edges", "num_pairs", "num_reference", "threshold", "threshold_source", "continued_from", "continuation",
-    "clustering_rounds",
-)  # fmt: skip
+PLAIN = {  # the plain parts of a selection, by the object that holds them
+    "choice": ("indices", "scores", "continued_from", "continuation", "clustering_rounds"),
+    "value": ("gains", "gain_errors", "coverage", "random_coverage", "null_coverage", "certificate"),
+    "edges": ("num_edges", "num_pairs", "num_reference", "threshold"),
+}

@@ -1,4 +1,4 @@
-"""The named strategies. To register a strategy, list it here."""
+"""The named strategies. To register a strategy, import it here and name it in `__all__`."""
 
 from typing import Any
 
@@ -39,67 +39,6 @@ from batchbalance.strategies.pool import Pool
 from batchbalance.strategies.refining import Refine
 from batchbalance.strategies.rivals import Bait, DropQuery, Falcun, PublishedUHerding
 from batchbalance.strategies.seeking import Explore, Seek
-
-OWN = {
-    strategy.name: strategy
-    for strategy in (
-        BatchBalance,
-        GreedyBalance,
-        StochasticBalance,
-        ClusterBalance,
-        PowerBalance,
-        Balance,
-        PartitionBalance,
-        EnumeratedBalance,
-        SampledBalance,
-        CoverBalance,
-        UHerding,
-        PublishedUHerding,
-        MaxHerding,
-        ProbCover,
-        TypiClust,
-        Seek,
-        Explore,
-        Bald,
-        BatchBald,
-        PowerBald,
-        PowerSampling,
-        Epig,
-        Entropy,
-        Margin,
-        LeastConfidence,
-        VariationRatio,
-        MeanStd,
-        CoreSet,
-        Badge,
-        ClusterMargin,
-        Bait,
-        Falcun,
-        DropQuery,
-        Refine,
-        Ec2,
-        Eced,
-        Random,
-    )
-}
-
-
-STRATEGIES: Registry[type[Strategy]] = Registry(
-    "strategy",
-    "batchbalance.strategies",
-    OWN,
-    lambda found: isinstance(found, type) and issubclass(found, Strategy),
-    "a subclass of batchbalance.Strategy",
-)
-
-
-def strategy_named(name: str, options: dict[str, Any] | None = None) -> Strategy:
-    """Return the strategy with this name, or at a path "package.module:Name", with these options.
-
-    The error for an unknown name suggests the nearest one.
-    """
-    return STRATEGIES.named(name).with_options(options or {})
-
 
 __all__ = [
     "AUTO",
@@ -148,3 +87,27 @@ __all__ = [
     "auto_strategy",
     "strategy_named",
 ]
+
+
+def _is_strategy(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, Strategy)
+
+
+OWN: dict[str, type[Strategy]] = {
+    found.name: found for found in map(globals().get, __all__) if _is_strategy(found) and hasattr(found, "name")
+}
+STRATEGIES: Registry[type[Strategy]] = Registry(
+    "strategy",
+    "batchbalance.strategies",
+    OWN,
+    _is_strategy,
+    "a subclass of batchbalance.Strategy",
+)
+
+
+def strategy_named(name: str, options: dict[str, Any] | None = None) -> Strategy:
+    """Return the strategy with this name, or at a path "package.module:Name", with these options.
+
+    The error for an unknown name suggests the nearest one.
+    """
+    return STRATEGIES.named(name).with_options(options or {})

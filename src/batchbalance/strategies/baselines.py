@@ -259,12 +259,6 @@ class Epig(PredictionStrategy):
         return replace(choice, notes=(f"information was measured on {seen}; raise max_targets to use more",))
 
 
-def embedding_bytes(pool: Pool) -> int:
-    """Return the bytes of the embeddings and one copy of them."""
-    given = pool.embeddings
-    return 2 * given.numel() * given.element_size()
-
-
 class EmbeddingStrategy(Strategy):
     """A strategy whose cost is dominated by the embeddings."""
 
@@ -278,10 +272,7 @@ class CoreSet(EmbeddingStrategy):
 
     name: ClassVar[str] = "coreset"
     summary: ClassVar[str] = "repeatedly the point farthest from all labelled and chosen ones (k-center greedy)"
-
-    def memory_needed(self, pool: Pool) -> int:
-        """Return the bytes of the embeddings of all points."""
-        return embedding_bytes(pool)
+    copies: ClassVar[int] = 2
 
     def choose(self, pool: Pool) -> Choice:
         """Cover the candidates."""
@@ -303,6 +294,7 @@ class Badge(Strategy):
 
     name: ClassVar[str] = "badge"
     summary: ClassVar[str] = "k-means++ seeding on the gradients of the last layer"
+    copies: ClassVar[int] = 2
 
     mean_gradients: bool = False
 
@@ -314,12 +306,8 @@ class Badge(Strategy):
         return pool.draw_embeddings if self.mean_gradients else pool.features
 
     def memory_needed(self, pool: Pool) -> int:
-        """Return the bytes of the embeddings and mean predictions of all points, or those of every draw."""
-        predictions = pool.predictions
-        num_draws = predictions.num_draws if self.mean_gradients else 1
-        features = self._features(pool)
-        held = 2 * features.numel() * features.element_size()
-        return held + 2 * 8 * predictions.num_points * num_draws * predictions.num_classes
+        """Return the bytes of the embeddings and predictions that it keeps, of every draw for mean gradients."""
+        return super().memory_needed(pool) * (pool.predictions.num_draws if self.mean_gradients else 1)
 
     def choose(self, pool: Pool) -> Choice:
         """Sample points with diverse gradients."""
@@ -352,16 +340,10 @@ class ClusterMargin(EmbeddingStrategy):
 
     name: ClassVar[str] = "cluster-margin"
     summary: ClassVar[str] = "points of small margin, in turn from hierarchical clusters of embeddings"
+    copies: ClassVar[int] = 2
 
     margin_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
     num_clusters: PositiveInt | None = None
-
-    def memory_needed(self, pool: Pool) -> int:
-        """Return the bytes of embeddings and mean predictions, and of the distances between clustered points."""
-        num_clustered = min(self.margin_factor * pool.batch_size, len(pool.candidates))
-        predictions = pool.predictions
-        means = 2 * 8 * predictions.num_points * predictions.num_classes
-        return embedding_bytes(pool) + means + round(8 * num_clustered**2)
 
     def choose(self, pool: Pool) -> Choice:
         """Cluster the points of smallest margin, and choose from the clusters in turn, the smallest first."""

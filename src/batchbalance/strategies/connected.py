@@ -317,16 +317,22 @@ class EnumeratedBalance(BalanceStrategy):
         """Return False: its products are large."""
         return False
 
+    def configurations(self, pool: Pool) -> int | None:
+        """Return the number of label configurations to sample, or None to enumerate them."""
+        check_enumerable(pool.predictions.num_answers, pool.batch_size)
+        return None
+
     def memory_needed(self, pool: Pool) -> int:
         """Return the bytes of the table of configurations and of a block of scores."""
-        return estimator_bytes(pool.predictions, min(MAX_CONFIGURATIONS, pool.predictions.num_answers**pool.batch_size))
+        enumerated = min(MAX_CONFIGURATIONS, pool.predictions.num_answers**pool.batch_size)
+        return estimator_bytes(pool.predictions, self.configurations(pool) or enumerated)
 
     def choose(self, pool: Pool) -> Choice:
-        """Maximise the enumerated Δ one point at a time."""
-        return _estimated_greedy(self.joint_model(pool), pool, None)
+        """Maximise the estimate of Δ one point at a time."""
+        return _estimated_greedy(self.joint_model(pool), pool, self.configurations(pool))
 
 
-class SampledBalance(BalanceStrategy):
+class SampledBalance(EnumeratedBalance):
     """Greedy with the estimator of the paper's text: enumeration for b < 4, then importance sampling (eq. 6).
 
     Attributes:
@@ -340,22 +346,12 @@ class SampledBalance(BalanceStrategy):
 
     num_samples: PositiveInt = 10_000
 
-    def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
-        """Return False: its products are large."""
-        return False
-
-    def memory_needed(self, pool: Pool) -> int:
-        """Return the bytes of the table of configurations and of a block of scores."""
-        return estimator_bytes(pool.predictions, self.num_samples)
-
-    def choose(self, pool: Pool) -> Choice:
-        """Maximise the estimated Δ one point at a time."""
-        return _estimated_greedy(self.joint_model(pool), pool, self.num_samples)
+    def configurations(self, pool: Pool) -> int | None:  # noqa: ARG002
+        """Return the number of samples."""
+        return self.num_samples
 
 
 def _estimated_greedy(model: BalanceModel, pool: Pool, num_samples: int | None) -> Choice:
-    if num_samples is None:
-        check_enumerable(pool.predictions.num_answers, pool.batch_size)
     stream = pool.generator("configurations")
     estimator = ConfigurationEstimator(model, num_samples=num_samples, generator=stream)
     left = pool.candidates

@@ -55,6 +55,7 @@ class Strategy(BaseModel, ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     runs_on_executors: ClassVar[bool] = False  # whether `select` accepts an executor
+    copies: ClassVar[int] = 0  # of all embeddings, and of mean predictions, that `choose` keeps in memory
 
     @abstractmethod
     def choose(self, pool: Pool) -> Choice:
@@ -73,9 +74,13 @@ class Strategy(BaseModel, ABC):
         """Return whether the long parts of ``choose`` use ``threads.each``."""
         return False
 
-    def memory_needed(self, pool: Pool) -> int:  # noqa: ARG002
+    def memory_needed(self, pool: Pool) -> int:
         """Return the bytes that ``choose`` needs besides a streaming pass; 0 for strategies that stream."""
-        return 0
+        if not self.copies:
+            return 0
+        embeddings, predictions = pool.features, pool.at_hand("predictions")
+        means = 0 if predictions is None else 8 * predictions.num_points * predictions.num_classes
+        return self.copies * (embeddings.numel() * embeddings.element_size() + means)
 
     @classmethod
     def with_options(cls, options: dict[str, Any]) -> "Strategy":

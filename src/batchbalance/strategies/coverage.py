@@ -23,7 +23,7 @@ from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, usual_sc
 from batchbalance.batches.targets import Cloud, Kernel, Targets, squared_length
 from batchbalance.batches.typiclust import MAX_CLUSTERS, typiclust
 from batchbalance.scores import Combine
-from batchbalance.strategies.baselines import LOG_SCORES, SCORES, EmbeddingStrategy, ScoreName, embedding_bytes
+from batchbalance.strategies.baselines import LOG_SCORES, SCORES, EmbeddingStrategy, ScoreName
 from batchbalance.strategies.connected import BalanceStrategy
 from batchbalance.strategies.contract import Choice, Strategy
 from batchbalance.strategies.pool import Metric, Pool
@@ -224,12 +224,9 @@ class TypiClust(EmbeddingStrategy):
 
     name: ClassVar[str] = "typiclust"
     summary: ClassVar[str] = "the most typical points of the largest clusters without labels; needs no predictions"
+    copies: ClassVar[int] = 6
 
     max_clusters: PositiveInt = MAX_CLUSTERS
-
-    def memory_needed(self, pool: Pool) -> int:
-        """Return the bytes of several copies of the embeddings."""
-        return 3 * embedding_bytes(pool)
 
     def choose(self, pool: Pool) -> Choice:
         """Cluster the points, and choose typical ones."""

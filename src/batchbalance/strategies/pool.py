@@ -50,6 +50,7 @@ class Pool:
         seed: seed of the random parts.
         read: the names of the parts that were read so far.
         progress: show progress.
+        cache_bytes: the bytes of memory that caches may use.
         executor: runs the shards of a greedy run; None for this process.
     """
 
@@ -66,13 +67,12 @@ class Pool:
         self._values: dict[str, Any] = {}
         self._device = None if device is None else check_device("device", device)
         self._factor = 1.0
-        self._cache_bytes: int | Callable[[], int] = CACHE_BYTES
         self.read: set[str] = set()
         self.num_points = self._counted() if num_points is None else num_points
         self.candidates = torch.arange(self.num_points)
         self.labelled = self.candidates[:0]
         self.batch_size, self.seed = 1, 0
-        self.progress = False
+        self.progress, self.cache_bytes = False, CACHE_BYTES
         self.executor: Executor | None = None
         self.threshold_source: str | None = None
 
@@ -299,15 +299,6 @@ class Pool:
         if not self.has("predictions"):
             return numbers.mean(dim=1)
         return torch.einsum("s,nsd->nd", self.predictions.draw_weights.to(numbers), numbers)
-
-    # --- memory
-
-    @property
-    def cache_bytes(self) -> int:
-        """The bytes of memory that caches may use; queries the free memory of the system when first read."""
-        if callable(self._cache_bytes):
-            self._cache_bytes = self._cache_bytes()
-        return self._cache_bytes
 
     # --- parts
 

@@ -16,7 +16,7 @@ from batchbalance.batches.falcun import falcun
 from batchbalance.batches.targets import Cloud
 from batchbalance.predictions import Predictions, spans_of
 from batchbalance.scores.ranking import power_sample
-from batchbalance.strategies.baselines import EmbeddingStrategy, PredictionStrategy, best_scores, embedding_bytes
+from batchbalance.strategies.baselines import EmbeddingStrategy, PredictionStrategy, best_scores
 from batchbalance.strategies.contract import Choice, Coldness, candidate_scores, filled
 from batchbalance.strategies.coverage import UHerding
 from batchbalance.strategies.pool import Pool
@@ -37,6 +37,7 @@ class Bait(EmbeddingStrategy):
 
     name: ClassVar[str] = "bait"
     summary: ClassVar[str] = "greedy on the variance of a linear model on the pool (binary Fisher information)"
+    copies: ClassVar[int] = 8
 
     prior: PositiveFloat = 1.0
     oversample: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
@@ -46,10 +47,6 @@ class Bait(EmbeddingStrategy):
         return (
             2.0 * pool.num_points * pool.num_features * (2 * pool.num_features + 2 * self.oversample * pool.batch_size)
         )
-
-    def memory_needed(self, pool: Pool) -> int:
-        """Return the bytes of the embeddings in float64, of two products with them, and of a few matrices."""
-        return 4 * 8 * pool.num_points * pool.num_features + 5 * 8 * pool.num_features**2
 
     def choose(self, pool: Pool) -> Choice:
         """Minimise the variance one point at a time."""
@@ -111,12 +108,9 @@ class DropQuery(EmbeddingStrategy):
 
     name: ClassVar[str] = "drop-query"
     summary: ClassVar[str] = "the centres of clusters of points on which draws disagree with their mean"
+    copies: ClassVar[int] = 8
 
     num_passes: PositiveInt = 3
-
-    def memory_needed(self, pool: Pool) -> int:
-        """Return the bytes of a few copies of the embeddings."""
-        return 4 * embedding_bytes(pool)
 
     def choose(self, pool: Pool) -> Choice:
         """Find points on which draws disagree, cluster them, and choose the centres."""

@@ -15,7 +15,7 @@ from batchbalance.batches.distances import check_finite, directions
 from batchbalance.errors import UnknownNameError
 from batchbalance.predictions import Predictions
 from batchbalance.scores.ranking import top_k
-from batchbalance.strategies.baselines import EmbeddingStrategy, embedding_bytes
+from batchbalance.strategies.baselines import EmbeddingStrategy
 from batchbalance.strategies.contract import Choice, Strategy
 from batchbalance.strategies.coverage import CoverStrategy, MaxHerding, UHerding
 from batchbalance.strategies.pool import Pool
@@ -35,10 +35,7 @@ class Explore(EmbeddingStrategy):
 
     name: ClassVar[str] = "explore"
     summary: ClassVar[str] = "half the points farthest from all labelled ones, half random; needs no predictions"
-
-    def memory_needed(self, pool: Pool) -> int:
-        """Return the bytes of two copies of all embeddings."""
-        return 2 * embedding_bytes(pool)
+    copies: ClassVar[int] = 4
 
     def choose(self, pool: Pool) -> Choice:
         """Draw half of the batch, then choose farthest-first from all labelled and drawn points."""

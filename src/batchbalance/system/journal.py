@@ -8,10 +8,6 @@ The number counts the lines of the file from 1. The checksum is the first 16 hex
 bytes before the line, followed by those of the record. So it also covers the lines above, and a line that is changed,
 missing, repeated or moved is found when the file is read.
 
-Older journals hold bare records, as ``{"round": 2, "trial": 0}``. They are still read, and may go on with sealed lines;
-after a sealed line a bare one is an error. No change of one bit makes a sealed line a bare one: with its first bracket
-changed it is not JSON.
-
 The lock is a file of its own, ``.trial-0.jsonl.lock`` beside ``trial-0.jsonl``. Readers need neither it nor the right
 to write. It stays when the journal is closed, and may be deleted while no process has the journal open.
 """
@@ -148,10 +144,8 @@ class _CheckedLines:
         self._path = path
         self._digest = hashlib.sha256()  # of the first `size` bytes
         *lines, rest = content.split(b"\n")
-        is_sealed = False
         for line in lines:
-            is_sealed = is_sealed or not line.startswith(b"{")
-            self.take(line + b"\n", self._entry(self._checked(line) if is_sealed else line))
+            self.take(line + b"\n", self._checked(line))
         match = SEALED.fullmatch(rest[:-1])
         if match is not None and self.sealed(match[3]) == rest[:-1] + b"\n":  # the newline was changed, not cut off
             raise self._error("must end with a newline", f"{rest[-1:]!r}")
@@ -172,7 +166,7 @@ class _CheckedLines:
     def _number(self) -> int:
         return len(self.entries) + 1
 
-    def _checked(self, line: bytes) -> bytes:
+    def _checked(self, line: bytes) -> Entry:
         """Return the record of the next line if its number and checksum are right."""
         match = SEALED.fullmatch(line)
         if match is None:
@@ -181,13 +175,7 @@ class _CheckedLines:
             raise self._error(f"must be number {self._number}", f"{match[1].decode()}: lines are missing or moved")
         if self.sealed(match[3]) != line + b"\n":
             raise self._error("must match its checksum", "another one: this line or one above it was changed")
-        return match[3]
-
-    def _entry(self, record: bytes) -> Entry:
-        try:
-            entry: Entry = json.loads(record)
-        except (ValueError, RecursionError) as error:
-            raise self._error("must be JSON", f"damage: {error}") from error
+        entry: Entry = json.loads(match[3])
         return entry
 
     def _error(self, wanted: str, got: str) -> FileFormatError:

@@ -1,19 +1,19 @@
-"""Progress of long work: bars on a terminal, plain lines elsewhere.
+"""Progress of long work: a line that is replaced on a terminal, lines at intervals elsewhere.
 
-One piece of work (`progress`), or several jobs side by side (`jobs`).
+One piece of work (`progress`), or several jobs side by side (`Jobs`).
 """
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+from typing import Any
 
 LINE_SECONDS = 10.0  # minimum time between two plain lines
+TERMINAL_SECONDS = 0.1  # minimum time between two changes of a line on a terminal
+BAR_CELLS = 20
 
 Listener = Callable[[str, int, int | None], None]  # label, steps done, total steps
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -36,28 +36,51 @@ class Bar:
         """Count `steps` more as done; `note` describes the last one."""
 
 
+class _Line:
+    """A line about work that goes on."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.on_terminal = stream, stream.isatty()
+        self.started = self.shown = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last line was written long enough ago."""
+        return time.monotonic() - self.shown >= (TERMINAL_SECONDS if self.on_terminal else LINE_SECONDS)
+
+    def write(self, text: str, share: float, *, is_last: bool = False) -> None:
+        """Write a line; on a terminal it starts with a bar, and the next one replaces it unless it `is_last`."""
+        self.shown = time.monotonic()
+        if self.on_terminal:
+            text = f"[{'=' * round(BAR_CELLS * share):{BAR_CELLS}}] {text}"[: shutil.get_terminal_size().columns - 1]
+        # The cursor stays at the start of the line, so that other output does not begin in the middle of it.
+        self.stream.write(f"\x1b[K{text}\r" if self.on_terminal and not is_last else f"{text}\n")
+        self.stream.flush()
+
+    def left(self, share: float) -> str:
+        """Return the time so far, and the time that is left."""
+        elapsed = time.monotonic() - self.started
+        return f", {elapsed:.0f} s" + (f", {elapsed / share * (1 - share):.0f} s left" if 0 < share < 1 else "")
+
+
 class _LineBar(Bar):
     def __init__(self, label: str, total: int | None, stream: Any) -> None:
-        self._label, self._total, self._stream = label, total, stream
+        self._label, self._total, self._line = label, total, _Line(stream)
         self._done, self._shown, self._note = 0, 0, ""
-        self._started = self._last = time.monotonic()
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         self._done, self._note = self._done + steps, note
-        if time.monotonic() - self._last >= LINE_SECONDS:
+        if self._line.is_due:
             self.show()
 
-    def show(self) -> None:
+    def show(self, *, is_last: bool = False) -> None:
         """Write one line, unless no step was finished since the last one."""
-        if self._done == self._shown:
+        if self._done == self._shown and not (is_last and self._done and self._line.on_terminal):
             return
-        self._shown, self._last = self._done, time.monotonic()
-        elapsed = self._last - self._started
-        parts = [f"{self._label}: {self._done}" + (f" of {self._total}" if self._total else ""), f"{elapsed:.0f} s"]
-        if self._total and self._done < self._total:
-            parts.append(f"{elapsed / self._done * (self._total - self._done):.0f} s left")
-        self._stream.write(", ".join([*parts, self._note] if self._note else parts) + "\n")
-        self._stream.flush()
+        self._shown, share = self._done, self._done / self._total if self._total else 0.0
+        counted = f"{self._label}: {self._done}" + (f" of {self._total}" if self._total else "")
+        note = f", {self._note}" if self._note else ""
+        self._line.write(counted + self._line.left(share) + note, min(share, 1.0), is_last=is_last)
 
 
 class _ListenerBar(Bar):
@@ -80,110 +103,40 @@ def progress(label: str, total: int | None, show: bool, stream: Any = None) -> I
         show: False shows nothing.
         stream: the text file to write to; standard error if omitted.
     """
-    stream = stream or sys.stderr
     listener = _listener.get()
     if not show:
         yield Bar()
     elif listener is not None:
         yield _ListenerBar(label, total, listener)
-    elif stream.isatty():
-        with _terminal_bar(label, total, stream) as bar:
-            yield bar
     else:
-        lines = _LineBar(label, total, stream)
+        lines = _LineBar(label, total, stream or sys.stderr)
         try:
             yield lines
         finally:
-            lines.show()
-
-
-@contextmanager
-def _terminal_bar(label: str, total: int | None, stream: Any) -> Iterator[Bar]:
-    with _bars("MofNComplete", stream) as shown:
-        task = shown.add_task(label, total=total, note="")
-
-        class Terminal(Bar):
-            def advance(self, steps: int = 1, note: str = "") -> None:
-                shown.update(task, advance=steps, note=note)
-
-        yield Terminal()
+            lines.show(is_last=True)
 
 
 class Jobs:
-    """Progress of several jobs, each a fraction from 0 to 1: plain lines at intervals and whenever a job ends."""
+    """Progress of several jobs, each a fraction from 0 to 1: a line at intervals, and whenever a job ends."""
 
-    def __init__(self, labels: Sequence[str], stream: Any) -> None:
-        self._labels, self._stream = labels, stream
+    def __init__(self, labels: Sequence[str], stream: Any = None) -> None:
+        self._labels, self._line = labels, _Line(stream or sys.stderr)
         self._shares = [0.0] * len(labels)
         self._ended = 0
-        self._started = self._last = time.monotonic()
 
     def advance(self, job: int, share: float, note: str) -> None:
         """Set the fraction of job number `job` that is done; `note` describes its current step."""
         self._shares[job] = share
-        if time.monotonic() - self._last >= LINE_SECONDS:
+        if self._line.is_due:
             self._write(f"{self._labels[job]}, {note}")
 
     def end(self, job: int, note: str) -> None:
         """Mark job number `job` as ended; `note` describes the outcome."""
         self._shares[job] = 1.0
         self._ended += 1
-        self._write(f"{self._labels[job]}: {note}")
+        self._write(f"{self._labels[job]}: {note}", is_last=self._ended == len(self._labels))
 
-    def _write(self, text: str) -> None:
-        self._last = time.monotonic()
-        elapsed, share = self._last - self._started, sum(self._shares) / len(self._shares)
-        left = f", {elapsed / share * (1 - share):.0f} s left" if 0 < share < 1 else ""
-        self._stream.write(f"{text} ({self._ended} of {len(self._labels)}, {elapsed:.0f} s{left})\n")
-        self._stream.flush()
-
-
-class _JobBars(Jobs):
-    """One bar for all jobs, and one for each running job."""
-
-    def __init__(self, labels: Sequence[str], shown: "Progress") -> None:
-        super().__init__(labels, None)
-        self._shown = shown
-        self._all = shown.add_task("all", total=len(labels), note="")
-        self._rows: dict[int, "TaskID"] = {}
-
-    def advance(self, job: int, share: float, note: str) -> None:
-        if job not in self._rows:
-            self._rows[job] = self._shown.add_task(self._labels[job], total=1.0, note="")
-        self._shown.update(self._rows[job], completed=share, note=note)
-        self._count(job, share)
-
-    def end(self, job: int, note: str) -> None:  # noqa: ARG002
-        if job in self._rows:
-            self._shown.remove_task(self._rows.pop(job))
-        self._count(job, 1.0)
-
-    def _count(self, job: int, share: float) -> None:
-        self._shares[job] = share
-        self._shown.update(self._all, completed=sum(self._shares))
-
-
-@contextmanager
-def jobs(labels: Sequence[str], stream: Any = None) -> Iterator[Jobs]:
-    """Show the progress of several jobs, on standard error if no stream is given."""
-    stream = stream or sys.stderr
-    if not stream.isatty():
-        yield Jobs(labels, stream)
-        return
-    with _bars("TaskProgress", stream, transient=True) as shown:
-        yield _JobBars(labels, shown)
-
-
-def _bars(count: str, stream: Any, *, transient: bool = False) -> "Progress":
-    """Return rich progress bars; `count` names the column that counts."""
-    from rich import progress as rich_progress
-    from rich.console import Console
-
-    columns = (
-        rich_progress.TextColumn("{task.description}"),
-        rich_progress.BarColumn(),
-        getattr(rich_progress, f"{count}Column")(),
-        rich_progress.TimeRemainingColumn(),
-        rich_progress.TextColumn("{task.fields[note]}"),
-    )
-    return rich_progress.Progress(*columns, console=Console(file=stream), transient=transient)
+    def _write(self, text: str, *, is_last: bool = False) -> None:
+        share = sum(self._shares) / len(self._shares)
+        ended = f"{self._ended} of {len(self._labels)}{self._line.left(share)}"
+        self._line.write(f"{text} ({ended})", share, is_last=is_last)
