@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from batchbalance import scores
+from batchbalance import ClusterBalance, scores
 from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel, BalanceObjective, balance_scores
 from batchbalance.balance.clustering import balance_clustering
@@ -26,7 +26,6 @@ from batchbalance.predictions import Predictions
 from batchbalance.scores import bald, epig
 from batchbalance.scores.ranking import power_sample
 from batchbalance.selection import select
-from batchbalance.strategies import ClusterBalance
 from benchmarks import plain
 from benchmarks.inputs import random_embeddings, random_pool, random_probs
 from benchmarks.measure import ChildError, Side

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchbalance import MaxHerding
 from batchbalance.arguments.seeds import generator
 from batchbalance.batches import badge, k_center
 from batchbalance.batches.cover import MAX_TARGETS
@@ -19,7 +20,6 @@ from batchbalance.posteriors.training.fitting import Recipe, fit, fresh_model
 from batchbalance.posteriors.training.networks import tabular_mlp
 from batchbalance.predictions import Predictions
 from batchbalance.selection import select
-from batchbalance.strategies import MaxHerding
 from benchmarks import plain
 from benchmarks.cases import THRESHOLD, Case, Size
 from benchmarks.inputs import mapped_embeddings, random_embeddings, random_pool, random_probs

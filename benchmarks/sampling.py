@@ -10,11 +10,11 @@ import torch
 import typer
 from torch import Tensor
 
+from batchbalance import MaxHerding
 from batchbalance.arguments.seeds import generator
 from batchbalance.batches.cover import CoverProblem, cover, cover_value
 from batchbalance.batches.targets import Targets, squared_length
 from batchbalance.selection import select
-from batchbalance.strategies import MaxHerding
 
 
 def mixture(num_points: int, num_features: int, num_clusters: int, seed: int) -> Tensor:

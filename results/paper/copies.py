@@ -12,11 +12,10 @@ from pathlib import Path
 import torch
 from analyses.trained import Setup
 
-from batchbalance import Predictions
+from batchbalance import BatchBald, Predictions
 from batchbalance.arguments.seeds import generator
 from batchbalance.lab.paper.experiments import experiment
 from batchbalance.lab.strategies import ReleasedBatchBald
-from batchbalance.strategies import BatchBald
 from batchbalance.strategies.pool import Pool
 
 NUM_IMAGES, COPIES, BATCH, SEEDS = 200, 3, 10, 4

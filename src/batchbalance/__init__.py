@@ -24,47 +24,40 @@ if TYPE_CHECKING:
     from batchbalance.predictions import Predictions
     from batchbalance.project import Project
     from batchbalance.selection import Selection, select
-    from batchbalance.strategies import (
-        STRATEGIES,
+    from batchbalance.strategies import STRATEGIES, Strategy
+    from batchbalance.strategies.baselines import (
         Badge,
-        Bait,
-        Balance,
         Bald,
-        BatchBalance,
         BatchBald,
-        ClusterBalance,
         ClusterMargin,
         CoreSet,
-        CoverBalance,
-        DropQuery,
         Ec2,
         Eced,
         Entropy,
-        EnumeratedBalance,
         Epig,
-        Explore,
-        Falcun,
-        GreedyBalance,
         LeastConfidence,
         Margin,
-        MaxHerding,
         MeanStd,
-        PartitionBalance,
-        PowerBalance,
         PowerBald,
         PowerSampling,
-        ProbCover,
-        PublishedUHerding,
         Random,
-        Refine,
-        SampledBalance,
-        Seek,
-        StochasticBalance,
-        Strategy,
-        TypiClust,
-        UHerding,
         VariationRatio,
     )
+    from batchbalance.strategies.connected import (
+        Balance,
+        BatchBalance,
+        ClusterBalance,
+        EnumeratedBalance,
+        GreedyBalance,
+        PartitionBalance,
+        PowerBalance,
+        SampledBalance,
+        StochasticBalance,
+    )
+    from batchbalance.strategies.coverage import CoverBalance, MaxHerding, ProbCover, TypiClust, UHerding
+    from batchbalance.strategies.refining import Refine
+    from batchbalance.strategies.rivals import Bait, DropQuery, Falcun, PublishedUHerding
+    from batchbalance.strategies.seeking import Explore, Seek
 
 __version__ = "0.3.0"
 __all__ = [

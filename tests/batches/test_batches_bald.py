@@ -165,10 +165,6 @@ def test_memory_budget_does_not_change_the_batch(pool):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "`batch_size` must be from 1"),
-        ({"batch_size": 201}, "`batch_size` must be from 1 to the 200"),
-        ({"candidates": torch.tensor([3, 1])}, "ascending"),
-        ({"candidates": torch.tensor([3, 200])}, "from 0 to 199"),
         ({"num_samples": 0}, "`num_samples` must be a whole number of at least 1"),
         ({"memory_budget": 0}, "`memory_budget` must be a positive"),
     ],

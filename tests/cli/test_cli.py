@@ -84,7 +84,7 @@ def test_all_options_reach_the_library(files):
     )  # fmt: skip
     assert written["strategy"] == {"name": "power-balance", "offset": False, "beta": 3.0}
     assert written["num_pairs"] == 6
-    assert written["threshold"] == pytest.approx(expected.threshold)
+    assert written["threshold"] == pytest.approx(expected.edges.threshold)
     assert written["ids"] == [f"image-{i}.png" for i in written["indices"]]
 
 

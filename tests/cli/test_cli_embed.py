@@ -171,7 +171,7 @@ def test_an_interrupt_says_that_the_work_is_kept(queries, tmp_path):
     command = [sys.executable, "-c", RUN, "embed", *map(str, arguments)]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible)
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (tmp_path / "e.ids.txt.part").exists():
+    while time.monotonic() < deadline and not (tmp_path / "e.npy.part").exists():
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from batchbalance.encoders import embed, open_items, read_ids
 from batchbalance.encoders.embedding import Embeddings
-from batchbalance.encoders.store import HEADER_BYTES, EmbeddingPaths, header, mapped_embeddings
+from batchbalance.encoders.store import EmbeddingPaths, mapped_embeddings
 from batchbalance.errors import FileFormatError
 from batchbalance.project import Project
 
@@ -77,15 +77,6 @@ def test_vectors_and_ids_in_files(table, tmp_path):
     assert read_ids(tmp_path / "e.ids.txt") == made.ids == [f"t{i}" for i in range(50)]
     assert {path.name for path in tmp_path.iterdir()} == {*RESULTS, "texts.jsonl"}
     np.testing.assert_array_equal(embed(table, lengths).vectors, expected)
-
-
-def test_the_file_is_the_one_that_numpy_writes(tmp_path):
-    for shape in ((0, 1), (7, 3), (123_456_789_012, 65_536)):
-        (tmp_path / "a.npy").write_bytes(header(*shape))
-        with (tmp_path / "a.npy").open("rb") as file:
-            assert np.lib.format.read_magic(file) == (1, 0)
-            assert np.lib.format.read_array_header_1_0(file) == (shape, False, np.dtype("<f4"))
-            assert file.tell() == HEADER_BYTES
 
 
 @pytest.mark.parametrize("stop_at", [8, 16, 48])
@@ -170,7 +161,7 @@ def test_a_change_after_what_is_done_does_not_matter(table, tmp_path):
 
 def test_damaged_parts_start_over(table, tmp_path):
     stopped(table, tmp_path / "parted", 24)
-    part = EmbeddingPaths(tmp_path / "parted" / "e.npy", tmp_path / "parted" / "e.ids.txt").vectors_part
+    part = EmbeddingPaths(tmp_path / "parted" / "e.npy", tmp_path / "parted" / "e.ids.txt").part
     part.write_bytes(part.read_bytes()[:200])
     with pytest.warns(UserWarning, match="made again from the start: they were damaged in the meantime"):
         embed(table, Counting(), output=tmp_path / "parted" / "e.npy", batch_size=8)
@@ -418,7 +409,7 @@ def test_a_flipped_bit_in_finished_embeddings_is_noticed(table, tmp_path, name, 
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize(("name", "at"), [("e.npy.part", HEADER_BYTES), ("e.npy.part", 400), ("e.ids.txt.part", 3)])
+@pytest.mark.parametrize(("name", "at"), [("e.npy.part", 128), ("e.npy.part", 400)])
 def test_a_flipped_bit_in_unfinished_embeddings_starts_over(table, tmp_path, name, at):
     stopped(table, tmp_path / "parted", 24)
     flip(tmp_path / "parted" / name, at)

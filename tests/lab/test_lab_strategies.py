@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import oracles
-from batchbalance import STRATEGIES, Predictions, connect, select
+from batchbalance import STRATEGIES, BatchBald, GreedyBalance, Predictions, connect, select
 from batchbalance.arguments.seeds import generator
 from batchbalance.balance.closed_form import BalanceModel
 from batchbalance.lab.config import comparison_of
@@ -20,7 +20,6 @@ from batchbalance.lab.strategies import (
     ReleasedEstimator,
     lab_strategy,
 )
-from batchbalance.strategies import BatchBald, GreedyBalance
 from batchbalance.strategies.pool import Pool
 from conftest import random_weights
 

@@ -12,6 +12,7 @@ from batchbalance import Predictions, select
 from batchbalance.lab.data import default_sizes, load, split
 from batchbalance.lab.records import read_runs, trial_path
 from batchbalance.lab.trial import Goal, facts, run_trial
+from batchbalance.system.journal import Journal
 from conftest import random_probs
 from small_runs import FOREST, run_of, timeless
 
@@ -203,7 +204,9 @@ def test_records_written_before_go_on(config, uninterrupted, tmp_path):
     path = trial_path(tmp_path / config.folder_name, 3)
     path.parent.mkdir()
     (path.parent / "config.json").write_text(json.dumps(config.canonical), encoding="utf-8")
-    path.write_text("".join(json.dumps(record) + "\n" for record in old), encoding="utf-8")
+    with Journal(path) as journal:
+        for record in old:
+            journal.append(record)
     with pytest.warns(UserWarning, match=r"versions \(unnamed ones before, batchbalance .*, torch .*, numpy .* now"):
         records = run_trial(config, 3, tmp_path, GOAL)
     assert records[:2] == old

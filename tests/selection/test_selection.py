@@ -151,7 +151,7 @@ def test_numbers_of_numpy_and_torch_are_numbers(pool):
     plain = select(pool, 3, validation_error=0.25, pairs=4, exclude=[1, 2])
     other = select(pool, np.int64(3), validation_error=torch.tensor(0.25), pairs=np.int64(4), exclude={2, 1})
     assert other.indices.tolist() == plain.indices.tolist()
-    assert select(pool, 3, threshold=np.float32(0.125)).threshold == 0.125
+    assert select(pool, 3, threshold=np.float32(0.125)).edges.threshold == 0.125
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.batches.candidates import check_candidates
 from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, distances, squared_norms, usual_scale
 
 
@@ -51,7 +50,7 @@ def badge(
         shapes = f"{tuple(probs.shape)} and {tuple(embeddings.shape)}"
         raise ValueError(f"`probs` and `embeddings` must agree on all axes but the last, got shapes {shapes}")
     scale = usual_scale(check_finite("embeddings", embeddings))
-    candidates = check_candidates(candidates, len(probs), batch_size)
+    candidates = torch.arange(len(probs)) if candidates is None else candidates
     factors = probs[candidates], embeddings[candidates] if scale == 1 else embeddings[candidates] * scale
     made = _mean_gradients(*factors, weights, of_labels) if probs.ndim == 3 else _gradients(*factors, of_labels)
     squared_norms, squared_distances = made

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.batches.candidates import check_candidates
 from batchbalance.batches.distances import check_finite, usual_scale
 from batchbalance.scores.ranking import quantised
 
@@ -43,7 +42,7 @@ def bait(
         (b,) indices in the order chosen, ties to the lowest; (b,) how much each lowered trace(F M⁻¹) when it was
         chosen, float64. b < B if no other point lowers it.
     """
-    candidates = check_candidates(candidates, len(embeddings), batch_size)
+    candidates = torch.arange(len(embeddings)) if candidates is None else candidates
     rows, known = embeddings[candidates], embeddings[:0] if labelled is None else labelled[0]
     largest = check_finite("embeddings", rows)
     if len(known):

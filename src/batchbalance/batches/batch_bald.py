@@ -20,7 +20,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.arguments.checks import check_whole
-from batchbalance.batches.candidates import check_candidates
 from batchbalance.predictions import Predictions
 from batchbalance.scores import CACHED_NUMBERS, MEMORY_BUDGET, above_rounding, bald, entropies, points_within
 from batchbalance.scores.ranking import LazyBounds
@@ -129,7 +128,7 @@ def batch_bald(
     Returns:
         (B,) indices in the order chosen, ties to the lowest; (B,) information that each adds, in nats.
     """
-    candidates = check_candidates(candidates, predictions.num_points, batch_size)
+    candidates = torch.arange(predictions.num_points) if candidates is None else candidates
     check_whole("max_configurations", max_configurations)
     check_whole("num_samples", num_samples)
     predictions = predictions.joint()

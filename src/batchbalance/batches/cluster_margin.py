@@ -4,7 +4,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.batches.candidates import check_candidates
 from batchbalance.batches.distances import check_finite, usual_scale
 
 MAX_CLUSTERED = 20_000  # hierarchical clustering stores all pairwise distances: 1.6 GB
@@ -42,7 +41,7 @@ def cluster_margin(
         raise ValueError(
             f"`margin_factor` and `num_clusters` must be at least 1, got {margin_factor:g} and {num_clusters}"
         )
-    candidates = check_candidates(candidates, len(scores), batch_size)
+    candidates = torch.arange(len(scores)) if candidates is None else candidates
     num_kept = min(len(candidates), max(batch_size, int(margin_factor * batch_size)))
     if num_kept > MAX_CLUSTERED:
         raise ValueError(

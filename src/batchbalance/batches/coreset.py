@@ -4,7 +4,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.batches.candidates import check_candidates
 from batchbalance.batches.distances import check_finite, distances, nearest_distances, usual_scale
 
 
@@ -32,7 +31,7 @@ def k_center(
     if labelled is not None and len(labelled):
         largest = max(largest, check_finite("labelled", labelled))
     scale = usual_scale(largest)
-    candidates = check_candidates(candidates, len(embeddings), batch_size)
+    candidates = torch.arange(len(embeddings)) if candidates is None else candidates
     points = embeddings[candidates] if scale == 1 else embeddings[candidates] * scale
     if labelled is None or len(labelled) == 0:
         pick = int(distances(points, points.mean(dim=0)).argmin())

@@ -7,7 +7,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.arguments.seeds import derived_seed
-from batchbalance.batches.candidates import check_candidates
 from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, usual_scale
 from batchbalance.predictions import spans_of
 from batchbalance.scores.ranking import quantised
@@ -44,7 +43,7 @@ def typiclust(
         (B,) indices in the order chosen, ties to the lowest.
     """
     largest = check_finite("embeddings", embeddings)
-    candidates = check_candidates(candidates, len(embeddings), batch_size)
+    candidates = torch.arange(len(embeddings)) if candidates is None else candidates
     points = embeddings[candidates].double()
     num = len(points)
     if labelled is not None:

@@ -22,7 +22,7 @@ Part = Callable[[], Loaded]  # points of a pool, in ascending order; called by t
 def part_of(predictions: Predictions, rows: Int[Tensor, " n"]) -> Part:
     """Return some points of a pool in a form that can be sent."""
     if predictions.num_labels is not None:
-        return SentPart(predictions.subset(rows).to("cpu"))
+        return partial(_sent, predictions.subset(rows).to("cpu"))
     return _part(predictions.source, predictions.draws, rows)
 
 

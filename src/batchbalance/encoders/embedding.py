@@ -215,15 +215,7 @@ class _Work:
                     if number >= done_before:
                         store.append(_key(batch), *self._encoded(batch))
                     bar.advance(len(batch))
-            skipped = [(name, reason) for done in store.batches for name, reason in done["skipped"]]
-            record = {
-                **settings,
-                "items": _joint_key([done["key"] for done in store.batches]),
-                "rows": sum(done["rows"] for done in store.batches),
-                "dim": max(done["dim"] for done in store.batches),
-                "skipped": skipped,
-            }
-            store.finish(record)
+            skipped = store.finish(_joint_key([done["key"] for done in store.batches]))
         made = mapped_array(places.output), read_ids(places.ids), self.encoder.name
         return Embeddings(*made, tuple(skipped), num_resumed, tuple(self.cut))
 
@@ -237,7 +229,7 @@ class _Work:
                 break
             if record["skipped"] and not self.skip_bad:
                 raise _refusal(record["skipped"][0][1])
-        return sum(record["rows"] for record in store.batches)
+        return store.num_rows
 
     def _existing(self, places: EmbeddingPaths, settings: dict[str, Any]) -> Embeddings | None:
         """Return the existing embeddings if they were made of these items with this encoder; else None."""

@@ -1,9 +1,9 @@
-"""Embeddings that grow batch by batch in files, and can be resumed after an interruption.
+"""Embeddings that grow batch by batch in a file, and can be resumed after an interruption.
 
-While they grow, ``e.npy.part`` holds the vectors (a memory-mapped array with space for all of them), ``e.ids.txt.part``
-the ids, and ``e.npy.journal`` the progress: first the settings, then a record for each batch with a hash of its items
-and hashes of all vectors and ids so far. A batch is complete once its record is written. At the end the parts are
-renamed, and ``e.embed.json`` records the settings and the last of those hashes, so damage is detected on later use.
+While they grow, ``e.npy.part`` holds the vectors (a memory-mapped array with space for all of them), and
+``e.npy.journal`` the progress: first the settings, then a record for each batch with its ids, a hash of its items and a
+hash of all vectors so far. A batch is complete once its record is written. At the end the ids are written and the part
+is renamed, and ``e.embed.json`` records the settings and hashes of both files, so damage is detected on later use.
 """
 
 import hashlib
@@ -11,20 +11,20 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, BinaryIO, TypedDict
 
 import numpy as np
 
 from batchbalance.encoders.contract import Vectors
 from batchbalance.errors import FileFormatError
-from batchbalance.system.files import mapped_array
+from batchbalance.system.files import mapped_array, replacing
 from batchbalance.system.ids import ids_path, line_of
 from batchbalance.system.journal import Journal, sync_folder
 from batchbalance.system.memory import as_text
 from batchbalance.system.sealed import array_digest, read_sealed, write_sealed
 
-HEADER_BYTES = 128
 NUMBER = np.dtype("<f4")
+CAUSES = {"encoder": "the encoder", "fingerprint": "the encoder", "batch_size": "the batch size"}
 
 
 class BatchRecord(TypedDict):
@@ -32,19 +32,15 @@ class BatchRecord(TypedDict):
 
     Attributes:
         key: hash of the ids and contents of its items.
-        rows: the number of its vectors.
-        dim: the size of a vector; 0 if there are none.
-        id_bytes: the size of its ids in the file of ids.
+        ids: the ids of its vectors.
         skipped: id and reason of each item that was skipped.
-        digests: hashes of all vectors and of all lines of ids, including those of earlier batches.
+        digest: hash of all vectors, including those of earlier batches.
     """
 
     key: str
-    rows: int
-    dim: int
-    id_bytes: int
+    ids: list[str]
     skipped: list[list[str]]
-    digests: list[str]
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -60,14 +56,9 @@ class EmbeddingPaths:
     ids: Path
 
     @property
-    def vectors_part(self) -> Path:
+    def part(self) -> Path:
         """The vectors while they grow."""
         return self.output.with_name(f"{self.output.name}.part")
-
-    @property
-    def ids_part(self) -> Path:
-        """The ids while they grow."""
-        return self.ids.with_name(f"{self.ids.name}.part")
 
     @property
     def journal(self) -> Path:
@@ -94,7 +85,7 @@ class EmbeddingPaths:
 
 
 class EmbeddingFiles:
-    """Growing files of embeddings, open in one process at a time.
+    """Growing embeddings, open in one process at a time.
 
     Args:
         places: the paths of the files.
@@ -111,54 +102,54 @@ class EmbeddingFiles:
         self.started_over = ""
         self._places, self._settings, self._room = places, settings, room
         self._map: np.memmap | None = None
-        self._rows = self._id_bytes = 0
-        self._hashes = hashlib.sha256(), hashlib.sha256()  # of the vectors and of the lines of ids
+        self._hash = hashlib.sha256()  # of the vectors
         self._journal = Journal(places.journal)
         try:
-            self._continue(list(self._journal))
+            obstacle = self._continue(list(self._journal))
+            if obstacle is not None:
+                self.start_over(obstacle)
         except BaseException:
             self._journal.close()
             raise
 
-    def _continue(self, entries: list[dict[str, Any]]) -> None:
+    def _continue(self, entries: list[dict[str, Any]]) -> str | None:
+        """Take over the batches of an earlier run; return why that is not possible, or None."""
         start = max((i for i, entry in enumerate(entries) if "settings" in entry), default=None)
         if start is None:
-            self._journal.append({"settings": self._settings})
-            return
-        earlier: dict[str, Any] = entries[start]["settings"]
+            return ""
+        change = next(
+            (key for key, value in self._settings.items() if entries[start]["settings"].get(key) != value), ""
+        )
+        if change:
+            return f"{CAUSES[change]} has changed since they were started"
         batches: list[BatchRecord] = [entry["batch"] for entry in entries[start + 1 :]]
-        change = next((key for key, value in self._settings.items() if earlier.get(key) != value), None)
-        if change is not None:
-            what = {"encoder": "the encoder", "fingerprint": "the encoder", "batch_size": "the batch size"}[change]
-            self.start_over(f"{what} has changed since they were started")
-            return
-        rows, id_bytes = sum(batch["rows"] for batch in batches), sum(batch["id_bytes"] for batch in batches)
-        dim = max((batch["dim"] for batch in batches), default=0)
+        rows = sum(len(batch["ids"]) for batch in batches)
         if rows:
-            sizes = [path.stat().st_size if path.is_file() else -1 for path in self._parts]
-            if sizes[0] < HEADER_BYTES + rows * dim * NUMBER.itemsize or sizes[1] < id_bytes:
-                self.start_over("they were damaged in the meantime")
-                return
-            vectors = np.memmap(self._parts[0], NUMBER, mode="r", offset=HEADER_BYTES, shape=(rows, dim))
-            self._hashes = hashlib.sha256(vectors.data), hashlib.sha256(self._parts[1].read_bytes()[:id_bytes])
-            if self.digests != batches[-1].get("digests"):
-                self.start_over("they were damaged in the meantime")
-                return
-            self._map = self._mapped(dim)
-        self.batches, self._rows, self._id_bytes = batches, rows, id_bytes
+            try:
+                vectors = mapped_array(self._places.part)[:rows]
+            except (OSError, FileFormatError):
+                return "they were damaged in the meantime"
+            self._hash = hashlib.sha256(vectors.data)
+            if self._digest != batches[-1]["digest"]:
+                return "they were damaged in the meantime"
+            self._map = self._mapped(vectors.shape[1])
+        self.batches = batches
+        return None
 
     def start_over(self, reason: str) -> None:
         """Discard all batches."""
-        self.started_over = reason if self.batches or len(self._journal) > 1 else ""
-        self._map, self.batches, self._rows, self._id_bytes = None, [], 0, 0
-        self._hashes = hashlib.sha256(), hashlib.sha256()
-        for path in self._parts:
-            path.unlink(missing_ok=True)
+        self.started_over = reason if len(self._journal) > 1 else ""
+        self._map, self.batches, self._hash = None, [], hashlib.sha256()
+        self._places.part.unlink(missing_ok=True)
         self._journal.append({"settings": self._settings})
+
+    @property
+    def num_rows(self) -> int:
+        """The number of vectors so far."""
+        return sum(len(batch["ids"]) for batch in self.batches)
 
     def append(self, key: str, ids: Sequence[str], vectors: Vectors | None, skipped: Sequence[tuple[str, str]]) -> None:
         """Add a batch durably: once this returns, the batch survives a crash."""
-        lines = "".join(f"{line_of(name)}\n" for name in ids).encode()
         if vectors is not None:
             if self._map is None:
                 self._map = self._mapped(vectors.shape[1])
@@ -166,49 +157,43 @@ class EmbeddingFiles:
                 raise ValueError(
                     f"the encoder must return {self._map.shape[1]} numbers for every item, got {vectors.shape[1]}"
                 )
-            self._map[self._rows : self._rows + len(vectors)] = vectors
+            self._map[self.num_rows : self.num_rows + len(vectors)] = vectors
             self._map.flush()
-            self._hashes[0].update(np.ascontiguousarray(vectors, dtype=NUMBER).data)
-            self._hashes[1].update(lines)
-            with self._places.ids_part.open("r+b" if self._id_bytes else "wb") as file:
-                file.seek(self._id_bytes)
-                file.truncate()
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
+            self._hash.update(np.ascontiguousarray(vectors, dtype=NUMBER).data)
         batch: BatchRecord = {
             "key": key,
-            "rows": 0 if vectors is None else len(vectors),
-            "dim": 0 if vectors is None else vectors.shape[1],
-            "id_bytes": len(lines),
-            "skipped": [list(pair) for pair in skipped],
-            "digests": self.digests,
+            "ids": list(ids),
+            "skipped": [list(e) for e in skipped],
+            "digest": self._digest,
         }
         self._journal.append({"batch": batch})
         self.batches.append(batch)
-        self._rows += batch["rows"]
-        self._id_bytes += batch["id_bytes"]
 
-    def finish(self, record: dict[str, Any]) -> None:
-        """Rename the finished files. A crash in between cannot leave vectors next to the ids of other items."""
+    def finish(self, items: str) -> list[tuple[str, str]]:
+        """Write the ids, rename the vectors, and return the skipped items. `items` is a hash of all items.
+
+        A crash in between cannot leave vectors next to the ids of other items.
+        """
         if self._map is None:
             raise FileFormatError("there must be at least one item that can be embedded, got none")
-        dim = self._map.shape[1]
+        rows, dim = self.num_rows, self._map.shape[1]
         self._map = None
-        with self._places.vectors_part.open("r+b") as file:
-            file.write(header(self._rows, dim))
-            file.truncate(HEADER_BYTES + self._rows * dim * NUMBER.itemsize)
+        with self._places.part.open("r+b") as file:
+            file.truncate(_write_header(file, rows, dim) + rows * dim * NUMBER.itemsize)
             os.fsync(file.fileno())
-        with self._places.ids_part.open("r+b") as file:
-            file.truncate(self._id_bytes)
-            os.fsync(file.fileno())
+        lines = "".join(f"{line_of(name)}\n" for batch in self.batches for name in batch["ids"]).encode()
+        skipped = [(name, reason) for batch in self.batches for name, reason in batch["skipped"]]
         self._places.output.unlink(missing_ok=True)
-        write_sealed(self._places.record, {**record, "digests": self.digests}, indent=2)
-        self._places.ids_part.replace(self._places.ids)
-        self._places.vectors_part.replace(self._places.output)
+        digests = [self._digest, _ids_digest(lines)]
+        record = {**self._settings, "items": items, "rows": rows, "dim": dim, "skipped": skipped, "digests": digests}
+        write_sealed(self._places.record, record, indent=2)
+        with replacing(self._places.ids) as temporary:
+            temporary.write_bytes(lines)
+        self._places.part.replace(self._places.output)
         sync_folder(self._places.output.parent)
         self._journal.close()
         self._places.remove_journal()
+        return skipped
 
     def __enter__(self) -> "EmbeddingFiles":
         return self
@@ -219,27 +204,36 @@ class EmbeddingFiles:
         self._journal.close()
 
     @property
-    def digests(self) -> list[str]:
-        """The hashes of all vectors and of all lines of ids."""
-        return [each.hexdigest()[:32] for each in self._hashes]
-
-    @property
-    def _parts(self) -> tuple[Path, Path]:
-        return self._places.vectors_part, self._places.ids_part
+    def _digest(self) -> str:
+        return self._hash.hexdigest()[:32]
 
     def _mapped(self, dim: int) -> np.memmap:
         """Map the file of vectors, with disk space for all of them: a map of a sparse file fails on a full disk."""
-        path, size = self._places.vectors_part, HEADER_BYTES + self._room * dim * NUMBER.itemsize
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(handle, 0, size)
-            os.ftruncate(handle, max(size, os.fstat(handle).st_size))
-        except OSError as error:
-            raise OSError(f"cannot write {path} of {as_text(size)}: {error.strerror or error}; free space") from error
-        finally:
-            os.close(handle)
-        return np.memmap(path, dtype=NUMBER, mode="r+", offset=HEADER_BYTES, shape=(self._room, dim))
+        path = self._places.part
+        path.touch()
+        with path.open("r+b") as file:
+            size = _write_header(file, self._room, dim) + self._room * dim * NUMBER.itemsize
+            file.flush()
+            try:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)
+                file.truncate(max(size, os.fstat(file.fileno()).st_size))
+            except OSError as error:
+                raise OSError(
+                    f"cannot write {path} of {as_text(size)}: {error.strerror or error}; free space"
+                ) from error
+        return np.lib.format.open_memmap(path, mode="r+")
+
+
+def _write_header(file: BinaryIO, rows: int, dim: int) -> int:
+    """Write the header of a ``.npy`` file, which has the same size for any number of rows; return its size."""
+    shape = {"descr": NUMBER.str, "fortran_order": False, "shape": (rows, dim)}
+    np.lib.format.write_array_header_1_0(file, shape)
+    return file.tell()
+
+
+def _ids_digest(lines: bytes) -> str:
+    return hashlib.sha256(lines).hexdigest()[:32]
 
 
 def mapped_embeddings(path: Path) -> np.memmap:
@@ -270,11 +264,4 @@ def has_vectors(record: dict[str, Any], array: np.ndarray) -> bool:
 
 def has_ids(record: dict[str, Any], path: Path) -> bool:
     """Return whether a file holds the ids of a record."""
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest()[:32] == record.get("digests", [""])[-1]
-
-
-def header(num_rows: int, dim: int) -> bytes:
-    """Return the header of a ``.npy`` file of float32, which has the same size for every shape."""
-    text = f"{{'descr': '{NUMBER.str}', 'fortran_order': False, 'shape': ({num_rows}, {dim}), }}"
-    start = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little")
-    return start + text.encode("ascii").ljust(HEADER_BYTES - 11) + b"\n"
+    return path.is_file() and _ids_digest(path.read_bytes()) == record.get("digests", [""])[-1]

@@ -1,92 +1,14 @@
-"""The named strategies. To register a strategy, import it here and name it in `__all__`."""
+"""The named strategies: every class with a name in the modules that are listed here."""
 
 from typing import Any
 
 from batchbalance.arguments.registry import Registry
+from batchbalance.strategies import baselines, connected, coverage, refining, rivals, seeking
 from batchbalance.strategies.auto import AUTO, auto_strategy
-from batchbalance.strategies.baselines import (
-    Badge,
-    Bald,
-    BatchBald,
-    ClusterMargin,
-    CoreSet,
-    Ec2,
-    Eced,
-    Entropy,
-    Epig,
-    LeastConfidence,
-    Margin,
-    MeanStd,
-    PowerBald,
-    PowerSampling,
-    Random,
-    VariationRatio,
-)
-from batchbalance.strategies.connected import (
-    Balance,
-    BatchBalance,
-    ClusterBalance,
-    EnumeratedBalance,
-    GreedyBalance,
-    PartitionBalance,
-    PowerBalance,
-    SampledBalance,
-    StochasticBalance,
-)
+from batchbalance.strategies.baselines import Random
 from batchbalance.strategies.contract import Choice, ConnectedStrategy, Strategy
-from batchbalance.strategies.coverage import CoverBalance, MaxHerding, ProbCover, TypiClust, UHerding
 from batchbalance.strategies.pool import Pool
-from batchbalance.strategies.refining import Refine
-from batchbalance.strategies.rivals import Bait, DropQuery, Falcun, PublishedUHerding
 from batchbalance.strategies.seeking import Explore, Seek
-
-__all__ = [
-    "AUTO",
-    "STRATEGIES",
-    "Badge",
-    "Bait",
-    "Balance",
-    "Bald",
-    "BatchBalance",
-    "BatchBald",
-    "Choice",
-    "ClusterBalance",
-    "ClusterMargin",
-    "ConnectedStrategy",
-    "CoreSet",
-    "CoverBalance",
-    "DropQuery",
-    "Ec2",
-    "Eced",
-    "Entropy",
-    "EnumeratedBalance",
-    "Epig",
-    "Explore",
-    "Falcun",
-    "GreedyBalance",
-    "LeastConfidence",
-    "Margin",
-    "MaxHerding",
-    "MeanStd",
-    "PartitionBalance",
-    "Pool",
-    "PowerBalance",
-    "PowerBald",
-    "PowerSampling",
-    "ProbCover",
-    "PublishedUHerding",
-    "Random",
-    "Refine",
-    "SampledBalance",
-    "Seek",
-    "StochasticBalance",
-    "Strategy",
-    "TypiClust",
-    "UHerding",
-    "VariationRatio",
-    "auto_strategy",
-    "strategy_named",
-]
 
 
 def _is_strategy(found: Any) -> bool:
@@ -94,14 +16,15 @@ def _is_strategy(found: Any) -> bool:
 
 
 OWN: dict[str, type[Strategy]] = {
-    found.name: found for found in map(globals().get, __all__) if _is_strategy(found) and hasattr(found, "name")
+    found.name: found
+    for module in (connected, coverage, seeking, baselines, rivals, refining)
+    for key, found in vars(module).items()
+    if _is_strategy(found) and found.__module__ == module.__name__ and hasattr(found, "name") and key[0] != "_"
 }
+globals().update({found.__name__: found for found in OWN.values()})  # the top of the package imports them from here
+
 STRATEGIES: Registry[type[Strategy]] = Registry(
-    "strategy",
-    "batchbalance.strategies",
-    OWN,
-    _is_strategy,
-    "a subclass of batchbalance.Strategy",
+    "strategy", "batchbalance.strategies", OWN, _is_strategy, "a subclass of batchbalance.Strategy"
 )
 
 
@@ -111,3 +34,19 @@ def strategy_named(name: str, options: dict[str, Any] | None = None) -> Strategy
     The error for an unknown name suggests the nearest one.
     """
     return STRATEGIES.named(name).with_options(options or {})
+
+
+__all__ = [
+    "AUTO",
+    "OWN",
+    "STRATEGIES",
+    "Choice",
+    "ConnectedStrategy",
+    "Explore",
+    "Pool",
+    "Random",
+    "Seek",
+    "Strategy",
+    "auto_strategy",
+    "strategy_named",
+]

@@ -125,7 +125,6 @@ class GreedyBalance(BalanceStrategy):
     Attributes:
         continuation: how to continue once the surviving weight is negligible in float64: "tail" continues with it,
             "power" samples by Δ of single points, which learns better (docs/results.md), "random" samples uniformly.
-        lazy: skip evaluations that cannot matter; never changes the batch.
     """
 
     name: ClassVar[str] = "greedy-balance"
@@ -134,18 +133,10 @@ class GreedyBalance(BalanceStrategy):
     runs_on_executors: ClassVar[bool] = True
 
     continuation: Continuation = "power"
-    lazy: bool = True
 
     def choose(self, pool: Pool) -> Choice:
         """Maximise the joint Δ one point at a time."""
-        options = GreedyOptions(
-            pool.batch_size,
-            pool.seed,
-            lazy=self.lazy,
-            continuation=self.continuation,
-            progress=pool.progress,
-        )
-        return _greedy_choice(pool, self.joint_model(pool), options)
+        return _greedy_choice(pool, self.joint_model(pool), self.continuation)
 
 
 class StochasticBalance(BalanceStrategy):
@@ -166,17 +157,11 @@ class StochasticBalance(BalanceStrategy):
 
     def choose(self, pool: Pool) -> Choice:
         """Sample one point at a time."""
-        options = GreedyOptions(
-            pool.batch_size,
-            pool.seed,
-            beta=self.beta,
-            continuation=self.continuation,
-            progress=pool.progress,
-        )
-        return _greedy_choice(pool, self.joint_model(pool), options)
+        return _greedy_choice(pool, self.joint_model(pool), self.continuation, self.beta)
 
 
-def _greedy_choice(pool: Pool, model: BalanceModel, options: GreedyOptions) -> Choice:
+def _greedy_choice(pool: Pool, model: BalanceModel, continuation: Continuation, beta: float | None = None) -> Choice:
+    options = GreedyOptions(pool.batch_size, pool.seed, beta=beta, continuation=continuation, progress=pool.progress)
     if pool.executor is None:
         run = greedy(BalanceObjective(model, pool.candidates), options)
     else:

@@ -7,12 +7,10 @@ A lone surrogate (half a character) comes from JSON or from a file name in anoth
 so it cannot be written to a file, database or page. Such text is refused on input.
 """
 
-import hashlib
 import json
 import os
 import re
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError
@@ -73,23 +71,10 @@ def read_ids(path: str | os.PathLike[str]) -> list[str]:
 
 
 def repeated_id(names: Iterable[str]) -> str | None:
-    """Return an id that occurs more than once, or None; needs eight bytes per id. Iterates twice over `names`."""
-    import numpy as np  # imported here to keep the start of commands fast
-
-    hashes = np.frombuffer(array("Q", _hashes(names)), dtype=np.uint64)
-    values, counts = np.unique(hashes, return_counts=True)
-    suspects = set(values[counts > 1].tolist())
-    if suspects:
-        seen = set()
-        for name, value in zip(names, _hashes(names), strict=True):
-            if value in suspects:
-                if name in seen:
-                    return name
-                seen.add(name)
-    return None
-
-
-def _hashes(names: Iterable[str]) -> Iterator[int]:
+    """Return an id that occurs more than once, or None."""
+    seen: set[str] = set()
     for name in names:
-        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        yield int.from_bytes(digest, "little")
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
