@@ -1,6 +1,7 @@
 """Fuzz: whatever a user's file holds, a command ends with its work or with exit code 2 and one sentence."""
 
 import csv
+import hashlib
 import io
 import json
 import traceback
@@ -183,7 +184,7 @@ def fuzzed_notes(folder: Path, random: Random) -> Finding:
 
 @campaign("fuzzed records", "`report` on any records works or says why not", share=0.5)
 def fuzzed_records(folder: Path, random: Random) -> Finding:
-    """Mutate old records, which have no seal, and report on them."""
+    """Mutate records before they are sealed, and report on them."""
     run = folder / "runs" / "random-1"
     run.mkdir(parents=True)
     write_sealed(run / "config.json", {"strategy": {"name": "random"}})
@@ -192,6 +193,9 @@ def fuzzed_records(folder: Path, random: Random) -> Finding:
         "seconds": {"train": 1.0}, "peak_memory": 1, "labels_per_class": [1, 2],
     }  # fmt: skip
     rows = [{"round": i, "num_labelled": 10 + i, **record} for i in range(4)]
-    text = "\n".join(json.dumps(row) for row in rows) + "\n"
-    (run / "trial-0.jsonl").write_bytes(mutated(text.encode(), random))
+    content = b""
+    for number, row in enumerate(rows, start=1):
+        line = mutated(json.dumps(row).encode(), random).replace(b"\n", b" ")
+        content += b'[%d, "%s", %s]\n' % (number, hashlib.sha256(content + line).hexdigest()[:16].encode(), line)
+    (run / "trial-0.jsonl").write_bytes(content)
     return run_command(["report", str(folder / "runs"), "--output", str(folder / "report")], "mutated records")

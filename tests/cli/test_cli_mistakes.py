@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from batchbalance.cli import app
 from batchbalance.posteriors import MCDropout
 from batchbalance.posteriors.training.networks import tabular_mlp
+from batchbalance.system.journal import read_journal
 from conftest import random_probs
-from made_runs import write_runs
+from made_runs import journal_of, write_runs
 
 FILE = """
 batch_size = 5
@@ -122,9 +123,9 @@ def test_files_nested_too_deeply(path):
 def test_a_renamed_key_of_a_record_is_named(tmp_path, key):
     folder = write_runs(tmp_path / "runs", seeds=range(2), labels=["random", "bald"])
     trial = folder / "bald" / "trial-1.jsonl"
-    lines = trial.read_text().splitlines()
+    lines = [json.dumps(record) for record in read_journal(trial)]
     lines[3] = lines[3].replace(f'"{key}"', f'"{key}s"')
-    trial.write_text("\n".join(lines) + "\n")
+    trial.write_bytes(journal_of(map(json.loads, lines)))
     said = told("report", folder, "--output", tmp_path / "report")
     assert f"round 3 in {trial.resolve()} must hold `{key}`" in said.replace("\n", " ")
 
@@ -137,9 +138,9 @@ def test_a_renamed_key_of_a_record_is_named(tmp_path, key):
 def test_a_record_of_other_types_is_refused(tmp_path, key, value):
     folder = write_runs(tmp_path / "runs", seeds=range(2), labels=["random", "bald"])
     trial = folder / "bald" / "trial-1.jsonl"
-    records = [json.loads(line) for line in trial.read_text().splitlines()]
+    records = read_journal(trial)
     records[3][key] = value
-    trial.write_text("".join(json.dumps(record) + "\n" for record in records))
+    trial.write_bytes(journal_of(records))
     assert "round 3 in " in told("report", folder, "--output", tmp_path / "report")
 
 

@@ -6,6 +6,7 @@ import pytest
 from batchbalance import FileFormatError
 from batchbalance.lab.records import open_trial, read_runs, settings_hash, strategy_label
 from batchbalance.system.sealed import write_sealed
+from made_runs import journal_of
 from small_runs import run_of
 
 RANDOM = {"name": "random"}
@@ -19,8 +20,7 @@ def write_run(folder, strategy, trials, **settings):
     folder.mkdir(parents=True)
     write_sealed(folder / "config.json", {"batch_size": 2, **settings, "strategy": strategy})
     for seed, records in trials.items():
-        text = "".join(json.dumps(each) + "\n" for each in records)
-        (folder / f"trial-{seed}.jsonl").write_text(text)
+        (folder / f"trial-{seed}.jsonl").write_bytes(journal_of(records))
 
 
 def test_runs_are_found_at_any_depth_and_once(tmp_path):

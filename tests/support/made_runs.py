@@ -1,5 +1,6 @@
 """Runs made up for tests of reports: no training, records as `batchbalance run` writes them."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -56,13 +57,22 @@ def made_run(folder, label="random", seeds=range(6), **options):
     return Run(folder / label, label, config, {seed: made_records(seed, **options) for seed in seeds})
 
 
+def journal_of(records):
+    """The content of a journal with these records."""
+    content = b""
+    for number, record in enumerate(records, start=1):
+        line = json.dumps(record)
+        checksum = hashlib.sha256(content + line.encode()).hexdigest()[:16]
+        content += f'[{number}, "{checksum}", {line}]\n'.encode()
+    return content
+
+
 def write_run(run):
     """Put a run on disk as `read_runs` expects it."""
     run.path.mkdir(parents=True)
     write_sealed(run.path / "config.json", run.config)
     for seed, records in run.trials.items():
-        lines = "".join(json.dumps(record) + "\n" for record in records)
-        (run.path / f"trial-{seed}.jsonl").write_text(lines, encoding="utf-8")
+        (run.path / f"trial-{seed}.jsonl").write_bytes(journal_of(records))
     return run.path
 
 

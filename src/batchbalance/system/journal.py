@@ -175,7 +175,10 @@ class _CheckedLines:
             raise self._error(f"must be number {self._number}", f"{match[1].decode()}: lines are missing or moved")
         if self.sealed(match[3]) != line + b"\n":
             raise self._error("must match its checksum", "another one: this line or one above it was changed")
-        entry: Entry = json.loads(match[3])
+        try:
+            entry: Entry = json.loads(match[3])
+        except (ValueError, RecursionError) as error:
+            raise self._error("must be JSON", f"damage: {error}") from error
         return entry
 
     def _error(self, wanted: str, got: str) -> FileFormatError:
