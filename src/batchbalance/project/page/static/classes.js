@@ -1,19 +1,89 @@
-// The classes as buttons with keys; more than ten also have a search box.
+// The classes as buttons with keys; more than ten also have a search box. With several labels they toggle, and Enter confirms.
 
-import { classKeys, el, kbd } from "./dom.js";
+import { button, classKeys, classOfKey, el, kbd, NONE, say } from "./dom.js";
 
 const MOST_KEYS = 10;
 const TWO_COLUMNS = 7;
 
-// Fill a box with the classes. `choose(name)` is called with a click, or Enter in the search box.
-export function fillClasses(box, classes, choose, idea = "class-search") {
-  const keys = classKeys(classes);
-  const buttons = classes.map((name, place) => classButton(name, keys[place], choose));
-  const list = el("div", { className: classes.length >= TWO_COLUMNS ? "class-list two" : "class-list" }, ...buttons);
-  if (classes.length <= MOST_KEYS) {
-    box.replaceChildren(list);
-    return;
+// The names in a label, which is one class, or with several labels "a;b" or "none".
+export const namesOf = (label, isMulti) => (label === null || label === undefined ? [] : isMulti && label !== NONE ? label.split(";") : [label]);
+
+export class Picker {
+  // Fill a box with the classes of `facts`. `choose(label)` is called with a click or a key, or once several labels are confirmed.
+  constructor(box, { classes, isMulti }, choose, idea = "class-search") {
+    Object.assign(this, { classes, isMulti, choose, chosen: new Set() });
+    const keys = classKeys(classes, isMulti);
+    const pick = (name) => this.pick(name);
+    this.buttons = classes.map((name, place) => classButton(name, keys[place], pick));
+    const list = el("div", { className: classes.length >= TWO_COLUMNS ? "class-list two" : "class-list" }, ...this.buttons);
+    box.replaceChildren(...(classes.length > MOST_KEYS ? searchable(list, this.buttons, idea, pick) : [list]));
+    if (!isMulti) return;
+    const none = classButton("None of these", "0", () => pick(NONE));
+    none.dataset.name = NONE;
+    this.buttons.push(none);
+    box.append(el("div", { className: "confirm-row" }, none, button("Confirm", () => this.confirm(), "primary", "Enter")));
+    this.draw();
   }
+
+  // Show an answer as chosen; null for none yet.
+  set(label) {
+    this.chosen = new Set(namesOf(label, this.isMulti));
+    this.draw();
+  }
+
+  draw() {
+    for (const each of this.buttons) {
+      const isChosen = this.chosen.has(each.dataset.name);
+      each.classList.toggle("chosen", isChosen);
+      if (this.isMulti || this.chosen.size) each.setAttribute("aria-pressed", String(isChosen));
+      else each.removeAttribute("aria-pressed");
+    }
+  }
+
+  pick(name) {
+    if (!this.isMulti) return this.choose(name);
+    const next = toggled([...this.chosen], name);
+    this.chosen = new Set(next);
+    this.draw();
+    say(next.length ? next.join(", ") : "Nothing is chosen.");
+  }
+
+  confirm() {
+    const label = labelOf([...this.chosen], this.classes);
+    if (label) this.choose(label);
+    else say("Choose the classes first, or 0 for none of these.", true);
+  }
+
+  // True if a key is one of a class, or confirms.
+  key(key) {
+    const name = classOfKey(this.classes, key, this.isMulti);
+    if (name) this.pick(name);
+    else if (this.isMulti && key === "Enter") this.confirm();
+    else return false;
+    return true;
+  }
+
+  // Handle the keys of a dialog that holds the classes; true if it was one.
+  inDialog(event) {
+    const isOther = event.key === "Enter" && event.target.closest("button:not(.class)");
+    if (isOther || event.target.closest("input") || event.ctrlKey || event.metaKey || event.altKey || !this.key(event.key)) return false;
+    event.preventDefault();
+    return true;
+  }
+}
+
+// Names with one of them added or taken out; "none" stands alone.
+export function toggled(names, name) {
+  if (names.includes(name)) return names.filter((each) => each !== name);
+  return name === NONE ? [NONE] : [...names.filter((each) => each !== NONE), name];
+}
+
+// The label that has some names, in the order of the classes; "" for no names.
+export const labelOf = (names, classes) => (names.includes(NONE) ? NONE : classes.filter((each) => names.includes(each)).join(";"));
+
+// The list with a search box above it.
+function searchable(list, buttons, idea, choose) {
+  buttons = [...buttons]; // the one for none of the classes is not searched
   list.classList.add("many");
   const empty = el("p", { className: "quiet-text", textContent: "No class of that name.", hidden: true });
   const search = el("input", {
@@ -22,20 +92,20 @@ export function fillClasses(box, classes, choose, idea = "class-search") {
   });
   search.addEventListener("input", () => filter(search.value, buttons, empty));
   search.addEventListener("keydown", (event) => onSearchKey(event, search, buttons, empty, choose));
-  box.replaceChildren(
+  return [
     el("label", { for: idea, className: "unseen", textContent: "Find a class" }),
     el("div", { className: "search-row" }, search, kbd("/")),
     el("p", { id: `${idea}-hint`, className: "unseen", textContent: "Type a part of its name. Enter takes the first." }),
     list,
     empty,
-  );
+  ];
 }
 
 function classButton(name, key, choose) {
   const label = el("span", { dir: "auto", className: "name", textContent: name });
-  const button = el("button", { type: "button", className: "class", onclick: () => choose(name) }, key ? kbd(key) : "", label);
-  button.dataset.name = name;
-  return button;
+  const made = el("button", { type: "button", className: "class", onclick: () => choose(name) }, key ? kbd(key) : "", label);
+  made.dataset.name = name;
+  return made;
 }
 
 // Letters without case and accents; a space, _ and - are alike.
@@ -100,7 +170,7 @@ function onSearchKey(event, search, buttons, empty, choose) {
     choose(first.dataset.name);
   } else if (event.key === "/" && !search.value) {
     event.preventDefault(); // the key that leads here
-  } else if (event.key === "Escape") {
+  } else if (event.key === "Escape" && (search.value || !search.closest("dialog"))) {
     event.preventDefault();
     event.stopPropagation();
     search.value = "";

@@ -53,13 +53,18 @@ export function isTyping(target) {
   return Boolean(target.closest("input, textarea, select"));
 }
 
-// The key of each class: its name if all are digits; else by its place 1 to 9, then 0, and none from the eleventh on.
-export function classKeys(classes) {
-  return classes.every((name) => /^[0-9]$/.test(name)) ? classes : classes.map((_, place) => (place < 10 ? String((place + 1) % 10) : ""));
+export const NONE = "none"; // the label of an item without any of the classes, where it may have several
+
+// The key of each class: its name if all are digits; else by its place 1 to 9, then 0, and none from the eleventh on. With
+// several labels 0 stands for none of them.
+export function classKeys(classes, isMulti) {
+  const isDigits = !isMulti && classes.every((name) => /^[0-9]$/.test(name));
+  return isDigits ? classes : classes.map((_, place) => (place < (isMulti ? 9 : 10) ? String((place + 1) % 10) : ""));
 }
 
-export function classOfKey(classes, key) {
-  return key ? classes[classKeys(classes).indexOf(key)] : undefined;
+export function classOfKey(classes, key, isMulti) {
+  if (isMulti && key === "0") return NONE;
+  return key ? classes[classKeys(classes, isMulti).indexOf(key)] : undefined;
 }
 
 // Move the focus among tiles: to the side the next one; up and down the nearest in the row above or below.

@@ -1,8 +1,8 @@
 // An item that was found, in a dialog: label it in place, queue it, or find more like it.
 
 import { sent } from "./api.js";
-import { fillClasses } from "./classes.js";
-import { button, byId, classOfKey, el, say } from "./dom.js";
+import { Picker } from "./classes.js";
+import { button, byId, el, say } from "./dom.js";
 import { large } from "./item.js";
 
 // What is known about an entry, in words.
@@ -30,14 +30,14 @@ export async function queueRows(shared, rows) {
 // Open an entry; `changed` is called after each change.
 export function openEntry(shared, entry, changed) {
   const dialog = byId("pick-dialog");
-  const { classes } = shared.facts;
   const run = (action) => action().then(changed, shared.failed);
   const choose = (name) => {
     dialog.close();
     run(() => labelEntry(shared, entry, name));
   };
   const box = el("div", {});
-  if (entry.canLabel) fillClasses(box, classes, choose, "pick-search");
+  const picker = entry.canLabel ? new Picker(box, shared.facts, choose, "pick-search") : null;
+  if (picker) picker.set(entry.mine);
   else box.append(el("p", { className: "quiet-text", textContent: entry.label ? "Somebody else labelled this item. Review changes labels of others." : "This item cannot be labelled here: it is asked of somebody else." }));
   const queue = () => {
     dialog.close();
@@ -56,10 +56,8 @@ export function openEntry(shared, entry, changed) {
     el("div", { className: "row" }, entry.canQueue ? button("Queue it", queue, "", "Q") : null, button("More like this", like, "", "M"), button("Close", () => dialog.close(), "quiet")),
   );
   dialog.onkeydown = (event) => {
-    if (event.target.closest("input") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const name = classOfKey(classes, event.key);
-    if (name && entry.canLabel) choose(name);
-    else if (event.key.toLowerCase() === "q" && entry.canQueue) queue();
+    if (event.target.closest("input") || event.ctrlKey || event.metaKey || event.altKey || picker?.inDialog(event)) return;
+    if (event.key.toLowerCase() === "q" && entry.canQueue) queue();
     else if (event.key.toLowerCase() === "m") like();
     else return;
     event.preventDefault();

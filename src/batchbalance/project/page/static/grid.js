@@ -1,8 +1,8 @@
 // The batch as tiles grouped by the model's guess. Only sure guesses start accepted; what is not accepted stays open.
 
 import { followed, sent } from "./api.js";
-import { fillClasses } from "./classes.js";
-import { button, byId, classOfKey, el, kbd, moveFocus, notice, percent, plural, say } from "./dom.js";
+import { labelOf, namesOf, Picker, toggled } from "./classes.js";
+import { button, byId, classOfKey, el, kbd, moveFocus, NONE, notice, percent, plural, say } from "./dom.js";
 import { small, titleOf } from "./item.js";
 
 const DEAF_MS = 700; // a new screen ignores Enter for so long
@@ -98,16 +98,14 @@ export class Grid {
       this.change(tile, name, true);
     };
     const classes = el("div", {});
-    fillClasses(classes, this.classes, choose, "pick-search");
+    const picker = new Picker(classes, this.shared.facts, choose, "pick-search");
+    if (picker.isMulti) picker.set(tile.label);
     const leave = () => {
       dialog.close();
       this.change(tile, tile.guess, false);
     };
     byId("pick-body").replaceChildren(small(tile.item), classes, el("div", { className: "row" }, button("Not sure: leave it open", leave), button("Cancel", () => dialog.close(), "quiet")));
-    dialog.onkeydown = (event) => {
-      const name = classOfKey(this.classes, event.key);
-      if (name && !event.target.closest("input") && !event.ctrlKey && !event.metaKey && !event.altKey) choose(name);
-    };
+    dialog.onkeydown = (event) => picker.inDialog(event);
     dialog.showModal();
   }
 
@@ -128,14 +126,15 @@ export class Grid {
   onKey(event, isPress) {
     const focused = event.target.closest?.(".tile");
     const tile = focused && this.tiles.find((each) => each.item.id === focused.dataset.item);
-    const name = classOfKey(this.classes, event.key);
+    const { isMulti } = this.shared.facts;
+    const name = classOfKey(this.classes, event.key, isMulti);
     if (isPress && !focused) return false;
     if (event.key === "Enter") {
       if (!event.repeat) this.confirm();
     } else if (event.key === "Backspace") {
       if (!event.repeat) this.undo();
     } else if (tile && event.key === " ") this.change(tile, tile.label, !tile.isAccepted);
-    else if (tile && name) this.change(tile, name, true);
+    else if (tile && name) this.change(tile, isMulti ? labelOf(toggled(namesOf(tile.label, true), name), this.classes) || NONE : name, true);
     else if (tile && event.key.toLowerCase() === "m") this.shared.like(tile.item);
     else if (event.key.startsWith("Arrow")) moveFocus(this.box, ".tile", event.key, focused);
     else return false;

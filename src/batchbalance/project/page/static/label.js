@@ -1,8 +1,8 @@
 // Labelling one item after another. The server's answer to every request is the situation: what is next, and what was last.
 
 import { fetched, followed, sent } from "./api.js";
-import { fillClasses } from "./classes.js";
-import { button, byId, classOfKey, el, notice, number, plural, say } from "./dom.js";
+import { Picker } from "./classes.js";
+import { button, byId, el, notice, number, plural, say } from "./dom.js";
 import { isEnlarged, loadAhead, move, show, small, titleOf, zoom } from "./item.js";
 import { fillWhy } from "./why.js";
 
@@ -22,7 +22,7 @@ export class Label {
     this.shown = null;
     this.shownAt = 0;
     this.isBusy = false;
-    fillClasses(byId("classes"), shared.facts.classes, (name) => this.label(name));
+    this.picker = new Picker(byId("classes"), shared.facts, (name) => this.label(name));
     byId("instructions").hidden = !shared.facts.instructions;
     byId("instructions-body").textContent = shared.facts.instructions;
     byId("why").addEventListener("toggle", () => this.whyOpened());
@@ -104,12 +104,9 @@ export class Label {
       ...(answer ? [el("strong", { textContent: `${toldAnswer(answer)} ` }), "Choose a class to change it, or ", el("button", { type: "button", className: "link", textContent: "go back to the next item", onclick: () => this.back() }), "."] : []),
     );
     byId("stage").classList.toggle("past", Boolean(answer));
-    for (const each of byId("classes").querySelectorAll("button.class")) {
-      const isChosen = answer?.label === each.dataset.name;
-      each.classList.toggle("chosen", isChosen);
-      if (answer) each.setAttribute("aria-pressed", String(isChosen));
-      else each.removeAttribute("aria-pressed");
-    }
+    const subject = JSON.stringify([this.current?.id, answer?.label]);
+    if (subject !== this.subject) this.picker.set(answer?.label ?? null); // what is chosen of the item stays
+    this.subject = subject;
     [...byId("strip").children].forEach((tile, place) => {
       if (place === this.walked) tile.setAttribute("aria-current", "true");
       else tile.removeAttribute("aria-current");
@@ -287,10 +284,9 @@ export class Label {
     const isUpOrDown = key === "ArrowUp" || key === "ArrowDown";
     if (isUpOrDown && event.target !== document.body && !event.target.closest("#stage")) return false; // they scroll what has the focus
     const sideways = { ArrowLeft: -MOVE_PIXELS, ArrowRight: MOVE_PIXELS }[key];
-    const name = classOfKey(this.shared.facts.classes, key);
     let action = this.actions[key];
-    if (name) action = () => this.label(name);
-    else if (event.shiftKey && sideways) action = () => move(sideways, 0);
+    if (!event.repeat && this.onStage && this.picker.key(key)) return true;
+    if (event.shiftKey && sideways) action = () => move(sideways, 0);
     if (!action) return false;
     if (event.repeat && !key.startsWith("Arrow")) return true; // a key held down answers one item
     Promise.resolve(action()).catch(this.shared.failed);

@@ -12,7 +12,7 @@ import { Search } from "./search.js";
 const POLL_MS = 700;
 
 const KEYS = [
-  ["1 – 9, 0", "the class with that number"],
+  ["1 – 9, 0", "the class with that number; with several labels it is added or taken out, 0 is none of them, and Enter confirms"],
   ["/", "find a class by its name; in Search, the search field"],
   ["Space", "skip: not asked again in this round; in Grid, accept a tile or leave it open"],
   ["Backspace", "undo, as often as you like; in Grid, a whole confirmation"],

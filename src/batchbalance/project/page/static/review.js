@@ -1,8 +1,8 @@
 // What to look at again: suspected labels, disagreements and flags, one after another, with keys to keep or change.
 
 import { fetched, sent } from "./api.js";
-import { fillClasses } from "./classes.js";
-import { button, classOfKey, el, notice, percent, plural, say, told } from "./dom.js";
+import { namesOf, Picker } from "./classes.js";
+import { button, el, notice, percent, plural, say, told } from "./dom.js";
 import { large, small, titleOf } from "./item.js";
 
 const EVERY_MS = 1500;
@@ -40,7 +40,7 @@ export class Review {
     return (this.found?.entries ?? []).filter(
       (entry) =>
         (!kind || entry.reasons.includes(kind)) &&
-        (!name || [entry.label, entry.suggested, ...entry.answers.map((one) => one.label)].includes(name)) &&
+        (!name || [entry.label, entry.suggested, ...entry.answers.map((one) => one.label)].some((label) => namesOf(label, this.shared.facts.isMulti).includes(name))) &&
         (!person || [...entry.answers, ...entry.notes].some((one) => one.who === person)),
     );
   }
@@ -105,10 +105,10 @@ export class Review {
     const at = entries.findIndex((entry) => entry.item.id === this.current);
     const entry = entries[at];
     const classes = el("div", { role: "group", "aria-label": "Change to" });
-    fillClasses(classes, this.shared.facts.classes, (name) => this.decide(name), "review-search");
+    this.picker = new Picker(classes, this.shared.facts, (name) => this.decide(name), "review-search");
+    this.picker.set(entry.label);
     for (const each of classes.querySelectorAll("button.class")) {
-      each.classList.toggle("chosen", each.dataset.name === entry.label);
-      if (each.dataset.name === entry.suggested) each.append(el("span", { className: "verdict", textContent: "suggested" }));
+      if (namesOf(entry.suggested, this.shared.facts.isMulti).includes(each.dataset.name)) each.append(el("span", { className: "verdict", textContent: "suggested" }));
     }
     return el(
       "div",
@@ -174,14 +174,13 @@ export class Review {
   onKey(event, isPress) {
     if (isPress || event.repeat) return false;
     const key = event.key.toLowerCase();
-    const name = classOfKey(this.shared.facts.classes, event.key);
     const entry = this.entries.find((one) => one.item.id === this.current);
     if (key === "backspace") this.undo();
     else if (key === "n" || key === "arrowdown") this.step(1);
     else if (key === "p" || key === "arrowup") this.step(-1);
     else if (entry && key === "k") this.decide(null);
     else if (entry && key === "m") this.shared.like(entry.item);
-    else if (entry && name) this.decide(name);
+    else if (entry && this.picker.key(event.key)) return true;
     else if (key === "/") this.box.querySelector(".class-search")?.focus();
     else return false;
     return true;

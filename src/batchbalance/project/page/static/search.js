@@ -113,9 +113,11 @@ export class Search {
     }
     const entry = focused && this.entries.find((each) => each.item.id === focused.dataset.item);
     if (!entry || isPress || event.repeat) return false;
-    const name = classOfKey(this.shared.facts.classes, event.key);
+    const { classes, isMulti } = this.shared.facts;
+    const name = classOfKey(classes, event.key, isMulti);
     const key = event.key.toLowerCase();
-    if (name && entry.canLabel) labelEntry(this.shared, entry, name).then(() => this.draw(), this.shared.failed);
+    if (name && entry.canLabel && isMulti) openEntry(this.shared, entry, () => this.draw());
+    else if (name && entry.canLabel) labelEntry(this.shared, entry, name).then(() => this.draw(), this.shared.failed);
     else if (name) say("Somebody else has this item. Review changes labels of others.", true);
     else if (key === "q") this.queue([entry]);
     else if (key === "m") this.like(entry.item);
