@@ -5,6 +5,7 @@ again, from one seed, and counts what it tried and what it found. Nothing here i
 """
 
 from torture import (  # noqa: F401  (they register their campaigns)
+    accepted,
     claims,
     damage,
     exchanges,

@@ -380,6 +380,13 @@ def export_command(
     suspects: Annotated[
         Path | None, typer.Option(help="A CSV file for labels that are probably wrong, with suggestions.")
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--accept", metavar="SOURCE", help="Add labels by a machine, or 'model'."),
+    ] = None,
+    at_least: Annotated[
+        float, typer.Option(help="With --accept: the share of them that must be right, with 95 % confidence.")
+    ] = 0.95,
     image_url: Annotated[
         str | None,
         typer.Option(
@@ -402,9 +409,16 @@ def export_command(
             say(f"{project.export_suspects(suspects):,} labels that are probably wrong written to {suspects}")
         if output is None:
             return
-        count = write_export(
-            project, output, form, predictions=predictions, only_open=only_open, every=every, image_url=image_url
-        )
+        accepted = None if source is None else project.accept(source, at_least)
+        options: dict[str, Any] = {
+            "predictions": predictions,
+            "only_open": only_open,
+            "every": every,
+            "image_url": image_url,
+        }
+        count = write_export(project, output, form, **options, accepted=accepted)
+        if accepted is not None:
+            say(accepted.sentence())
         say(f"{count:,} items written to {output}")
 
 

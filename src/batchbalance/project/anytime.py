@@ -28,14 +28,18 @@ def log_capital(right: int, total: int, share: float) -> float:
     return float(mixed - right * math.log(share) - wrong * math.log1p(-share))
 
 
+def is_above(right: int, total: int, share: float, alpha: float = ALPHA) -> bool:
+    """Return whether the true share is above `share`, at any look; wrong with a probability of at most `alpha`."""
+    return right > share * total and log_capital(right, total, share) >= -math.log(alpha)
+
+
 def lower_bound(right: int, total: int, alpha: float = ALPHA) -> float:
     """Return a share that the true one is below, at any look, with a probability of at most `alpha`."""
     check_whole("right", right, 0, total)
     low, high = 0.0, right / total if total else 0.0
     for _ in range(STEPS):
         middle = (low + high) / 2
-        is_ruled_out = middle < high and log_capital(right, total, middle) >= -math.log(alpha)
-        low, high = (middle, high) if is_ruled_out else (low, middle)
+        low, high = (middle, high) if is_above(right, total, middle, alpha) else (low, middle)
     return low
 
 

@@ -9,8 +9,10 @@ from batchbalance.project.answers import write_sheet
 from batchbalance.project.batch import COLUMNS, Batch
 from batchbalance.project.learning import class_probs
 from batchbalance.project.state import ItemView
+from batchbalance.project.suggestions import PEOPLE
 
 if TYPE_CHECKING:
+    from batchbalance.project.accepting import Accepted
     from batchbalance.project.facts import SuspectLabel
     from batchbalance.project.project import Project
 
@@ -27,6 +29,7 @@ class Exported:
         is_audit: whether it measures the model.
         prediction: the class that the model predicts; "" without a model.
         probability: the probability of that class.
+        source: whose label it is: "people", or the machine whose label was accepted; "" without a label.
     """
 
     id: str
@@ -36,17 +39,24 @@ class Exported:
     is_audit: bool
     prediction: str = ""
     probability: float | None = None
+    source: str = ""
 
 
-def exported_items(project: "Project", *, predictions: bool) -> list[Exported]:
-    """Return the items to export: those with an event, or all of them with the model's predictions."""
+def exported_items(project: "Project", *, predictions: bool, accepted: "Accepted | None" = None) -> list[Exported]:
+    """Return the items to export: those with an event or an accepted label, or all with the model's predictions."""
     store, state = project.store, project.store.snapshot()
-    rows = list(range(store.num_items)) if predictions else sorted(state.items)
+    machine = {} if accepted is None else {row: int(accepted.labels[row]) for row in accepted.rows.tolist()}
+    rows = list(range(store.num_items)) if predictions else sorted({*state.items, *machine})
     views = [state.view(row) for row in rows]
-    labels = ["" if view.label is None else state.classes[view.label] for view in views]
+    shown = [machine.get(row) if view.label is None else view.label for row, view in zip(rows, views, strict=True)]
+    labels = ["" if label is None else state.classes[label] for label in shown]
     aside = store.set_aside(state)[rows].tolist()
     parts = zip(store.ids(rows), labels, views, store.contents(rows), aside, strict=True)
-    found = [Exported(*each) for each in parts]
+    found = [Exported(*each, source=PEOPLE if each[1] else "") for each in parts]
+    if accepted is not None:
+        found = [
+            replace(x, source=accepted.source) if row in machine else x for row, x in zip(rows, found, strict=True)
+        ]
     if not predictions:
         return found
     vectors = project.embeddings.array()
@@ -55,7 +65,14 @@ def exported_items(project: "Project", *, predictions: bool) -> list[Exported]:
     return [replace(each, prediction=state.classes[label], probability=p) for each, label, p in said]
 
 
-def export_items(project: "Project", path: str | os.PathLike[str], *, predictions: bool, every: bool) -> int:
+def export_items(
+    project: "Project",
+    path: str | os.PathLike[str],
+    *,
+    predictions: bool,
+    every: bool,
+    accepted: "Accepted | None" = None,
+) -> int:
     """Write items to a CSV file, with their texts or files; return their number.
 
     Args:
@@ -63,9 +80,10 @@ def export_items(project: "Project", path: str | os.PathLike[str], *, prediction
         path: the file.
         predictions: write all items, with the model's predictions.
         every: write items without a label too that were asked, skipped, flagged or commented on.
+        accepted: machine labels to write for items that nobody labelled, with the column `source`.
     """
-    found = exported_items(project, predictions=predictions)
-    items = found if predictions or every else [each for each in found if each.view.outcome == "labelled"]
+    found = exported_items(project, predictions=predictions, accepted=accepted)
+    items = found if predictions or every else [each for each in found if each.label]
     columns = ["id", "label", "state", "annotators", "flags", "comments", "asked_for"]
     rows = [
         [
@@ -82,6 +100,9 @@ def export_items(project: "Project", path: str | os.PathLike[str], *, prediction
     if predictions:
         columns += ["prediction", "probability"]
         rows = [[*row, each.prediction, f"{each.probability:.4f}"] for row, each in zip(rows, items, strict=True)]
+    if accepted is not None:
+        columns.append("source")
+        rows = [[*row, each.source] for row, each in zip(rows, items, strict=True)]
     kind = project.settings.data.kind
     if kind in COLUMNS:
         contents = tuple(each.content for each in items)

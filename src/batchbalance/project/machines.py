@@ -1,15 +1,26 @@
 """What a project does with labels by machines: take them in, and use them without mistaking them for people's."""
 
 import os
+from dataclasses import replace
 
+import numpy as np
+
+from batchbalance.arguments.checks import check_unit
+from batchbalance.learner.labels import NewEvent
+from batchbalance.project.accepting import Accepted, accept
+from batchbalance.project.embeddings import Embeddings
+from batchbalance.project.learning import ProjectModel, class_probs
+from batchbalance.project.state import State
 from batchbalance.project.store import ProjectStore
-from batchbalance.project.suggestions import Suggested, add_suggestions
+from batchbalance.project.suggestions import MODEL, NONE, Source, Suggested, add_suggestions, source_named
 
 
 class MachineLabels:
     """The part of a ``Project`` about labels by machines."""
 
     store: ProjectStore
+    embeddings: Embeddings
+    model: ProjectModel
 
     def suggest(self, path: str | os.PathLike[str], by: str) -> Suggested:
         """Add labels that a machine suggests. They are measured on the audit set, and never count as anybody's answer.
@@ -20,3 +31,41 @@ class MachineLabels:
             by: the name of the source. A newer file of the same name replaces the older one.
         """
         return add_suggestions(self.store, path, by)
+
+    def accept(self, source: str, at_least: float = 0.95) -> Accepted:
+        """Accept labels of a source of which at least a share is right, with 95 % confidence; ``export`` writes them.
+
+        The audit labels decide. Labels from a confidence on are accepted, of items that nobody labelled or skipped.
+
+        Args:
+            source: the name of a source, or "model" for the model's predictions. Each further model that is tried needs
+                more evidence, as does each further file of a source; models are counted in the log.
+            at_least: the share that must be right.
+        """
+        share, state = check_unit("at_least", at_least), self.store.snapshot()
+        if not self.store.is_audit.any():
+            raise ValueError("machine labels can only be accepted by audit labels, got a project without an audit set")
+        found = self._model_source(state) if source == MODEL else source_named(state, source, self.store.num_items)
+        sample, views = self.model.audit_sample(state), state.items
+        labels = found.labels.copy()
+        labels[sample.num_first :] = NONE  # the audit labels are a sample of the first items only
+        labels[state.chosen()] = NONE
+        if not (labels != NONE).any():
+            raise ValueError(f"labels by {source} must be of items that the audit set represents, got none")
+        closed = np.zeros(self.store.num_items, dtype=bool)
+        closed[[*state.tests, *(row for row, view in views.items() if view.outcome in ("skipped", "disputed"))]] = True
+        known = state.labels()
+        num_left = int(self.store.set_aside(state).sum()) - len(sample.rows)
+        return accept(replace(found, labels=labels), sample.rows, known, closed, share, num_audit=num_left)
+
+    def _model_source(self, state: State) -> Source:
+        """Return the model's predictions as a source; for training items, those of models that have not seen them."""
+        vectors = self.embeddings.array()
+        trained = self.model.required(state, vectors)
+        probs = class_probs(trained.posterior, vectors)
+        probs[trained.rows] = self.model.cross_validated(vectors, trained)[0]
+        with self.store.writing() as state:
+            if trained.key not in state.checked:
+                self.store.append([NewEvent("checked", value=trained.key)])
+                state.update(self.store.events())
+        return Source(MODEL, probs.argmax(axis=1), probs.max(axis=1), state.checked.index(trained.key) + 1)

@@ -10,6 +10,7 @@ from batchbalance.arguments.registry import check_paths
 from batchbalance.learner.labels import Event, NewEvent
 from batchbalance.project import answers as given
 from batchbalance.project import export, opening
+from batchbalance.project.accepting import Accepted
 from batchbalance.project.answers import Told, Undone, as_ids, check_name
 from batchbalance.project.batch import Batch
 from batchbalance.project.embeddings import Embeddings, read_vectors
@@ -403,9 +404,11 @@ class Project(MachineLabels):
         """Return the items to export: those with an event, or all of them with the model's predictions."""
         return export.exported_items(self, predictions=predictions)
 
-    def export(self, path: str | os.PathLike[str], *, predictions: bool = False, every: bool = False) -> int:
-        """Write labelled items to a CSV file; with `every` all that have an event, with `predictions` all items."""
-        return export.export_items(self, path, predictions=predictions, every=every)
+    def export(
+        self, path: Any, *, predictions: bool = False, every: bool = False, accepted: Accepted | None = None
+    ) -> int:
+        """Write labelled items and `accepted` ones to a CSV file; `every`: all with an event; `predictions`: all."""
+        return export.export_items(self, path, predictions=predictions, every=every, accepted=accepted)
 
     def export_suspects(self, path: str | os.PathLike[str]) -> int:
         """Write labels that are probably wrong to a CSV file, with the model's suggestions; return the number of rows.

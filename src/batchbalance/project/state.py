@@ -189,6 +189,7 @@ class State:
         sources: the sources of items, from the events.
         tests: the class of each row of the test set.
         suggested: the suggestions of each machine, a value for each of its files, oldest first.
+        checked: the models whose predictions were tried for acceptance, oldest first.
         items: the state of each row that has an event.
         num_events: the number of events applied.
         num_batches: how often new questions were chosen.
@@ -203,6 +204,7 @@ class State:
         self.sources: list[str] = []
         self.tests: dict[int, int] = {}
         self.suggested: defaultdict[str, list[Any]] = defaultdict(list)
+        self.checked: list[str] = []
         self.items: dict[int, ItemView] = {}
         self.sizes: list[int] = []
         self.num_events = self.num_batches = self.last_change = self.tests_of = 0
@@ -229,6 +231,8 @@ class State:
                 self.sources.append(event.value["from"])
             elif event.kind == "suggested":
                 self.suggested[event.value["by"]].append(event.value)
+            elif event.kind == "checked":
+                self.checked.append(event.value)
             elif event.kind == "undone":
                 self._undo(events[event.value - 1])
             elif event.item is not None:

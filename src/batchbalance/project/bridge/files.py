@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.project import Project
+from batchbalance.project.accepting import Accepted
 from batchbalance.project.answers import Answer, Told, record_answers
 from batchbalance.project.bridge.tasks import (
     CONTROL,
@@ -41,6 +42,7 @@ def write_export(
     only_open: bool = False,
     every: bool = False,
     image_url: str | None = None,
+    accepted: Accepted | None = None,
 ) -> int:
     """Write items and labels for another tool; return the number of items. Open questions come first, in their order.
 
@@ -52,13 +54,16 @@ def write_export(
         only_open: write only unanswered questions.
         every: for csv: items without a label too that were asked, skipped, flagged or commented on.
         image_url: the address of the folder of images for the labelling tool; if omitted, the file embeds the images.
+        accepted: for csv: machine labels to write too, as returned by ``Project.accept``.
     """
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
     if form == "csv":
         if only_open or image_url is not None:
             raise ValueError("`only_open` and `image_url` must not be given for format csv; batch.csv has what is open")
-        return project.export(path, predictions=predictions, every=every)
+        return project.export(path, predictions=predictions, every=every, accepted=accepted)
+    if accepted is not None:
+        raise ValueError(f"machine labels can only be accepted for format csv, got {form!r}; omit one of the two")
     items, wanted = project.exported(predictions=predictions), project.settings.annotators_per_item
     asked = [each for each in items if each.view.open and not each.view.is_complete(wanted)]
     turns = {each.id: min(each.view.open.values()) for each in asked}
