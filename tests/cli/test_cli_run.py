@@ -14,7 +14,6 @@ from batchbalance.lab.config import read_comparison
 from batchbalance.lab.processes import News, Task, run_task
 from batchbalance.lab.records import read_runs
 from batchbalance.lab.trial import Goal, Stage
-from batchbalance.system.journal import read_journal
 from batchbalance.system.sealed import write_sealed
 from made_runs import journal_of
 from small_runs import run_of
@@ -106,23 +105,10 @@ def test_wrong_input(path, arguments, message):
     assert not (path.parent / "runs").exists()
 
 
-@pytest.mark.usefixtures("in_this_process")
-def test_going_on_under_other_versions_is_said_once_for_all_trials(path):
-    assert run(path, "--trials", 2)[0] == 0
-    for records in path.parent.glob("runs/*/trial-*.jsonl"):
-        lines = [{**record, "versions": {**record["versions"], "torch": "1.0"}} for record in read_journal(records)]
-        records.write_bytes(journal_of(lines))
-    code, _, err = run(path, "--trials", 2, "--budget", 20)
-    assert code == 0
-    assert " ".join(err.split()).count("continues with other versions (torch 1.0 before,") == 1
-    assert [len(trial) for each in read_runs([path.parent]) for trial in each.trials.values()] == [3] * 4
-
-
 def test_ray_may_stand_without_an_address(path, monkeypatch):
     asked = []
     instead = "batchbalance.cluster.trials.run_tasks_on_ray"
     monkeypatch.setattr(instead, lambda _, where: asked.append(where) or iter([]))
-    monkeypatch.setattr("batchbalance.cli.run.lost_records", lambda *_: [])  # nothing ran, so there are none
     for arguments in (["--ray"], ["--ray", "--trials", 2], ["--ray", "local"]):
         assert run(path, *arguments)[0] == 0
     assert asked == ["any", "any", "local"]

@@ -179,21 +179,13 @@ def test_records_name_the_versions(uninterrupted):
     assert [record["versions"] for record in uninterrupted] == [expected] * 4
 
 
-def test_going_on_under_other_versions_is_said_once(config, uninterrupted, tmp_path, monkeypatch):
-    run_trial(config, 3, tmp_path, Goal(budget=10))
+def test_records_of_a_resumed_trial_name_the_versions_of_their_rounds(config, uninterrupted, tmp_path, monkeypatch):
+    now = uninterrupted[0]["versions"]
     with monkeypatch.context() as older:
-        versions = {**uninterrupted[0]["versions"], "torch": "2.4.0", "python": "3.11.1"}
-        older.setattr("batchbalance.lab.trial.versions", lambda: versions)
-        with pytest.warns(UserWarning, match="the trial continues with other versions") as said:
-            run_trial(config, 3, tmp_path, Goal(budget=15))
-        now = uninterrupted[0]["versions"]
-        (text,) = [str(each.message) for each in said]
-        assert f"(torch {now['torch']} before, 2.4.0 now, python {now['python']} before, 3.11.1 now)" in text
-        run_trial(config, 3, tmp_path, Goal(budget=20))
-    run_trial(config, 3, tmp_path, Goal(budget=20))  # nothing is left to do, so nothing is said
-    with pytest.warns(UserWarning, match=r"torch 2\.4\.0 before, .* now"):
-        records = run_trial(config, 3, tmp_path, GOAL)
-    assert [record["versions"]["torch"] for record in records] == ["2.4.0", "2.4.0", now["torch"], now["torch"]]
+        older.setattr("batchbalance.lab.trial.versions", lambda: {**now, "torch": "2.4.0"})
+        run_trial(config, 3, tmp_path, Goal(budget=15))
+    records = run_trial(config, 3, tmp_path, GOAL)
+    assert [record["versions"]["torch"] for record in records] == ["2.4.0", now["torch"], now["torch"], now["torch"]]
     for record in records:
         record["versions"] = now
     assert timeless(records) == timeless(uninterrupted)
@@ -207,8 +199,7 @@ def test_records_written_before_go_on(config, uninterrupted, tmp_path):
     with Journal(path) as journal:
         for record in old:
             journal.append(record)
-    with pytest.warns(UserWarning, match=r"versions \(unnamed ones before, batchbalance .*, torch .*, numpy .* now"):
-        records = run_trial(config, 3, tmp_path, GOAL)
+    records = run_trial(config, 3, tmp_path, GOAL)
     assert records[:2] == old
     assert timeless(records[2:]) == timeless(uninterrupted[2:])
     assert read_runs([tmp_path])[0].trials == {3: records}

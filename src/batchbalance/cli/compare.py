@@ -12,7 +12,7 @@ import typer
 from batchbalance.cli.app import app, complain, imports_done, reported_errors
 from batchbalance.cli.project import say
 from batchbalance.cli.report import show
-from batchbalance.cli.run import follow, lost_records
+from batchbalance.cli.run import follow
 
 if TYPE_CHECKING:
     from batchbalance.lab.config import Comparison
@@ -161,7 +161,7 @@ def run_comparison(comparison: "Comparison", folder: Path, digest: str, jobs: in
     except KeyboardInterrupt:
         complain("stopped", "complete rounds are kept; the same command continues from there")
         raise typer.Exit(130) from None
-    if failed or lost_records(tasks, failed):
+    if failed:
         raise typer.Exit(2)
     say(f"{len(tasks)} trials took {time.perf_counter() - started:.0f} s")
     found = read_runs([run.folder(runs_dir) for run in runs])

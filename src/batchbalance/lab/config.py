@@ -14,7 +14,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
@@ -32,7 +32,7 @@ from batchbalance.arguments.sections import (
     parsed,
 )
 from batchbalance.balance.edges import EdgeSettings
-from batchbalance.encoders.embedding import runs_own_code
+from batchbalance.encoders.embedding import metric_of, runs_own_code
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.lab.data import DATASETS, GENERATED, PAPER_SIZES, REPEATED_COPIES, OwnData, SplitSizes
 from batchbalance.lab.data.own import is_own
@@ -71,7 +71,8 @@ class DataSettings(Section):
         partial: accept a part of a published data set.
         label: the column of the labels in a file of rows.
         column: the column of the texts in a file of rows; they are embedded.
-        encoder: embed your own data, as a project does; `wordllama` for `column` if omitted, else none.
+        encoder: embed your own data, as a project does; if omitted, `wordllama` for `column`, `table` for other rows,
+            and none for images.
         image_size: pixels of the square that an encoder of images looks at.
         labels: for a `.npy` file of embeddings, the file with their labels.
         skip_bad: omit damaged files and empty texts.
@@ -93,6 +94,12 @@ class DataSettings(Section):
     def own(self) -> OwnData:
         """The options for reading a user's own data."""
         return OwnData(**{field.name: getattr(self, field.name) for field in fields(OwnData)})
+
+    @property
+    def metric(self) -> Literal["auto", "raw"]:
+        """How to measure distances between inputs, as in ``select``."""
+        is_named = self.name in (*DATASETS, *GENERATED)
+        return metric_of(self.encoder if is_named else self.own.encoder_of(Path(self.name)))
 
     @model_validator(mode="before")
     @classmethod

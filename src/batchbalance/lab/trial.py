@@ -6,7 +6,6 @@ paired.
 """
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from batchbalance.encoders.embedding import metric_of
 from batchbalance.lab import metrics
 from batchbalance.lab.config import RunConfig
 from batchbalance.lab.data import Dataset, Splits, prepare
@@ -83,9 +81,6 @@ def run_trial(
     Raises:
         BlockingIOError: if another process runs this trial.
         OSError: if a record cannot be written; the earlier ones are intact.
-
-    Warns:
-        UserWarning: if the trial continues with other versions than those in its last record.
     """
     with open_trial(config.folder(runs_dir), config.canonical, seed) as journal:
         records = settled(journal, journal.path, seed)
@@ -98,8 +93,6 @@ def run_trial(
         trial = Trial(config, seed, goal, (prepare or prepared)(config, seed, data_dir), report)
         if last is not None and last["num_labelled"] + config.batch_size > trial.num_points:
             return records
-        if records:
-            warn_of_other_versions(records[-1])
         if last is not None:
             records.pop()  # repeat that round, this time with a batch
         learner = trial.learner(records)
@@ -109,24 +102,6 @@ def run_trial(
             records.append(record)
             trial.answer(learner, record["indices"])
         return records
-
-
-def warn_of_other_versions(last: Record) -> None:
-    """Warn if a trial is resumed with other versions than those in its last record."""
-    before, now = last.get("versions"), versions()
-    if before is None:
-        changes = f"unnamed ones before, {', '.join(f'{name} {version}' for name, version in now.items())} now"
-    else:
-        changed = [name for name in now if before.get(name) != now[name]]
-        changes = ", ".join(f"{name} {before.get(name, 'unnamed')} before, {now[name]} now" for name in changed)
-    if changes:
-        # Without the trial's name, so that `run` prints it once for all trials.
-        warnings.warn(
-            f"the trial continues with other versions ({changes}); later rounds may differ from those of a "
-            "trial that had one version throughout",
-            UserWarning,
-            stacklevel=3,
-        )
 
 
 class Trial:
@@ -165,7 +140,7 @@ class Trial:
             edges=config.edges,
             reference=None if pool_is_reference else TrainingRows(data, splits.reference, config.flat_inputs),
             candidates=config.candidates,
-            metric=metric_of(config.data.encoder),
+            metric=config.data.metric,
             seed=self._seed,
             device=None if config.device == "cpu" else config.device,
             events=events,

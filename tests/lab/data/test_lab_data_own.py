@@ -43,7 +43,8 @@ def test_whole_numbers_are_classes_in_their_order(tmp_path: Path, kind: str) -> 
     # the input tells the label: it is the number, shifted and scaled
     for x, y in ((data.train_x, data.train_y), (data.test_x, data.test_y)):
         values = x.flatten(1)[:, 0].double()
-        labels = values / 20 if kind == "folders" else values * numbers[_drawn(60)].std() + numbers[_drawn(60)].mean()
+        known = numbers if kind == "csv" else numbers[_drawn(60)]  # the encoder of tables reads all rows
+        labels = values / 20 if kind == "folders" else values * known.std() + known.mean()
         np.testing.assert_allclose(labels, y, atol=1e-5)
 
 

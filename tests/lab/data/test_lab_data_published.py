@@ -8,7 +8,6 @@ import pytest
 import scipy.io
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 
 import published_files as files
 from batchbalance.errors import FileFormatError, UnknownNameError
@@ -200,17 +199,6 @@ def test_images_of_another_size(tmp_path: Path) -> None:
     files.write(tmp_path / "mnist" / "train-images-idx3-ubyte", files.idx(files.images(60, (20, 28), 0)))
     with pytest.raises(FileFormatError, match="28×28 pixels, got 28×20"):
         load_part("mnist", tmp_path)
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_digits_are_those_of_scikit_learn(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not there:
-        monkeypatch.setattr(published, "find_spec", lambda _: None)
-    images, classes = published.bundled_digits()
-    digits = load_digits()
-    assert (images.dtype, classes.dtype) == (np.uint8, np.int64)
-    assert np.array_equal(images, digits.images)
-    assert np.array_equal(classes, digits.target)
 
 
 def test_digits_come_with_scikit_learn() -> None:

@@ -29,7 +29,7 @@ def test_all_files_are_there(written):
     _, folder = written
     figures = {"curves-accuracy", "curves-macro-auc", "curves-macro-f1", "curves-nll", "curves-calibration-error"}
     names = {f"{name}.{kind}" for name in (*figures, "differences") for kind in ("png", "svg")}
-    names |= {"report.html", "report.md", "curves.csv", "trials.csv", "comparisons.csv", "wins.csv"}
+    names |= {"report.html", "report.md", "curves.csv", "trials.csv", "comparisons.csv"}
     assert {path.name for path in folder.iterdir()} == names
     for path in folder.glob("*.svg"):
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
@@ -249,7 +249,6 @@ def test_csv_files_hold_the_numbers(written):
     assert (float(curves[0]["mean_low"]), float(curves[0]["mean_high"])) == first.interval
     (comparison,) = rows_of(folder / "comparisons.csv")
     assert float(comparison["p_holm"]) == report.comparisons[0].corrected_p
-    assert [float(row["wins"]) for row in rows_of(folder / "wins.csv")] == [0, 6]
 
 
 def test_writing_again_gives_the_same_bytes(written, tmp_path):

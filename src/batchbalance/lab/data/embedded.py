@@ -5,7 +5,6 @@ project: nothing is standardised again, so that a trial trains what a project do
 """
 
 import hashlib
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -16,14 +15,13 @@ import numpy as np
 from batchbalance.encoders import DEFAULTS, embed, encoder, open_items, read_ids
 from batchbalance.encoders.rows import open_rows
 from batchbalance.encoders.store import mapped_embeddings
-from batchbalance.encoders.tables import as_number
 from batchbalance.errors import FileFormatError
 from batchbalance.learner.labels.names import is_blank
 from batchbalance.system.files import mapped_array
 from batchbalance.system.ids import ids_path
 
 Labelled = tuple[np.ndarray, list[str]]  # inputs, and a label for each
-VECTORS = ".npy"
+VECTORS, ARRAYS = ".npy", ".npz"
 ID = "id"
 
 
@@ -34,7 +32,8 @@ class OwnData:
     Attributes:
         label: the column of the labels in a file of rows.
         column: the column of the texts.
-        encoder: what turns inputs into embeddings; if omitted, WordLlama for a column of texts, else nothing.
+        encoder: what turns inputs into embeddings; if omitted, WordLlama for a column of texts, the encoder of tables
+            for other rows, and none for images.
         image_size: pixels of the square that an encoder of images looks at.
         labels: the labels of embeddings in a ``.npy`` file: a file of rows with the column `label`, or ``.npy``.
         skip_bad: omit damaged files and empty texts.
@@ -47,9 +46,11 @@ class OwnData:
     labels: str | None = None
     skip_bad: bool = False
 
-    def is_embedded(self, path: Path) -> bool:
-        """Return whether the inputs are embeddings, and not raw numbers or pixels."""
-        return self.column is not None or self.encoder is not None or path.suffix == VECTORS
+    def encoder_of(self, path: Path) -> str | None:
+        """Return the name of the encoder of this data; None for pixels, arrays and vectors."""
+        if self.encoder is not None or self.column is not None:
+            return self.encoder or DEFAULTS["texts"]
+        return None if path.is_dir() or path.suffix in (VECTORS, ARRAYS) else DEFAULTS["rows"]
 
 
 def read_embedded(
@@ -68,8 +69,7 @@ def read_embedded(
     if path.suffix == VECTORS:
         vectors: np.ndarray = mapped_embeddings(path)
         return _with_labels(path, vectors, _labels_of_vectors(path, own, len(vectors))), None
-    name = own.encoder or DEFAULTS["texts" if own.column is not None else "images" if path.is_dir() else "rows"]
-    using = encoder(name, image_size=own.image_size)
+    using = encoder(own.encoder_of(path) or DEFAULTS["images"], image_size=own.image_size)
     if path.is_dir():
         items = open_items(path, kind=using.kind)
         known = {item.id: _class_of(path, item.id) for item in items}
@@ -94,25 +94,6 @@ def read_embedded(
     ]
     train, test = (_with_labels(path, made.vectors[rows], names) for names, rows in parts)
     return train, test
-
-
-def read_table(path: Path, label: str) -> Labelled:
-    """Read a file of rows in which all columns except the labels hold numbers."""
-    labels, rows = _column(path, label), open_rows(path)
-    features = [column for column in rows.columns if column != label]
-    vectors = np.empty((len(labels), len(features)))
-    for i, row in enumerate(rows):
-        for j, column in enumerate(features):
-            number = as_number(row.get(column))
-            if number is None or not math.isfinite(number):
-                raise FileFormatError(
-                    f"row {i} of {path}, column {column!r}, must hold a finite number, got {row.get(column)!r}; fill "
-                    "gaps first, or embed the table with `encoder`"
-                )
-            vectors[i, j] = number
-    if not vectors.size:
-        raise FileFormatError(f"{path} must have rows of labels and features, got {vectors.shape} numbers")
-    return _with_labels(path, vectors, labels)
 
 
 def _with_labels(path: Path, vectors: np.ndarray, labels: Sequence[str]) -> Labelled:

@@ -13,7 +13,7 @@ from batchbalance.encoders.rows import ROW_ENDINGS
 from batchbalance.errors import FileFormatError
 from batchbalance.lab.data import formats
 from batchbalance.lab.data.dataset import Dataset, assemble
-from batchbalance.lab.data.embedded import VECTORS, Labelled, OwnData, read_embedded, read_table
+from batchbalance.lab.data.embedded import ARRAYS, VECTORS, Labelled, OwnData, read_embedded
 from batchbalance.lab.data.published import Part, draw_test
 from batchbalance.learner.labels.names import is_blank
 
@@ -23,7 +23,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 def is_own(name: str) -> bool:
     """Return whether a data set's name is a path: a folder, or a file with one of the endings of data."""
-    endings = (".npz", VECTORS, *ROW_ENDINGS)
+    endings = (ARRAYS, VECTORS, *ROW_ENDINGS)
     return bool(name) and (
         name.removesuffix(".gz").endswith(endings) or "/" in name or "\\" in name or Path(name).is_dir()
     )
@@ -45,19 +45,18 @@ def load_own(name: str, own: OwnData, folder: Callable[[], Path], *, seed: int, 
     if not path.exists():
         raise FileNotFoundError(f"no such data: {path} is neither a file nor a folder")
     test = None
-    if own.is_embedded(path):
+    is_embedded = path.suffix == VECTORS or own.encoder_of(path) is not None
+    if is_embedded:
         train, test = read_embedded(path, own, folder(), progress=progress)
     elif path.is_dir() and all((path / part).is_dir() for part in ("train", "test")):
         train, test = formats.read_image_folder(path / "train"), formats.read_image_folder(path / "test")
     elif path.is_dir():
         train = formats.read_image_folder(path)
-    elif path.suffix == ".npz":
+    else:
         arrays = formats.read_npz(path, ("x", "y", "x_test", "y_test"))
         train = _checked(path, arrays, "x", "y")
         if "x_test" in arrays or "y_test" in arrays:
             test = _checked(path, arrays, "x_test", "y_test")
-    else:
-        train = read_table(path, own.label)
     try:
         names = ordered([*train[1], *(() if test is None else test[1])])
     except ValueError as error:
@@ -66,7 +65,7 @@ def load_own(name: str, own: OwnData, folder: Callable[[], Path], *, seed: int, 
         raise FileFormatError(f"{path} must hold at least 2 classes, got {len(names)}")
     numbered = _numbered(train, names)
     parts = draw_test(numbered, len(numbered[1]), seed) if test is None else (numbered, _numbered(test, names))
-    if own.is_embedded(path):
+    if is_embedded:
         (x, y), (test_x, test_y) = ((torch.from_numpy(x).float(), torch.from_numpy(y)) for x, y in parts)
         return Dataset(name, x, y, test_x, test_y, tuple(names))
     return assemble(name, *parts, names)

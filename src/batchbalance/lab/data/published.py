@@ -4,14 +4,12 @@ Sizes are the publishers'. An incomplete data set (some CIFAR batches, a text fi
 `partial`, with a warning that gives its size.
 """
 
-import gzip
 import os
 import string
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -222,23 +220,11 @@ def draw_test(part: Part, num_test: int, seed: int) -> tuple[Part, Part]:
 
 def load_digits(seed: int) -> Dataset:
     """Load scikit-learn's 1,797 digits of 8×8 pixels; 297 of them, drawn from `seed`, are the test part."""
-    train, test = draw_test(bundled_digits(), 297, seed)
+    from sklearn.datasets import load_digits as bundled
+
+    digits = bundled()
+    train, test = draw_test((digits.images.astype(np.uint8), digits.target.astype(np.int64)), 297, seed)
     return assemble("digits", train, test, DIGITS)
-
-
-def bundled_digits() -> Part:
-    """Return images (1797, 8, 8) and classes, read from the file of scikit-learn to avoid its slow import."""
-    found = find_spec("sklearn")
-    package = None if found is None or found.origin is None else Path(found.origin).parent
-    path = None if package is None else package / "datasets" / "data" / "digits.csv.gz"
-    if path is None or not path.is_file():  # another version stores it elsewhere
-        from sklearn.datasets import load_digits as bundled
-
-        digits = bundled()
-        return digits.images.astype(np.uint8), digits.target.astype(np.int64)
-    with gzip.open(path, "rt", encoding="ascii") as lines:
-        rows = np.loadtxt(lines, delimiter=",", dtype=np.int64)
-    return rows[:, :64].reshape(-1, 8, 8).astype(np.uint8), rows[:, 64]
 
 
 # Substitutes for the published data sets: generated inputs of the same shape, with the same number of classes. They let

@@ -6,23 +6,24 @@ tensorflow_datasets/url_checksums. If none is published, a warning says that the
 """
 
 import hashlib
-import math
 import os
 import shutil
-import sys
+import tarfile
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
+from itertools import product
 from pathlib import Path
+from urllib.request import urlopen
 
-from batchbalance.errors import FileFormatError, MissingExtraError
+from batchbalance.errors import FileFormatError
 from batchbalance.system.files import replacing
-from batchbalance.system.progress import progress
 
 FOLDER_VARIABLE = "BATCHBALANCE_DATA"
-TIMEOUT_SECONDS = (5, 60)  # to connect, and between two packets
-PIECE_BYTES = 2**20
+TIMEOUT_SECONDS = 60  # between two packets
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,10 @@ class Files:
             raise FileNotFoundError(f"{error}{hint}") from error
 
     def have(self, name: str) -> Path | None:
-        """Return a file or folder, plain or gzipped, at most one folder further down; None if missing."""
+        """Return a file or folder, plain or gzipped, at most two folders further down; None if missing."""
         for folder in self.source.folders:
-            for pattern in (name, f"{name}.gz", f"*/{name}", f"*/{name}.gz"):
-                found = sorted((self.root / folder).glob(pattern))
+            for above, ending in product(("", "*/", "*/*/"), ("", ".gz")):
+                found = sorted((self.root / folder).glob(f"{above}{name}{ending}"))
                 if found:
                     return found[0]
         return None
@@ -186,82 +187,49 @@ class Files:
             FileNotFoundError: if a download fails; the message names the files, the folder and the address.
         """
         folder = self.root / self.source.folders[0]
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileNotFoundError(f"{self.missing_message(names)}. Cannot create the folder: {error}") from error
         for url, sha256 in self.source.downloads.items():
             packed = url.endswith((".zip", ".tar.gz"))
-            if not packed and self.have(_file_name(url).removesuffix(".gz")):
+            if not packed and self.have(url.rsplit("/", 1)[-1].removesuffix(".gz")):
                 continue
             try:
+                folder.mkdir(parents=True, exist_ok=True)
                 path = retrieve(url, sha256, folder)
                 if packed:
-                    unpack(path, folder)
-                    path.unlink()
-            except MissingExtraError:
-                raise
-            except Exception as error:  # requests and the archive readers raise dozens of types
+                    unpack(path)
+            except (OSError, EOFError, HTTPException, FileFormatError, tarfile.TarError, zipfile.BadZipFile) as error:
                 message = f"{self.missing_message(names)}. Downloading {url} failed: {error}"
                 raise FileNotFoundError(message) from error
 
 
-def _file_name(url: str) -> str:
-    return url.rsplit("/", 1)[-1].replace("+", "-")
-
-
 def retrieve(url: str, sha256: str | None, folder: Path) -> Path:
     """Download a file into a folder and check its hash; without a published one, warn that the file is trusted."""
-    try:
-        import requests
-    except ImportError as error:
-        raise MissingExtraError("downloading a data set", "data") from error
-    path, digest = folder / _file_name(url), hashlib.sha256()
-    with replacing(path) as temporary, requests.get(url, stream=True, timeout=TIMEOUT_SECONDS) as answer:
-        answer.raise_for_status()
-        pieces = math.ceil(int(answer.headers.get("Content-Length", 0)) / PIECE_BYTES) or None
-        with (
-            temporary.open("wb") as file,
-            progress(f"downloading {path.name} (MiB)", pieces, sys.stderr.isatty()) as bar,
-        ):
-            for piece in answer.iter_content(PIECE_BYTES):
-                file.write(piece)
-                digest.update(piece)
-                bar.advance()
-        if sha256 is not None and digest.hexdigest() != sha256:
-            raise FileFormatError(f"{url} must have the SHA-256 hash {sha256}, got {digest.hexdigest()}")
+    path = folder / url.rsplit("/", 1)[-1].replace("+", "-")
+    with replacing(path) as temporary, urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
+        with temporary.open("wb") as file:
+            shutil.copyfileobj(answer, file)
+        with temporary.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if sha256 not in (None, found):
+            raise FileFormatError(f"{url} must have the SHA-256 hash {sha256}, got {found}")
     if sha256 is None:
-        warnings.warn(
-            f"no hash of {url} is published: the download is trusted, with SHA-256 {digest.hexdigest()}", stacklevel=2
-        )
+        warnings.warn(f"no hash of {url} is published: the download is trusted, with SHA-256 {found}", stacklevel=2)
     return path
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip or tar.gz, and zips inside it, into `folder`, without a single enclosing folder.
+def unpack(archive: Path) -> None:
+    """Replace a zip or tar.gz by the folder `unpacked` beside it, with the contents of zips inside it.
 
-    Existing files are kept. Unpacking happens beside `folder`, so an interrupted run leaves nothing in it.
+    Unpacking happens in a temporary folder, so an interrupted run leaves nothing that looks complete.
     """
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as temporary:
-        top = Path(temporary)
+    with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".unpacking-") as temporary:
+        top = Path(temporary) / "files"
         if archive.suffix == ".zip":
             shutil.unpack_archive(archive, top)
         else:
             shutil.unpack_archive(archive, top, filter="data")  # refuses members outside of the folder
         for inner in sorted(top.glob("*.zip")):
             shutil.unpack_archive(inner, top)
-            inner.unlink()
-        inside = [path for path in top.iterdir() if not path.name.startswith((".", "__MACOSX"))]
-        while len(inside) == 1 and inside[0].is_dir():
-            top = inside[0]
-            inside = list(top.iterdir())
-        for path in inside:
-            _move(path, folder / path.name)
-
-
-def _move(path: Path, target: Path) -> None:
-    if not target.exists():
-        path.replace(target)
-    elif path.is_dir() and target.is_dir():
-        for inner in path.iterdir():
-            _move(inner, target / inner.name)
+        unpacked = archive.parent / "unpacked"
+        shutil.rmtree(unpacked, ignore_errors=True)
+        top.rename(unpacked)
+    archive.unlink()

@@ -1,4 +1,4 @@
-"""Comparison of runs: a summary of each, its difference from a control over shared seeds, and pairwise wins.
+"""Comparison of runs: a summary of each, and its difference from a control over shared seeds.
 
 The measure compared is the mean height of the learning curve over the label counts that both sides cover.
 """
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from statistics import fmean
-from typing import get_args
+from typing import Any, get_args
 
 from batchbalance.arguments.seeds import generator
 from batchbalance.errors import UnknownNameError
-from batchbalance.lab.records import Run, check_records, trial_path
+from batchbalance.lab.records import Record, Run, check_records, trial_path
 from batchbalance.lab.report.curves import (
     LEAST_SHARE,
     LOWER_IS_BETTER,
@@ -34,39 +34,43 @@ NUM_COUNTS = 4  # label counts to show by default
 
 @dataclass(frozen=True)
 class Summary:
-    """The curves and costs of one run.
+    """A run, its curves, and what they reach.
 
     Attributes:
-        label: the label, as in ``Run``.
-        num_trials: the number of trials, with or without results.
+        run: the run.
         curves: for each metric, the curve of each seed that has one.
         areas: for each seed that covers the report's span, the mean height over it.
         reached: for each seed, the training labels to reach the target; None if it is never reached.
         reached_total: the same, including the validation labels of that round.
         labels: the fewest and the most training labels of any trial.
-        num_validation: the most validation labels of any round.
-        num_rounds: the most rounds of any trial.
-        select_seconds: the time to choose each batch.
-        round_seconds: the total time of each round.
-        peak_memory: the peak memory in bytes; None if not recorded.
-        clustering_rounds: the rounds of clustering of each batch that was clustered by Δ, if recorded.
-        versions: the distinct versions in its records; an empty one for records without versions.
     """
 
-    label: str
-    num_trials: int
+    run: Run
     curves: dict[str, dict[int, Curve]]
     areas: dict[int, float]
     reached: dict[int, int | None]
     reached_total: dict[int, int | None]
     labels: Span
-    num_validation: int
-    num_rounds: int
-    select_seconds: list[float]
-    round_seconds: list[float]
-    peak_memory: int | None
-    clustering_rounds: list[int]
-    versions: tuple[dict[str, str], ...]
+
+    @property
+    def label(self) -> str:
+        """The label of the run."""
+        return self.run.label
+
+    @property
+    def records(self) -> list[Record]:
+        """The records of all trials."""
+        return [record for trial in self.run.trials.values() for record in trial]
+
+    def recorded(self, name: str) -> list[Any]:
+        """Return the values of a field of the records, without those that are missing."""
+        return [record[name] for record in self.records if record.get(name) is not None]
+
+    @property
+    def select_seconds(self) -> list[float]:
+        """The time to choose each batch."""
+        times = [(record["seconds"] or {}).get("select") for record in self.records if record["indices"]]
+        return [float(each) for each in times if each is not None]
 
     def bands(self, metric: str) -> list[Band]:
         """Return the band of a metric over trials, at each label count."""
@@ -130,10 +134,7 @@ class Report:
         span: the label counts of `Summary.areas`; None if the runs have none in common.
         summaries: one for each run, the control first.
         comparisons: one for each run except the control.
-        wins: for a pair of labels, (seeds in which the first is better, a tie counting half; seeds compared).
         empty: labels of runs omitted because they have no value of the metric yet.
-        earlier: labels of runs omitted because they have earlier settings.
-        runs: the runs compared, the control first.
         curves: the statistic of the learning curves: means with 95 % intervals, or medians with quartiles.
     """
 
@@ -148,11 +149,13 @@ class Report:
     span: Span | None
     summaries: tuple[Summary, ...]
     comparisons: tuple[PairedComparison, ...]
-    wins: dict[tuple[str, str], tuple[float, int]]
     empty: tuple[str, ...]
-    runs: tuple[Run, ...] = ()
     curves: Drawn = "means"
-    earlier: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs compared, the control first."""
+        return tuple(summary.run for summary in self.summaries)
 
     @property
     def higher_is_better(self) -> bool:
@@ -224,9 +227,7 @@ def compare(
         span=span,
         summaries=summaries,
         comparisons=tuple(_corrected(comparisons)),
-        wins={(a, b): _wins(of_metric[a], of_metric[b], metric) for a in of_metric for b in of_metric if a != b},
         empty=tuple(label for label in labels if label not in of_metric),
-        runs=tuple(shown),
         curves=curves,
     )
 
@@ -287,24 +288,13 @@ def _summary(run: Run, curves: dict[str, dict[int, Curve]], metric: str, target:
     areas = {seed: trial.area(span) for seed, trial in trials.items()} if span else {}
     reached = {seed: trial.labels_to_reach(target, metric not in LOWER_IS_BETTER) for seed, trial in trials.items()}
     validation = {s: {r["num_labelled"]: r.get("num_validation") or 0 for r in run.trials[s]} for s in trials}
-    records = [record for trial in run.trials.values() for record in trial]
-    seconds: list[dict[str, float | None]] = [record.get("seconds") or {} for record in records]
-    chosen = [each.get("select") for each, record in zip(seconds, records, strict=True) if record.get("indices")]
     return Summary(
-        label=run.label,
-        num_trials=len(run.trials),
+        run=run,
         curves=curves,
         areas={seed: area for seed, area in areas.items() if area is not None},
         reached=reached,
         reached_total={s: None if x is None else x + validation[s][x] for s, x in reached.items()},
         labels=(min(trial.labels[0] for trial in trials.values()), max(t.labels[-1] for t in trials.values())),
-        num_validation=max((record.get("num_validation") or 0 for record in records), default=0),
-        num_rounds=max(len(trial) for trial in run.trials.values()),
-        select_seconds=[float(each) for each in chosen if each is not None],
-        round_seconds=[math.fsum(each for each in phases.values() if each is not None) for phases in seconds if phases],
-        peak_memory=max((r["peak_memory"] for r in records if r.get("peak_memory") is not None), default=None),
-        clustering_rounds=[r["clustering_rounds"] for r in records if r.get("clustering_rounds") is not None],
-        versions=tuple(map(dict, dict.fromkeys(tuple((r.get("versions") or {}).items()) for r in records))),
     )
 
 
@@ -315,12 +305,6 @@ def _paired_areas(first: dict[int, Curve], second: dict[int, Curve]) -> tuple[Sp
         return None, {}
     pairs = {seed: (first[seed].area(span), second[seed].area(span)) for seed in first if seed in second}
     return span, {seed: a - b for seed, (a, b) in pairs.items() if a is not None and b is not None}
-
-
-def _wins(first: dict[int, Curve], second: dict[int, Curve], metric: str) -> tuple[float, int]:
-    differences = _paired_areas(first, second)[1].values()
-    better = sum((d > 0) == (metric not in LOWER_IS_BETTER) for d in differences if d != 0)
-    return better + sum(d == 0 for d in differences) / 2, len(differences)
 
 
 def _against(summary: Summary, control: Summary, metric: str, seed: int) -> PairedComparison:

@@ -102,15 +102,13 @@ def _runs(report: Report) -> Iterator[str]:
     if not report.alike:
         names = ", ".join(report.data)
         yield f"The runs differ in data or split ({names}), but pairing assumes that trials of one seed start alike."
-    if report.earlier:
-        yield (
-            f"Omitted, because other settings were run last in their folder: {', '.join(report.earlier)}. "
-            "`--all` includes them; `--only LABEL` selects some."
-        )
     if report.empty:
         yield f"Omitted, because they have no value of {report.metric} yet: {', '.join(report.empty)}."
     if report.control is None:
-        yield "There is no single run of random and no other control is named, so nothing is tested."
+        yield (
+            "There is no single run of random and no other control is named, so nothing is tested. Name one with "
+            "`--control LABEL`, or select runs with `--only LABEL`."
+        )
     if report.span is None:
         yield "The runs have no label counts in common, so there are no areas."
         return
@@ -139,17 +137,18 @@ def _fits(report: Report) -> Iterator[str]:
 
 
 def _versions(report: Report) -> Iterator[str]:
-    labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    labels: dict[tuple[str, ...], list[str]] = {}
     for summary in report.summaries:
-        for found in summary.versions:
-            labels.setdefault(tuple(found.items()), []).append(summary.label)
+        found = (record.get("versions") or {} for record in summary.records)
+        for each in dict.fromkeys(tuple(f"{name} {version}" for name, version in known.items()) for known in found):
+            labels.setdefault(each, []).append(summary.label)
     if len(labels) < 2:
         return
-    named = [set(versions) for versions in labels if versions]
+    named = [set(each) for each in labels if each]
     shared = set.intersection(*named) if len(named) > 1 else set()
     groups = []
-    for versions, runs in labels.items():
-        differing = ", ".join(f"{name} {version}" for name, version in versions if (name, version) not in shared)
+    for each, runs in labels.items():
+        differing = ", ".join(version for version in each if version not in shared)
         groups.append(f"{differing or 'versions that the records do not name'} ({', '.join(runs)})")
     yield f"The records were written under different versions, which can change numbers: {'; '.join(groups)}."
 
@@ -157,9 +156,10 @@ def _versions(report: Report) -> Iterator[str]:
 def _trials(report: Report) -> Iterator[str]:
     for summary in report.summaries:
         curves = summary.curves[report.metric]
-        if len(curves) < summary.num_trials:
-            missing = summary.num_trials - len(curves)
-            yield f"{summary.label}: {missing} of {summary.num_trials} trials have no value of {report.metric} yet."
+        num_trials = len(summary.run.trials)
+        if len(curves) < num_trials:
+            missing = num_trials - len(curves)
+            yield f"{summary.label}: {missing} of {num_trials} trials have no value of {report.metric} yet."
         short = [seed for seed in curves if report.span and seed not in summary.areas]
         if short:
             seeds = ", ".join(map(str, short))

@@ -32,15 +32,10 @@ class ReportTable:
 def tables(report: Report) -> list[ReportTable]:
     """Return all tables of a report, the most important first."""
     against = [comparisons(report)] if report.comparisons else []
-    beaten = [wins(report)] if len(report.summaries) > 1 else []
-    timed = [costs(report)] if any(s.round_seconds or s.peak_memory for s in report.summaries) else []
+    timed = [costs(report)] if any(s.recorded("seconds") for s in report.summaries) else []
     text = "The settings of the runs; where they differ, each value with its runs. config.json has all of them."
-    ran = (
-        [ReportTable("Settings", text, ("setting", "value"), settings(report.runs), is_text=True)]
-        if report.runs
-        else []
-    )
-    return [results(report), *against, savings(report), *beaten, labels(report), *timed, *ran]
+    ran = ReportTable("Settings", text, ("setting", "value"), settings(report.runs), is_text=True)
+    return [results(report), *against, savings(report), labels(report), *timed, ran]
 
 
 def overview(report: Report) -> ReportTable:
@@ -130,24 +125,15 @@ def savings(report: Report) -> ReportTable:
     return _table("Labels to a target", text, report.summaries, columns)
 
 
-def wins(report: Report) -> ReportTable:
-    """Return the table of how often each run is better than each of the others."""
-    names = [s.label for s in report.summaries]
-    won = {pair: f"{num:g} of {compared}" for pair, (num, compared) in report.wins.items() if compared}
-    rows = tuple((a, *(won.get((a, b), NONE) for b in names)) for a in names)
-    text = "Shared seeds in which the row has a better area than the column, of those compared; a tie counts half."
-    return ReportTable("Wins", text, ("better than", *names), rows)
-
-
 def labels(report: Report) -> ReportTable:
     """Return the table of labels used."""
     text = "Validation labels cost as much as training labels; they are used for early stopping and the threshold."
     columns: dict[str, Callable[[Summary], str]] = {
         "trials": lambda s: str(len(s.curves[report.metric])),
-        "rounds": lambda s: str(s.num_rounds),
+        "rounds": lambda s: str(max(map(len, s.run.trials.values()))),
         "training labels": lambda s: span_text(s.labels),
-        "validation labels": lambda s: f"{s.num_validation:,}",
-        "all labels": lambda s: f"{s.labels[1] + s.num_validation:,}",
+        "validation labels": lambda s: f"{_most(s, 'num_validation'):,}",
+        "all labels": lambda s: f"{s.labels[1] + _most(s, 'num_validation'):,}",
     }
     return _table("Labels used", text, report.summaries, columns)
 
@@ -157,15 +143,23 @@ def costs(report: Report) -> ReportTable:
     text = "Median seconds per round, and the peak memory of any process of the run, including training."
     columns: dict[str, Callable[[Summary], str]] = {
         "choosing a batch": lambda s: seconds(s.select_seconds),
-        "a whole round": lambda s: seconds(s.round_seconds),
-        "peak memory": lambda s: NONE if s.peak_memory is None else f"{s.peak_memory / 1e6:,.0f} MB",
+        "a whole round": lambda s: seconds([_total(each) for each in s.recorded("seconds")]),
+        "peak memory": lambda s: f"{_most(s, 'peak_memory') / 1e6:,.0f} MB" if s.recorded("peak_memory") else NONE,
     }
-    if any(s.clustering_rounds for s in report.summaries):
+    if any(s.recorded("clustering_rounds") for s in report.summaries):
         text += " Rounds of clustering: median and maximum over all batches; the paper says usually less than 5."
         columns["rounds of clustering"] = lambda s: (
-            f"{median(s.clustering_rounds):g}, at most {max(s.clustering_rounds)}" if s.clustering_rounds else NONE
+            f"{median(rounds):g}, at most {max(rounds)}" if (rounds := s.recorded("clustering_rounds")) else NONE
         )
     return _table("Time and memory", text, report.summaries, columns)
+
+
+def _most(summary: Summary, field: str) -> int:
+    return max(summary.recorded(field), default=0)
+
+
+def _total(phases: Mapping[str, float | None]) -> float:
+    return math.fsum(each for each in phases.values() if each is not None)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -241,10 +235,6 @@ def csv_tables(report: Report) -> dict[str, list[dict[str, Any]]]:
         "curves": list(_curve_rows(report)),
         "trials": list(_trial_rows(report)),
         "comparisons": [_comparison_row(report, c) for c in report.comparisons],
-        "wins": [
-            {"strategy": a, "than": b, "wins": won, "compared": compared}
-            for (a, b), (won, compared) in report.wins.items()
-        ],
     }
 
 
