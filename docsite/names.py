@@ -27,7 +27,7 @@ GROUPS: list[tuple[str, str, list[str] | None]] = [
         "Edges and the closed form",
         PACKAGE,
         ["connect", "Edges", "annealed_threshold", "hamming_distances", "balance_scores", "joint_balance",
-         "information", "HypothesisTable"],
+         "information"],
     ),
     ("Ray", "batchbalance.cluster", ["RayExecutor"]),
     ("Other labelling tools", "batchbalance.project.bridge", None),

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from batchbalance.balance.closed_form import balance_scores, information, joint_balance
     from batchbalance.balance.edges import Edges, annealed_threshold, connect, hamming_distances
     from batchbalance.balance.evaluation import BatchEvaluation, evaluate_batch
-    from batchbalance.balance.finite import HypothesisTable
     from batchbalance.batches.cover import Cover
     from batchbalance.errors import (
         BatchBalanceError,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from batchbalance.learner import Learner
     from batchbalance.predictions import Predictions
     from batchbalance.project import Project
+    from batchbalance.scores import token_weights
     from batchbalance.selection import Selection, select
     from batchbalance.strategies import STRATEGIES, Strategy
     from batchbalance.strategies.baselines import (
@@ -87,7 +87,6 @@ __all__ = [
     "Falcun",
     "FileFormatError",
     "GreedyBalance",
-    "HypothesisTable",
     "Learner",
     "LeastConfidence",
     "Margin",
@@ -122,13 +121,13 @@ __all__ = [
     "information",
     "joint_balance",
     "select",
+    "token_weights",
 ]
 
 _HOMES = {  # where a name is from; those of __all__ that are not here are strategies
     "balance.closed_form": ["balance_scores", "information", "joint_balance"],
     "balance.edges": ["Edges", "annealed_threshold", "connect", "hamming_distances"],
     "balance.evaluation": ["BatchEvaluation", "evaluate_batch"],
-    "balance.finite": ["HypothesisTable"],
     "batches.cover": ["Cover"],
     "errors": [
         "BatchBalanceError",
@@ -141,6 +140,7 @@ _HOMES = {  # where a name is from; those of __all__ that are not here are strat
     "learner": ["Learner"],
     "predictions": ["Predictions"],
     "project": ["Project"],
+    "scores": ["token_weights"],
     "selection": ["Selection", "select"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -149,26 +149,6 @@ def test_workers_read_several_files(executor, probs, tmp_path):
         select(pool, 5, executor=executor, reference=Predictions.from_probs(probs), threshold=0.02)
 
 
-def test_workers_check_the_files_that_they_read(executor, probs, tmp_path, monkeypatch):
-    path = tmp_path / "p.npy"
-    np.save(path, probs)
-    here = select(Predictions.load(path), 10)
-    monkeypatch.setattr(Predictions, "check", None)  # nothing is checked here
-    there = select(executor.load([path]), 10, executor=executor)
-    assert there.indices.tolist() == here.indices.tolist()
-    assert there.edges.threshold == pytest.approx(here.edges.threshold, rel=1e-6)
-    with pytest.warns(UserWarning, match="look like probabilities"):
-        assert executor.load([path], "logits").source.values == "logits"
-    off = np.log(probs)
-    off[440] += 5e-5
-    np.save(path, off)
-    assert executor.load([path], "log-probs").source.values == "logits"  # to be normalised when read
-    probs[431, 2, 1] = np.nan
-    np.save(path, probs)
-    with pytest.raises(FileFormatError, match=r"NaN or \+inf \(first at point 431, draw 2, class 1\)"):
-        executor.load([path])
-
-
 def test_workers_predict_their_part_of_the_inputs(executor, tmp_path):
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 3))
     MCDropout(model, num_draws=8).save(tmp_path / "posterior")

@@ -47,10 +47,10 @@ def test_pieces_keep_draw_ids_weights_and_names():
     weights = random_weights(6)
     named = Predictions.from_probs(CUTS[0], draw_ids=[*"abcdef"], weights=weights)
     others = [Predictions.from_probs(part, weights=weights) for part in CUTS[1:3]]
-    pool = join([*others, named], ids=[["x"], range(30), [f"n{i}" for i in range(7)]])
+    pool = join([*others, named])
     assert pool.draw_ids == tuple("abcdef")
     np.testing.assert_allclose(pool.draw_weights, weights)
-    assert (pool.num_points, pool.ids[0], pool.ids[3], pool.ids[-1]) == (38, "x", 2, "n6")
+    assert pool.num_points == 38
     expected = np.concatenate([CUTS[1], CUTS[2], CUTS[0]])
     np.testing.assert_allclose(pool.mean_probs(), np.einsum("s,nsc->nc", weights, expected), atol=1e-12)
     np.testing.assert_allclose(pool.subset([0, 37]).log_probs().exp(), expected[[0, 37]], atol=1e-12)
@@ -80,15 +80,6 @@ def test_the_same_points_twice_are_refused(tmp_path, paths):
     (tmp_path / "link.npy").symlink_to(paths[2])
     with pytest.raises(FileFormatError, match=r"link.npy, the same file"):
         load_parts([*paths, tmp_path / "link.npy"])
-    ids = [[f"{number}-{i}" for i in range(size)] for number, size in enumerate(SIZES)]
-    assert load_parts(paths, ids=ids).ids[7] == "1-0"
-    ids[3][4] = "0-2"
-    with pytest.raises(ValueError, match=r"distinct, got '0-2' in .*part-0.npy and in .*part-3.npy"):
-        load_parts(paths, ids=ids)
-    with pytest.raises(ValueError, match="must name its 1 points, got 2"):
-        load_parts(paths, ids=[ids[0], ["a", "b"], ids[2], ids[3]])
-    with pytest.raises(ValueError, match="each of 4 pieces, got 1"):
-        load_parts(paths, ids=ids[:1])
 
 
 def test_a_piece_that_shrinks_is_an_error(paths):

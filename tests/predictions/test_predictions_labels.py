@@ -8,7 +8,7 @@ import torch
 from batchbalance import Predictions, select
 from batchbalance.errors import DrawMismatchError, FileFormatError
 from batchbalance.predictions import join, load_parts
-from batchbalance.scores import bald, entropy, epig, least_confidence, log_margin, margin, mean_std, unsureness
+from batchbalance.scores import bald, entropy, epig, least_confidence, margin, mean_std, unsureness
 from batchbalance.strategies import OWN
 from support import oracles
 
@@ -132,7 +132,7 @@ def test_scores_by_loops():
     for score, expected in by_label.items():
         np.testing.assert_allclose(score(predictions, combine="mean"), np.mean(expected, axis=1), atol=1e-10)
         np.testing.assert_allclose(score(predictions, combine="max"), np.max(expected, axis=1), atol=1e-10)
-    np.testing.assert_allclose(log_margin(predictions, combine="mean").exp(), margin(predictions, combine="mean"))
+    np.testing.assert_allclose(margin(predictions, combine="mean", log=True).exp(), margin(predictions, combine="mean"))
     expected = sum(min(p, 1 - p) for row in mean for p in row) / 3
     assert unsureness(predictions) == pytest.approx(expected, abs=1e-10)
 

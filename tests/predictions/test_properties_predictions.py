@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from safetensors.torch import save_file
 
 from batchbalance import Predictions
-from batchbalance.predictions import Draws, OnDemand, Placed, join, stored_predictions
+from batchbalance.predictions import Draws, OnDemand, join, stored_predictions
 from conftest import fresh, random_weights
 
 KINDS = ["probs", "logits", "log-probs"]
@@ -111,7 +111,7 @@ def test_round_trips(tmp_path_factory, kind, ending, axes, dtype, named, data):
             np.testing.assert_allclose(again.draw_weights, weights, rtol=1e-12)
 
 
-some_piece = st.tuples(st.sampled_from([*KINDS, "made", "placed"]), st.sampled_from(DTYPES))
+some_piece = st.tuples(st.sampled_from([*KINDS, "made"]), st.sampled_from(DTYPES))
 
 
 @pytest.mark.typed
@@ -130,8 +130,6 @@ def test_a_joined_pool_is_its_pieces_concatenated(tmp_path_factory, pieces, data
         if kind == "made":
             source = OnDemand(piece.shape, piece.dtype, piece.log_probs)
             piece = Predictions(source, Draws(num_draws))
-        elif kind == "placed":
-            piece = Predictions(Placed(piece.source, torch.device("cpu")), Draws(num_draws))
         np.testing.assert_allclose(piece.probs().numpy(), expected_probs(array, stored), **tolerance(dtype))
         np.testing.assert_allclose(piece.log_probs().exp().numpy(), expected_probs(array, stored), **tolerance(dtype))
         made.append(piece)

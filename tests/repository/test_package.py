@@ -28,12 +28,12 @@ PUBLIC = {
     "Badge", "Bait", "Balance", "Bald", "BatchBalance", "BatchBalanceError", "BatchBald", "BatchEvaluation",
     "ClusterBalance", "ClusterMargin", "CoreSet", "Cover", "CoverBalance", "DrawMismatchError", "DropQuery", "Ec2",
     "Eced", "Edges", "Entropy", "EnumeratedBalance", "Epig", "Explore", "Falcun", "FileFormatError",
-    "GreedyBalance", "HypothesisTable", "Learner", "LeastConfidence", "Margin", "MaxHerding", "MeanStd",
+    "GreedyBalance", "Learner", "LeastConfidence", "Margin", "MaxHerding", "MeanStd",
     "MissingExtraError", "NothingLeftError", "PartitionBalance", "PowerBalance", "PowerBald", "PowerSampling",
     "Predictions", "ProbCover", "Project", "PublishedUHerding", "Random", "Refine", "STRATEGIES", "SampledBalance",
     "Seek", "Selection", "StochasticBalance", "Strategy", "TypiClust", "UHerding", "UnknownNameError",
     "VariationRatio", "annealed_threshold", "balance_scores", "connect", "evaluate_batch", "hamming_distances",
-    "information", "joint_balance", "select",
+    "information", "joint_balance", "select", "token_weights",
 }  # fmt: skip
 
 

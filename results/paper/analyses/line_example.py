@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
+from analyses.hypotheses import HypothesisTable
 from analyses.trained import Setup, draw_lines, panels
 from batchbalance.arguments.sections import Section
-from batchbalance.balance.finite import HypothesisTable
 from batchbalance.predictions import Predictions
 from batchbalance.scores import bald
 

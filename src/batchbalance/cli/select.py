@@ -133,7 +133,7 @@ def select_command(
         points = None if embeddings is None else read_embeddings(embeddings)
         pool = None
         if predictions:
-            pool = (load_parts if executor is None else executor.load)(predictions, kind, axes)
+            pool = load_parts(predictions, kind, axes)
             shape: tuple[int, ...] = pool.shape
         elif points is not None:
             shape = points.shape

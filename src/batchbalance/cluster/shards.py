@@ -5,9 +5,7 @@ process, index by index. All that a shard keeps from step to step are bounds, wh
 a new one reads the same points and continues.
 """
 
-import os
-import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +19,8 @@ from batchbalance.balance.greedy import Greedy, GreedyOptions, greedy_from
 from batchbalance.batches.cover import Covering, CoverProblem, cover
 from batchbalance.cluster.connection import connected_ray
 from batchbalance.cluster.parts import part_of
-from batchbalance.cluster.workers import BalanceShard, Workers, check_part, cover_shard, unsureness_of
-from batchbalance.predictions import Predictions, Stored, Values, load_parts
+from batchbalance.cluster.workers import BalanceShard, Workers, cover_shard, unsureness_of
+from batchbalance.predictions import Predictions
 from batchbalance.scores.ranking import Best
 
 
@@ -50,27 +48,6 @@ class RayExecutor:
     def close(self) -> None:
         """Stop the workers."""
         self._workers.close()
-
-    def load(
-        self,
-        paths: Sequence[str | os.PathLike[str]],
-        values: Values | None = None,
-        axes: str = "nsc",
-        *,
-        ids: Sequence[Sequence[Hashable]] | None = None,
-    ) -> Predictions:
-        """Read a pool as ``predictions.load_parts`` does, with ``.npy`` files checked by the workers."""
-        return load_parts(paths, values, axes, ids=ids, check=self._check)
-
-    def _check(self, predictions: Predictions) -> float:
-        """Check predictions as ``Predictions.check`` does."""
-        source = predictions.source
-        if not isinstance(source, Stored) or source.file is None or predictions.num_labels is not None:
-            return predictions.check()
-        found = self._workers.ask(check_part, self._parts(predictions))
-        for message in set.intersection(*(set(messages) for _, messages in found)):
-            warnings.warn(message, stacklevel=2)
-        return max(float(furthest) for furthest, _ in found)
 
     def unsureness(self, predictions: Predictions) -> float:
         """Compute ``scores.unsureness`` on the workers."""

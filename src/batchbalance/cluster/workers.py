@@ -80,15 +80,6 @@ def cover_shard(targets: Targets, points: Float[Tensor, "n D"], batch_size: int,
     return CoverCandidates(CoverProblem(targets, points.__getitem__, rows, batch_size, cache_bytes=cache_bytes))
 
 
-def check_part(part: Part) -> tuple[float, list[str]]:
-    """Return how far the sums of a part's rows are from 1, and warnings; raise if they are not distributions."""
-    predictions, rows = part()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        furthest = predictions.check(slice(int(rows[0]), int(rows[-1]) + 1))
-    return furthest, [str(each.message) for each in caught]
-
-
 def unsureness_of(part: Part) -> float:
     """Return the expected number of errors of the mean prediction on a part."""
     return unsureness(*part())

@@ -14,7 +14,7 @@ from batchbalance.predictions.draws import Draws, mean_over_draws
 from batchbalance.predictions.joined import check_distinct_files, join, load_parts
 from batchbalance.predictions.notes import note_path, write_note
 from batchbalance.predictions.pool import Predictions, stored_predictions
-from batchbalance.predictions.sources import CHUNK_NUMBERS, Joined, OnDemand, Placed, Rows, Source, Stored, spans_of
+from batchbalance.predictions.sources import CHUNK_NUMBERS, Joined, OnDemand, Rows, Source, Stored, spans_of
 
 __all__ = [
     "CHUNK_NUMBERS",
@@ -22,7 +22,6 @@ __all__ = [
     "Joined",
     "Label",
     "OnDemand",
-    "Placed",
     "Predictions",
     "Rows",
     "Source",

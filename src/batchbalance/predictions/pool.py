@@ -9,8 +9,9 @@ N·L points with two classes, "no" and "yes", the questions of an item next to e
 """
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -34,7 +35,7 @@ from batchbalance.predictions.arrays import (
 from batchbalance.predictions.draws import Draws, mean_over_draws
 from batchbalance.predictions.files import read_array, write_predictions
 from batchbalance.predictions.notes import usual_axes
-from batchbalance.predictions.sources import CHUNK_NUMBERS, OnDemand, Placed, Rows, Source, Stored, spans_of
+from batchbalance.predictions.sources import CHUNK_NUMBERS, OnDemand, Rows, Source, Stored, spans_of
 from batchbalance.system.files import MappedFile
 from batchbalance.system.progress import Bar
 
@@ -49,14 +50,12 @@ class Predictions:
     Attributes:
         source: where the numbers come from. Read them with ``log_probs``.
         draws: the draws.
-        ids: names of the points, or None.
         classes: the C labels, in the order of the class axis, or None.
         num_labels: L, if an item may have several labels or none; else None, and each point has one of C classes.
     """
 
     source: Source
     draws: Draws
-    ids: tuple[Hashable, ...] | None = None
     classes: tuple[Label, ...] | None = None
     num_labels: int | None = None
 
@@ -141,6 +140,19 @@ class Predictions:
         """Return predictions from log-odds of labels, as of a sigmoid layer; arguments as in ``from_label_probs``."""
         return _checked(x, "label-logits", axes, draw_ids, weights, classes)._in_memory()
 
+    @classmethod
+    def from_rewards(cls, x: Any, *, draw_ids: Sequence[str | int] | None = None, weights: Any = None) -> "Predictions":
+        """Return predictions of which answer is preferred, from the rewards of two or more answers to each prompt.
+
+        Answer a is preferred to answer b with probability σ(r_a − r_b); of more answers, by a softmax of rewards.
+
+        Args:
+            x: (N, S, 2) the rewards of both answers of each pair under each draw.
+            draw_ids: as in ``from_probs``.
+            weights: as in ``from_probs``.
+        """
+        return cls.from_logits(x, draw_ids=draw_ids, weights=weights)
+
     def _in_memory(self) -> "Predictions":
         """Return a copy of the log-probabilities in the memory of this process."""
         log_probs = torch.empty(self.source.shape, dtype=self.dtype, device=self.device)
@@ -179,7 +191,7 @@ class Predictions:
 
         Question l of item n is point n·L + l. Given a draw, the answers to all questions are independent.
         """
-        return self if self.num_labels is None else replace(self, ids=None, classes=None, num_labels=None)
+        return self if self.num_labels is None else replace(self, classes=None, num_labels=None)
 
     def question_rows(self, rows: Rows) -> slice | Tensor:
         """Return the points of `questions` that belong to some points, those of one point next to each other."""
@@ -207,7 +219,7 @@ class Predictions:
                 "label, or bald with combine='mean'"
             )
         shape = (self.num_points, self.num_draws, self.num_answers)
-        return Predictions(OnDemand(shape, self.dtype, self._joint_log_probs, self.device), self.draws, self.ids)
+        return Predictions(OnDemand(shape, self.dtype, self._joint_log_probs, self.device), self.draws)
 
     def _joint_log_probs(self, rows: Rows) -> Float[Tensor, "n S A"]:
         return over_answers(self.source.log_probs(self.question_rows(rows)), self.num_labels or 1)
@@ -294,15 +306,15 @@ class Predictions:
 
     def subset(self, rows: Rows) -> "Predictions":
         """Return predictions of the same draws on some of the points, in memory."""
-        ids = self.ids
-        if ids is not None:
-            ids = ids[rows] if isinstance(rows, slice) else tuple(ids[int(row)] for row in rows)
-        return replace(self, source=Stored(self.source.log_probs(self.question_rows(rows))), ids=ids)
+        return replace(self, source=Stored(self.source.log_probs(self.question_rows(rows))))
 
     def to(self, device: str | torch.device) -> "Predictions":
         """Return the same predictions, moved to a device as they are read."""
         place = torch.device(device)
-        return self if place == self.device else replace(self, source=Placed(self.source, place))
+        if place == self.device:
+            return self
+        made = OnDemand(self.source.shape, self.dtype, partial(_read_to, self.source, place), place)
+        return replace(self, source=made)
 
     def with_weights(self, weights: Any) -> "Predictions":
         """Return the same predictions with these draw weights."""
@@ -330,7 +342,6 @@ class Predictions:
         draw_ids: Sequence[str | int] | None = None,
         weights: Any = None,
         classes: Any = None,
-        check: Callable[["Predictions"], float] | None = None,
     ) -> "Predictions":
         """Read a ``.npy``, ``.npz`` or ``.safetensors`` file; nothing is ever unpickled.
 
@@ -347,7 +358,6 @@ class Predictions:
             draw_ids: as in ``from_probs``; overrides the file's own.
             weights: as in ``from_probs``; overrides the file's own.
             classes: as in ``from_probs``; overrides the file's own.
-            check: called instead of ``Predictions.check``, for example to check on other machines.
         """
         path = Path(path)
         found = read_array(path, values, axes)
@@ -364,7 +374,6 @@ class Predictions:
                 found.weights if weights is None else weights,
                 found.classes if classes is None else classes,
                 MappedFile.of(found.array, path, axes) if isinstance(found.array, np.memmap) else None,
-                check,
             )
         except FileFormatError:
             raise
@@ -387,6 +396,10 @@ class Predictions:
         counted = "classes" if self.num_labels is None else "labels"
         kind = f"{self.num_points} points, {self.num_draws} draws, {self.num_classes} {counted}"
         return f"Predictions({kind}, {str(self.dtype).removeprefix('torch.')})"
+
+
+def _read_to(source: Source, place: torch.device, rows: Rows) -> Tensor:
+    return source.log_probs(rows).to(place)
 
 
 def stored_predictions(
@@ -423,7 +436,6 @@ def _checked(
     weights: Any,
     classes: Any = None,
     file: MappedFile | None = None,
-    check: Callable[[Predictions], float] | None = None,
 ) -> Predictions:
     """Validate chunk by chunk, but keep the numbers unchanged; they are converted at each read."""
     if values not in get_args(Values):
@@ -432,7 +444,7 @@ def _checked(
     ids, checked_weights = check_draw_ids(draw_ids, numbers.shape[1]), check_weights(weights, numbers.shape[1])
     names = check_classes(classes, num_labels or numbers.shape[2])
     wrapped = stored_predictions(numbers, values, ids, checked_weights, file, names, num_labels)
-    off = wrapped.check() if check is None else check(wrapped)
+    off = wrapped.check()
     # Log-probabilities that are off by more than rounding are normalised when read, as logits are.
     if values == "log-probs" and off > ROUNDING:
         return replace(wrapped, source=Stored(numbers, "logits", file))

@@ -2,9 +2,8 @@
 
 import bisect
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -26,79 +25,52 @@ def spans_of(num: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, num)) for start in range(0, num, step)]
 
 
-@runtime_checkable
-class Source(Protocol):
-    """The numbers of a pool: its shape, and the class probabilities of any of its points."""
+class Source(ABC):
+    """The numbers of a pool: its shape, and the class probabilities of any of its points.
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The numbers of points, draws and classes, (N, S, C)."""
+    Attributes:
+        shape: the numbers of points, draws and classes, (N, S, C).
+        dtype: the dtype of the numbers that are read: float64 or float32.
+        device: the device of the numbers that are read.
+        is_made_on_demand: whether every read computes the numbers again.
+        holds_probs: whether `probs` is read without computing logarithms.
+    """
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the numbers that are read: float64 or float32."""
+    is_made_on_demand = False
+    holds_probs = False
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the numbers that are read."""
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+        num_points, num_draws, num_classes = shape
+        self.shape, self.dtype, self.device = (num_points, num_draws, num_classes), dtype, device
 
-    @property
-    def is_made_on_demand(self) -> bool:
-        """Whether every read computes the numbers again."""
-
-    @property
-    def holds_probs(self) -> bool:
-        """Whether `probs` is read without computing logarithms."""
-
+    @abstractmethod
     def log_probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
         """Return the log-probabilities of some points."""
 
     def probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
         """Return the probabilities of some points."""
+        return self.log_probs(rows).exp()
 
+    @abstractmethod
     def check(self, rows: slice) -> float:
         """Return how far the sums of some points are from 1; raise ValueError unless they are distributions."""
 
 
-@dataclass(frozen=True, eq=False)
-class Stored:
+class Stored(Source):
     """Numbers in memory, or in a memory-mapped file.
 
-    Attributes:
+    Args:
         numbers: (N, S, C), of any real type; (N, S, L) for values of labels, which are N·L points with two classes.
         values: the kind of numbers.
         file: the file that they are mapped from, or None.
     """
 
-    numbers: Tensor
-    values: Values = "log-probs"
-    file: MappedFile | None = None
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The numbers of points, draws and classes, (N, S, C)."""
-        n, s, c = self.numbers.shape
-        return (n * c, s, 2) if self.values in LABEL_VALUES else (n, s, c)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Float64 if the stored numbers are float64, else float32."""
-        return compute_dtype(self.numbers.dtype)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the numbers."""
-        return self.numbers.device
-
-    @property
-    def is_made_on_demand(self) -> bool:
-        """False: the numbers are stored."""
-        return False
-
-    @property
-    def holds_probs(self) -> bool:
-        """Whether the numbers are probabilities."""
-        return self.values == "probs"
+    def __init__(self, numbers: Tensor, values: Values = "log-probs", file: MappedFile | None = None) -> None:
+        n, s, c = numbers.shape
+        shape = (n * c, s, 2) if values in LABEL_VALUES else (n, s, c)
+        super().__init__(shape, compute_dtype(numbers.dtype), numbers.device)
+        self.numbers, self.values, self.file = numbers, values, file
+        self.holds_probs = values == "probs"
 
     def log_probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
         """Return the log-probabilities of some points."""
@@ -149,46 +121,20 @@ class Stored:
             yield slice(start + span.start, start + span.stop)
 
 
-@dataclass(frozen=True, eq=False)
-class Joined:
+class Joined(Source):
     """Consecutive pieces with continuous numbering of their points; nothing is copied.
 
-    Attributes:
+    Args:
         pieces: at least one, of the same draws and classes.
     """
 
-    pieces: tuple[Source, ...]
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(N, S, C) of all pieces together."""
-        _, s, c = self.pieces[0].shape
-        return self.ends[-1], s, c
-
-    @property
-    def ends(self) -> list[int]:
-        """For each piece, the point after its last one."""
-        return list(itertools.accumulate(piece.shape[0] for piece in self.pieces))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Float64 if any piece is."""
-        return torch.float64 if any(piece.dtype == torch.float64 for piece in self.pieces) else torch.float32
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the first piece."""
-        return self.pieces[0].device
-
-    @property
-    def is_made_on_demand(self) -> bool:
-        """Whether any piece is computed on demand."""
-        return any(piece.is_made_on_demand for piece in self.pieces)
-
-    @property
-    def holds_probs(self) -> bool:
-        """False: pieces may hold different kinds of values."""
-        return False
+    def __init__(self, pieces: Sequence[Source]) -> None:
+        self.pieces = pieces
+        self.ends = list(itertools.accumulate(piece.shape[0] for piece in pieces))  # the point after each piece
+        is_exact = any(piece.dtype == torch.float64 for piece in pieces)
+        shape = (self.ends[-1], *pieces[0].shape[1:])
+        super().__init__(shape, torch.float64 if is_exact else torch.float32, pieces[0].device)
+        self.is_made_on_demand = any(piece.is_made_on_demand for piece in pieces)
 
     def inside(self, rows: Tensor) -> list[tuple[Source, Tensor, Tensor]]:
         """Return the pieces that hold some of the points: (piece, its rows, their positions in `rows`)."""
@@ -215,10 +161,6 @@ class Joined:
             picked[where] = piece.log_probs(inner).to(picked)
         return picked
 
-    def probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Return the probabilities of some points."""
-        return self.log_probs(rows).exp()
-
     def check(self, rows: slice) -> float:
         """Return the largest deviation of any piece, each on its own points."""
         start, stop, _ = rows.indices(self.shape[0])
@@ -241,79 +183,27 @@ class Joined:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-@dataclass(frozen=True, eq=False)
-class Placed:
-    """Another source whose numbers are moved to a device as they are read."""
-
-    source: Source
-    device: torch.device
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The numbers of points, draws and classes, (N, S, C)."""
-        return self.source.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the source."""
-        return self.source.dtype
-
-    @property
-    def is_made_on_demand(self) -> bool:
-        """Whether the source is computed on demand."""
-        return self.source.is_made_on_demand
-
-    @property
-    def holds_probs(self) -> bool:
-        """Whether the source holds probabilities."""
-        return self.source.holds_probs
-
-    def log_probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Return the log-probabilities of some points, on the device."""
-        return self.source.log_probs(rows).to(self.device)
-
-    def probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Return the probabilities of some points, on the device."""
-        return self.source.probs(rows).to(self.device)
-
-    def check(self, rows: slice) -> float:
-        """Check the source."""
-        return self.source.check(rows)
-
-
-@dataclass(frozen=True, eq=False)
-class OnDemand:
+class OnDemand(Source):
     """Numbers that every read computes again.
 
-    Attributes:
+    Args:
         shape: (N, S, C).
         dtype: the dtype that `make` returns.
         make: returns checked log-probabilities of some points.
         device: where `make` returns them.
     """
 
-    shape: tuple[int, int, int]
-    dtype: torch.dtype
-    make: Callable[[Rows], Tensor]
-    device: torch.device = CPU
+    is_made_on_demand = True
 
-    @property
-    def is_made_on_demand(self) -> bool:
-        """True: the numbers are computed when they are read."""
-        return True
-
-    @property
-    def holds_probs(self) -> bool:
-        """False: these are log-probabilities."""
-        return False
+    def __init__(
+        self, shape: Sequence[int], dtype: torch.dtype, make: Callable[[Rows], Tensor], device: torch.device = CPU
+    ) -> None:
+        super().__init__(shape, dtype, device)
+        self.make = make
 
     def log_probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
         """Compute the log-probabilities of some points."""
         return self.make(rows)
-
-    def probs(self, rows: Rows) -> Float[Tensor, "n S C"]:
-        """Compute the probabilities of some points."""
-        return self.make(rows).exp()
 
     def check(self, rows: slice) -> float:  # noqa: ARG002
         """Return 0: the outputs of a log-softmax sum to 1 up to rounding."""

@@ -11,15 +11,13 @@ from batchbalance.scores.points import (
     entropy,
     epig,
     least_confidence,
-    log_entropy,
-    log_least_confidence,
-    log_margin,
     margin,
     mean_std,
     points_within,
     unsureness,
     variation_ratio,
 )
+from batchbalance.scores.tokens import token_weights
 
 __all__ = [
     "CACHED_NUMBERS",
@@ -32,12 +30,10 @@ __all__ = [
     "entropy",
     "epig",
     "least_confidence",
-    "log_entropy",
-    "log_least_confidence",
-    "log_margin",
     "margin",
     "mean_std",
     "points_within",
+    "token_weights",
     "unsureness",
     "variation_ratio",
 ]

@@ -2,7 +2,7 @@
 
 Every score is float64, non-negative, and larger for points that are more informative. ``entropy``, ``margin`` and
 ``least_confidence`` use only the mean prediction p̄(y) = Σ_s w_s p(y | ω_s); the others use every draw. These three
-are computed in logs. Their ``log_`` forms also rank points so confident that the score underflows to 0.
+are computed in logs, and `log` also ranks points so confident that the score underflows to 0.
 
 Items with several labels are scored label by label, as points with two classes. `combine` says how an item is ranked by
 its labels: by their mean or by their largest score. Scores of whole sets of labels enumerate them, see
@@ -28,15 +28,10 @@ CACHED_NUMBERS = 2**20  # numbers per block; larger blocks do not fit the CPU ca
 ROUNDING = 1e-13  # relative; a smaller difference is rounding and counts as 0
 
 
-def entropy(predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """Return the entropy of the mean prediction in nats, from 0 to log C."""
-    return log_entropy(predictions, combine=combine, bar=bar).exp()
-
-
-def log_entropy(
-    predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None
+def entropy(
+    predictions: Predictions, *, combine: Combine | None = None, log: bool = False, bar: Bar | None = None
 ) -> Float[Tensor, " N"]:
-    """Return the logarithm of ``entropy``."""
+    """Return the entropy of the mean prediction in nats, from 0 to log C; with `log` its logarithm."""
 
     def score(ranked: Float[Tensor, "n C"]) -> Float[Tensor, " n"]:
         others = ranked[:, 1:]
@@ -46,39 +41,34 @@ def log_entropy(
         terms = torch.cat([(ranked[:, 0] + surprise).unsqueeze(1), others + (-others).log()], dim=1)
         return terms.nan_to_num(nan=-torch.inf, neginf=-torch.inf).logsumexp(dim=-1)
 
-    return _log_of_means(predictions, combine, bar, score)
+    return _of_means(predictions, combine, log, bar, score)
 
 
 def least_confidence(
-    predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None
+    predictions: Predictions, *, combine: Combine | None = None, log: bool = False, bar: Bar | None = None
 ) -> Float[Tensor, " N"]:
-    """Return one minus the highest mean probability, from 0 to 1 − 1/C."""
-    return log_least_confidence(predictions, combine=combine, bar=bar).exp()
+    """Return one minus the highest mean probability, from 0 to 1 − 1/C; with `log` its logarithm."""
+    return _of_means(predictions, combine, log, bar, lambda ranked: ranked[:, 1:].logsumexp(dim=-1))
 
 
-def log_least_confidence(
-    predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None
+def margin(
+    predictions: Predictions, *, combine: Combine | None = None, log: bool = False, bar: Bar | None = None
 ) -> Float[Tensor, " N"]:
-    """Return the logarithm of ``least_confidence``."""
-    return _log_of_means(predictions, combine, bar, lambda ranked: ranked[:, 1:].logsumexp(dim=-1))
+    """Return one minus the margin between the two most probable classes, from 0 to 1; with `log` its logarithm."""
 
+    def score(ranked: Float[Tensor, "n C"]) -> Float[Tensor, " n"]:
+        return torch.cat([ranked[:, 1:], ranked[:, 1:2]], dim=1).logsumexp(dim=1)
 
-def margin(predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None) -> Float[Tensor, " N"]:
-    """Return one minus the margin between the two most probable classes, from 0 to 1; 0 with a single class."""
-    return log_margin(predictions, combine=combine, bar=bar).exp()
-
-
-def log_margin(
-    predictions: Predictions, *, combine: Combine | None = None, bar: Bar | None = None
-) -> Float[Tensor, " N"]:
-    """Return the logarithm of ``margin``."""
-    return _log_of_means(
-        predictions, combine, bar, lambda ranked: torch.cat([ranked[:, 1:], ranked[:, 1:2]], 1).logsumexp(1)
-    )
+    return _of_means(predictions, combine, log, bar, score)
 
 
 def variation_ratio(
-    predictions: Predictions, *, votes: bool = False, combine: Combine | None = None, bar: Bar | None = None
+    predictions: Predictions,
+    *,
+    votes: bool = False,
+    combine: Combine | None = None,
+    log: bool = False,
+    bar: Bar | None = None,
 ) -> Float[Tensor, " N"]:
     """Return the mean probability of all classes but the most probable one, from 0 to 1 − 1/C.
 
@@ -88,10 +78,11 @@ def variation_ratio(
             probabilities (Gal et al. 2017). With S draws votes take few values and tie often. Without votes
             this equals ``least_confidence``.
         combine: for several labels, without votes; draws vote for whole sets of labels.
+        log: return the logarithm.
         bar: counts points.
     """
     if not votes:
-        return least_confidence(predictions, combine=combine, bar=bar)
+        return least_confidence(predictions, combine=combine, log=log, bar=bar)
     predictions = predictions.joint()
     weights, num_classes = predictions.draw_weights, predictions.num_classes
     scores = _empty(predictions)
@@ -100,7 +91,7 @@ def variation_ratio(
         tally = torch.zeros(len(labels), num_classes, dtype=torch.float64, device=labels.device)
         tally.scatter_add_(1, labels, weights.to(labels.device).expand(labels.shape))
         scores[rows] = tally.sort(dim=-1, descending=True).values[:, 1:].sum(dim=-1)
-    return scores
+    return scores.log() if log else scores
 
 
 def mean_std(
@@ -230,27 +221,29 @@ def _question_chunks(
             bar.advance(span.stop - span.start)
 
 
-def _log_of_means(
+def _of_means(
     predictions: Predictions,
     combine: Combine | None,
+    log: bool,
     bar: Bar | None,
     score: Callable[[Float[Tensor, "n C"]], Float[Tensor, " n"]],
 ) -> Float[Tensor, " N"]:
-    """Return the log of a score, float64, chunk by chunk, from log mean probabilities with the largest first.
+    """Return a score or its log, float64, computed from log mean probabilities with the largest first.
 
     One minus the largest probability is summed from the others: 1 − max rounds to 0 for every confident point.
     """
-    scores = _empty(predictions.questions)
+    logs = _empty(predictions.questions)
     for rows, chunk in _question_chunks(predictions, CHUNK_NUMBERS, bar):
         # Nothing is subtracted from a mean, so the dtype of the predictions is precise enough for its sum.
         largest = chunk.amax(dim=1).clamp_min(torch.finfo(chunk.dtype).min)  # (n, C); so that not all draws underflow
         summed = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), (chunk - largest.unsqueeze(1)).exp())
         means = summed.double().log() + largest.double()
-        ranked = (means - means.logsumexp(dim=-1, keepdim=True)).sort(dim=-1, descending=True).values
-        scores[rows] = score(ranked)
-    if predictions.num_labels is None or (combine or COMBINE) == "max":
-        return combined(scores, predictions, "max")
-    return scores.view(-1, predictions.num_labels).logsumexp(dim=1) - math.log(predictions.num_labels)
+        logs[rows] = score((means - means.logsumexp(dim=-1, keepdim=True)).sort(dim=-1, descending=True).values)
+    if predictions.num_labels is not None:
+        logs = logs.view(-1, predictions.num_labels)
+        mean = (combine or COMBINE) == "mean"
+        logs = logs.logsumexp(dim=1) - math.log(predictions.num_labels) if mean else logs.amax(dim=1)
+    return logs if log else logs.exp()
 
 
 def _empty(predictions: Predictions) -> Float[Tensor, " N"]:

@@ -37,12 +37,7 @@ SCORES: dict[str, Callable[..., Float[Tensor, " N"]]] = {
     "mean-std": scores.mean_std,
     "variation-ratio": scores.variation_ratio,
 }
-LOG_SCORES: dict[str, Callable[..., Float[Tensor, " N"]]] = {
-    "entropy": scores.log_entropy,
-    "least-confidence": scores.log_least_confidence,
-    "margin": scores.log_margin,
-    "variation-ratio": scores.log_least_confidence,
-}  # scores whose logarithm is finite where the score underflows to 0
+IN_LOGS = ("entropy", "least-confidence", "margin", "variation-ratio")  # finite logs where the score underflows to 0
 ScoreName = Literal["bald", "entropy", "least-confidence", "margin", "mean-std", "variation-ratio"]
 
 

@@ -23,7 +23,7 @@ from batchbalance.batches.distances import BLOCK_NUMBERS, check_finite, usual_sc
 from batchbalance.batches.targets import Cloud, Kernel, Targets, squared_length
 from batchbalance.batches.typiclust import MAX_CLUSTERS, typiclust
 from batchbalance.scores import Combine
-from batchbalance.strategies.baselines import LOG_SCORES, SCORES, EmbeddingStrategy, ScoreName
+from batchbalance.strategies.baselines import IN_LOGS, SCORES, EmbeddingStrategy, ScoreName
 from batchbalance.strategies.connected import BalanceStrategy
 from batchbalance.strategies.contract import Choice, Strategy
 from batchbalance.strategies.pool import Metric, Pool
@@ -192,9 +192,9 @@ class UHerding(CoverStrategy):
     def weights(self, pool: Pool, rows: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
         """Return scores as shares of the largest; scores of confident predictions alone would underflow."""
         predictions = pool.predictions.subset(rows)
-        if self.score not in LOG_SCORES:
+        if self.score not in IN_LOGS:
             return SCORES[self.score](predictions, combine=self.combine)
-        logs = LOG_SCORES[self.score](predictions, combine=self.combine)
+        logs = SCORES[self.score](predictions, combine=self.combine, log=True)
         return (logs - logs.amax().clamp_min(torch.finfo(logs.dtype).min)).exp()  # all 0 where every score is 0
 
 
