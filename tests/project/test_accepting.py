@@ -141,7 +141,9 @@ def test_mistakes_about_accepting_are_refused(tmp_path):
         project.accept("gpt", 95)
     with pytest.raises(ValueError, match="there is no model yet"):
         project.accept("model")
-    told = invoke("export", tmp_path / "p", "--output", tmp_path / "o.json", "--format", "argilla", "--accept", "gpt")
+    told = invoke(
+        "export", tmp_path / "p", "--output", tmp_path / "o.json", "--format", "label-studio", "--accept", "gpt"
+    )
     assert "format csv" in told.output
     other = make(tmp_path / "other", audit=0.0)
     other.suggest(tmp_path / "gpt.csv", "gpt")

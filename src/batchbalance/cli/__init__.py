@@ -10,6 +10,7 @@ from batchbalance.cli import (
     demo,
     embed,
     experiments,
+    export,
     find,
     label,
     labelstudio,
@@ -23,7 +24,7 @@ from batchbalance.cli import (
 from batchbalance.cli.app import app
 
 __all__ = [
-    "app", "compare", "demo", "embed", "experiments", "find", "label", "labelstudio", "main", "project",
+    "app", "compare", "demo", "embed", "experiments", "export", "find", "label", "labelstudio", "main", "project",
     "project_changes", "report", "run", "select", "suggest",
 ]  # fmt: skip
 
