@@ -243,7 +243,7 @@ def test_a_table_and_another_encoder(tmp_path, monkeypatch):
         (["undo", "done"], "there is nothing to undo"),
         (["undo", "done", "--as", "Ann"], "there is nothing to undo by Ann"),
         (["correct", "done", "t0", "good"], "'t0' must have an answer to correct, got none; add one first"),
-        (["correct", "done", "t0", "good; bad"], "label 'good; bad' must be one class: several .* not supported"),
+        (["correct", "done", "t0", "good; bad"], "label 'good; bad' must be one class, because .*`init --multi-label`"),
         (["correct", "done", "t0", "goood"], "unknown label 'goood'; did you mean 'good'"),
         (["correct", "done", "zz", "good"], "got 'zz'"),
         (["export", "done", "--output", "no/where.csv"], "cannot write"),

@@ -21,6 +21,7 @@ from batchbalance.project.audit import (
     look_number,
     looks,
 )
+from batchbalance.project.labelling import Labelling
 from batchbalance.project.learning import ProjectModel, Trained
 
 IDS = [f"item {i}" for i in range(4000)]
@@ -178,7 +179,7 @@ def test_the_error_is_cross_validated_until_there_are_20_audit_labels(monkeypatc
     monkeypatch.setattr(ProjectModel, "audit_labels", lambda *_: (np.arange(total), labels))
     monkeypatch.setattr(ProjectModel, "cross_validated_error", lambda *_: 0.3)
     monkeypatch.setattr(learning, "class_probs", lambda _, vectors: np.tile([0.9, 0.1], (len(vectors), 1)))
-    model = Trained(None, np.arange(3), np.arange(3), 2, "")
+    model = Trained(None, np.arange(3), np.arange(3), Labelling(("a", "b")), "")
     found = object.__new__(ProjectModel).validation_error(None, np.zeros((total, 2)), model)
     assert found == expected
 

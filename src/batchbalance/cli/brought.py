@@ -36,8 +36,11 @@ def values_in(source: Path | None, column: str) -> list[str]:
     return [str(row[column] or "").strip() for row in file]
 
 
-def class_names(given: str | None, file: Path | None, values: Iterable[str] | None) -> list[str]:
-    """Return the classes: as given, from a file with one per line, or the distinct values of a column."""
+def class_names(given: str | None, file: Path | None, values: Iterable[str] | None, multi: bool = False) -> list[str]:
+    """Return the classes: as given, from a file with one per line, or the distinct values of a column.
+
+    With `multi`, a value may name several classes, as `a;b`.
+    """
     from batchbalance.lab.data.own import ordered
     from batchbalance.learner.labels.names import is_blank
     from batchbalance.system.ids import read_ids
@@ -54,12 +57,14 @@ def class_names(given: str | None, file: Path | None, values: Iterable[str] | No
         raise ValueError(
             "`classes` must be given, such as cat,dog,neither; or `classes_file`, `classes_from`, `labels_from`"
         )
-    found = ordered(value for value in values if not is_blank(value))
+    from batchbalance.project.labelling import listed
+
+    found = ordered(name for value in values if not is_blank(value) for name in (listed(value) if multi else [value]))
     joined = next((name for name in found if set(re.split(r"\s*[;|]\s*", name)) & (set(found) - {name})), None)
     if joined is not None:
         raise ValueError(
-            f"an item must have one class, got {joined!r}, which looks like several; a project has one class per "
-            "item, so create a project for each class, with yes and no"
+            f"an item must have one class, got {joined!r}, which looks like several; give --multi-label for items "
+            "with several classes separated by ;"
         )
     return found
 

@@ -90,7 +90,7 @@ def predict_command(
             check_not_its_own(folder, output)
         project = opened(folder, allow_imports=allow_imports)
         guesses = project.predict(source, ids=ids, skip_bad=skip_bad)
-        rows = [(each.id, each.label, f"{each.probabilities[each.label]:.4f}") for each in guesses]
+        rows = [(each.id, each.text, f"{each.confidence:.4f}") for each in guesses]
         columns = ("id", "prediction", "probability")
         if output is not None:
             from batchbalance.project.answers import write_sheet

@@ -57,6 +57,9 @@ def say(text: str) -> None:
 def init_command(
     folder: Annotated[Path, typer.Argument(metavar="PROJECT", help="The folder to create.")],
     classes: Annotated[str | None, typer.Option(help="The classes, such as cat,dog,neither.")] = None,
+    multi_label: Annotated[
+        bool, typer.Option("--multi-label", help="An item may have several of the classes, or none of them.")
+    ] = False,
     classes_file: Annotated[Path | None, typer.Option(help="A file of the classes, one per line.")] = None,
     classes_from: Annotated[
         str | None, typer.Option(help="The column whose values are the classes; default: that of --labels-from.")
@@ -137,7 +140,7 @@ def init_command(
         source = texts or table
         labels = None if labels_from is None else brought(source, labels_from, id_column)
         named = classes_from or (labels_from if isinstance(labels, dict) else None)
-        names = class_names(classes, classes_file, None if named is None else values_in(source, named))
+        names = class_names(classes, classes_file, None if named is None else values_in(source, named), multi_label)
         used = [each for each in (classes_from, labels_from) if table is not None and each is not None]
         try:
             project = Project.create(
@@ -168,6 +171,7 @@ def init_command(
                 budget=budget,
                 instructions=instructions,
                 seed=seed,
+                multi_label=multi_label or None,
             )
         except KeyboardInterrupt:
             complain("stopped", f"what is done is kept; 'batchbalance ask {folder}' continues from there")

@@ -89,6 +89,8 @@ def add_class_command(folder: Folder, name: Annotated[str, typer.Argument(help="
     with reported_errors(add_class_command):
         project = opened(folder)
         project.add_class(name)
+        if project.settings.multi_label and project.labels:
+            say(f"{len(project.labels):,} items labelled so far count as without {name!r}; correct those that have it")
         say(f"classes: {', '.join(project.classes)}")
 
 

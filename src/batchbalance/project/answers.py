@@ -2,8 +2,8 @@
 
 import csv
 import io
+import json
 import os
-import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from batchbalance.arguments.checks import check_real
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.learner.labels import NewEvent, plain
+from batchbalance.project.labelling import Labelling, Value, as_text, as_value
 from batchbalance.project.state import AUDIT, State, Who
 from batchbalance.project.store import ProjectStore
 from batchbalance.system.files import check_is_file, replacing
@@ -25,6 +26,7 @@ from batchbalance.system.spreadsheets import csv_text, meanings
 
 DELIMITERS = (",", ";", "\t")
 ID, LABEL, ANNOTATOR, SECONDS = "id", "label", "annotator", "seconds"
+ONES = {"1": True, "1.0": True, "true": True, "yes": True, "0": False, "0.0": False, "false": False, "no": False}
 OURS = (ID, LABEL, ANNOTATOR, SECONDS)  # columns that `tell` reads; case is ignored
 
 
@@ -35,7 +37,7 @@ class Answer:
     Attributes:
         where: the row of a file, for messages.
         id: the id as written there.
-        label: the label as written there; None if the item was skipped.
+        label: the label, or several, as written there; None if the item was skipped.
         annotator: who gave it; None without such a column.
         seconds: how long it took; None without such a column.
     """
@@ -71,7 +73,10 @@ def write_sheet(
 
 
 def read_answers(
-    path: str | os.PathLike[str], id_column: str | None = None, label_column: str | None = None
+    path: str | os.PathLike[str],
+    id_column: str | None = None,
+    label_column: str | None = None,
+    labelling: Labelling | None = None,
 ) -> list[Answer]:
     """Return the rows of a CSV file whose label is filled in.
 
@@ -79,15 +84,26 @@ def read_answers(
         path: the file, separated by commas, semicolons or tabs.
         id_column: the column of the ids; `id` if omitted.
         label_column: the column of the labels; `label` if omitted.
+        labelling: the project's. If it has several labels for an item, a file without a column `label` may have one
+            column for each label, with 0 and 1.
 
     Raises:
         FileFormatError: if it is not such a file.
     """
     path = Path(path)
-    id_column, label_column = (meanings(name)[0] for name in (id_column or ID, label_column or LABEL))
+    id_column = meanings(id_column or ID)[0]
     rows = list(_rows(path, id_column))
     header = [meanings(name.strip())[0] for name in rows[0][1]] if rows else []
-    places = _places(path, header, {ID: id_column, LABEL: label_column})
+    names = [unicodedata.normalize("NFC", name) for name in header]
+    is_wide = (
+        labelling is not None and labelling.is_multi and label_column is None and LABEL not in map(str.lower, names)
+    )
+    wide = (
+        {name: name for name in labelling.classes} if labelling and is_wide and {*labelling.classes} & {*names} else {}
+    )
+    places = _places(
+        path, names if wide else header, {ID: id_column, **(wide or {LABEL: meanings(label_column or LABEL)[0]})}
+    )
     answers = []
     for line, row in rows[1:]:
         cells = row + [""] * (len(header) - len(row))
@@ -95,7 +111,7 @@ def read_answers(
             raise FileFormatError(
                 f"{path} line {line} must have {len(header)} cells, got {len(row)}; quote cells that hold the separator"
             )
-        label = cells[places[LABEL]]
+        label = _wide_label({name: cells[places[name]] for name in wide}, line, path) if wide else cells[places[LABEL]]
         if not label.strip():
             continue
         name = cells[places[ID]]
@@ -105,6 +121,19 @@ def read_answers(
         took = _seconds(cells[places[SECONDS]], f"{path} line {line}") if SECONDS in places else None
         answers.append(Answer(f"{path} line {line}", name, label, who, took))
     return answers
+
+
+def _wide_label(cells: Mapping[str, str], line: int, path: Path) -> str:
+    """Return the labels of a row with one cell for each as a JSON list; "" if all cells are empty."""
+    given = {name: ONES.get(cell.strip().lower()) for name, cell in cells.items()}
+    if not any(cell.strip() for cell in cells.values()):
+        return ""
+    bad = next((name for name, value in given.items() if value is None), None)
+    if bad is not None:
+        raise FileFormatError(
+            f"{path} line {line} must have 0 or 1 for {bad!r}, got {cells[bad]!r}; empty all of an item's to skip it"
+        )
+    return json.dumps([name for name, value in given.items() if value], ensure_ascii=False)
 
 
 def _places(path: Path, header: Sequence[str], wanted: dict[str, str]) -> dict[str, int]:
@@ -237,10 +266,11 @@ def as_answers(
     seconds: float | Mapping[Any, float] | None = None,
     id_column: str | None = None,
     label_column: str | None = None,
+    labelling: Labelling | None = None,
 ) -> list[Answer]:
     """Return answers from a mapping or a CSV file."""
     if isinstance(answers, str | os.PathLike):
-        read = read_answers(answers, id_column, label_column)
+        read = read_answers(answers, id_column, label_column, labelling)
         if not read:
             raise ValueError(f"{answers} must have labels filled in, got none; fill in its column of labels")
         took = None if seconds is None else check_real("seconds", seconds)
@@ -254,7 +284,7 @@ def as_answers(
     for name, label in answers.items():
         took = seconds.get(name) if isinstance(seconds, Mapping) else seconds
         found.append(
-            Answer("", str(plain(name)), str(plain(label)), who, None if took is None else check_real("seconds", took))
+            Answer("", str(plain(name)), as_text(label), who, None if took is None else check_real("seconds", took))
         )
     return found
 
@@ -289,7 +319,7 @@ def record_answers(store: ProjectStore, answers: Sequence[Answer], note: Any = N
 def correct_answer(store: ProjectStore, name: Any, label: Any, who: Who) -> Told:
     """Change the label that a person gave an item; ValueError if they gave none."""
     with store.reading() as state:
-        class_number(state.classes, str(label))
+        state.labelling.read(as_text(label))
         answers = state.view(store.row_of(name)).answers
     if who not in answers:
         by = ", ".join(other or "an unnamed annotator" for other in answers)
@@ -311,7 +341,7 @@ def record_review(store: ProjectStore, name: Any, label: str | None, who: Who) -
     row = store.row_of(name)
     with store.writing() as state:
         view = state.view(row)
-        number = view.label if label is None else class_number(state.classes, label)
+        number = view.label if label is None else state.labelling.read(label)
         is_first = label is not None and not view.answers
         events = [NewEvent("labelled", row, number, who)] if is_first else []
         store.append([*events, NewEvent("reviewed", row, None if is_first else number, who)])
@@ -321,8 +351,8 @@ def is_answer(store: ProjectStore, name: Any, label: str, who: Who) -> bool:
     """Return whether a label is a person's latest answer."""
     with store.reading() as state:
         try:
-            number = class_number(state.classes, label)
-        except UnknownNameError:
+            number = state.labelling.read(label)
+        except ValueError:
             return False
         return state.view(store.row_of(name)).answers.get(who) == number
 
@@ -331,7 +361,7 @@ def record_test(store: ProjectStore, answers: Sequence[Answer]) -> int:
     """Write the labels of a test set; return their number."""
     rows = [store.row_of(each.id, each.where) for each in answers]
     with store.writing() as state:
-        labels = [class_number(state.classes, each.label or "", each.where) for each in answers]
+        labels = [state.labelling.read(each.label or "", each.where) for each in answers]
         store.append([NewEvent("tested", row, label) for row, label in zip(rows, labels, strict=True)])
     return len(rows)
 
@@ -347,7 +377,11 @@ def undo_last(store: ProjectStore, who: Who, count: int, *, anyone: bool) -> lis
         store.append([NewEvent("undone", each.item, each.number, who) for each in last])
         names = store.ids([each.item for each in last if each.item is not None])
         return [
-            Undone(name, each.kind, state.classes[each.value] if isinstance(each.value, int) else each.value)
+            Undone(
+                name,
+                each.kind,
+                each.value if isinstance(each.value, str | None) else state.labelling.text(as_value(each.value)),
+            )
             for name, each in zip(names, last, strict=True)
         ]
 
@@ -366,9 +400,9 @@ def answer_events(
             if unknown: those of the audit set measure once their turn comes.
     """
     events, counts = [], {"labelled": 0, "corrected": 0, "unchanged": 0}
-    latest: dict[tuple[int, Who], int] = {}
+    latest: dict[tuple[int, Who], Value] = {}
     for row, answer in given:
-        label = class_number(state.classes, answer.label or "", answer.where)
+        label = state.labelling.read(answer.label or "", answer.where)
         if latest.get((row, answer.annotator), label) != label:
             raise ValueError(f"{answer.where}: {answer.id!r} must have one label, got two that differ")
         view = state.items.get(row)
@@ -401,18 +435,3 @@ def _sample_events(
     if any(view.is_chosen for view in views.values()):
         raise ValueError("`sample` must stay 'chosen' for items that were added as chosen, got 'random'; omit them")
     return [NewEvent("sampled", row, {"of": state.sizes[-1]}) for row in aside], 0, len(aside)
-
-
-def class_number(classes: Sequence[str], label: str, where: str = "") -> int:
-    """Return the number of the class that a cell names."""
-    for meaning in meanings(label.strip()):
-        name = unicodedata.normalize("NFC", meaning)
-        if name in classes:
-            return classes.index(name)
-    what = f"label at {where}:" if where else "label"
-    if {part.strip() for part in re.split("[;|,]", label)} <= set(classes):
-        raise ValueError(
-            f"{what} {label!r} must be one class: several labels for an item are not supported; keep one, or create a "
-            "project for each class, with yes and no"
-        )
-    raise UnknownNameError(what, label, classes)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from batchbalance.project.audit import ALPHA
 from batchbalance.project.label_errors import TrainAndPredict
+from batchbalance.project.labelling import is_same, predicted
 
 LEAST_FOR_ARM = 10  # labels in each arm, and audit labels
 NUM_SPLITS, LEVEL = 39, ALPHA / 2  # strict, because people look more than once
@@ -87,8 +88,8 @@ def compare_arms(
         chosen: rows that the strategy chose, in the order they were asked.
         uniform: rows of the random arm, in the same order. A row may be in both.
         audit: rows of audit items with a label.
-        labels: (N,) the class of every row named above.
-        train: trains on some rows and returns the class probabilities (n, C) of others.
+        labels: (N,) the class of every row named above; (N, C) of 0 and 1 if an item may have several.
+        train: trains on some rows and returns the probabilities (n, C) of others.
         num_splits: the number of random splits; 0 for no test.
         seed: the seed of the splits.
     """
@@ -100,13 +101,14 @@ def compare_arms(
 
     def answers(rows: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
         """Return which items a head gets right, and a score: their number, with ties broken by confidence."""
-        known = np.unique(labels[rows])
-        if len(known) == 1:  # a single class cannot be fitted, and its prediction is certain
-            right, sure = np.asarray(truth == known[0]), float((truth == known[0]).mean())
-        else:
-            probs = train(rows, np.asarray(audit))
-            right, sure = np.asarray(probs.argmax(axis=1) == truth), float(probs[np.arange(len(truth)), truth].mean())
-        return right, int(right.sum()) + sure
+        known = np.unique(labels[rows], axis=0)
+        if len(known) == 1:  # labels that are all alike cannot be fitted, and their prediction is certain
+            right = is_same(truth, np.broadcast_to(known[0], truth.shape))
+            return right, int(right.sum()) + float(right.mean())
+        probs = train(rows, np.asarray(audit))
+        right = is_same(predicted(probs, is_multi=truth.ndim == 2), truth)
+        own = probs[np.arange(len(truth)), truth] if truth.ndim == 1 else np.where(truth == 1, probs, 1 - probs)
+        return right, int(right.sum()) + float(own.mean())
 
     (ours, our_score), (theirs, their_score) = answers(first), answers(second)
     shared = np.intersect1d(first, second)

@@ -155,11 +155,12 @@ def audit_due(share: float, asked_so_far: int, audit_asked: int) -> int:
     return max(0, math.floor(exact * asked_so_far) - audit_asked)
 
 
-def clopper_pearson(correct: int, total: int, alpha: float = ALPHA) -> Interval:
+def clopper_pearson(correct: float, total: float, alpha: float = ALPHA) -> Interval:
     """Return the exact 1 − α interval of a share, from `correct` of `total`; 0 to 1 if `total` is 0."""
     from scipy.special import betainccinv, betaincinv  # scipy.stats takes seconds to import
 
-    check_whole("correct", correct, 0, total)
+    if not 0 <= correct <= total:
+        raise ValueError(f"`correct` must be from 0 to {total:g}, got {correct:g}")
     low = float(betaincinv(correct, total - correct + 1, alpha / 2)) if correct else 0.0
     high = float(betainccinv(correct + 1, total - correct, alpha / 2)) if correct < total else 1.0
     return Interval(low, high)

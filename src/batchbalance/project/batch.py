@@ -36,6 +36,7 @@ class Batch:
         root: the folder that files are in.
         notes: remarks on how they were chosen.
         selection: the result of the strategy for the part it chose just now, or None.
+        is_multi: whether an item may have several labels, or none.
     """
 
     ids: tuple[str, ...]
@@ -46,6 +47,7 @@ class Batch:
     root: Path | None = None
     notes: tuple[str, ...] = ()
     selection: Selection | None = None
+    is_multi: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -75,7 +77,9 @@ class Batch:
             answers: the CSV file to fill in.
         """
         with replacing(path) as temporary:
-            temporary.write_text(batch_page(project, self.shown(), self.classes, answers), encoding="utf-8")
+            temporary.write_text(
+                batch_page(project, self.shown(), self.classes, answers, is_multi=self.is_multi), encoding="utf-8"
+            )
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write a CSV file with ids, an empty column of labels to fill in, and the contents."""

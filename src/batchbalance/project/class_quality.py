@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchbalance.project.audit import Interval, clopper_pearson
+from batchbalance.project.labelling import NONE
 
 MOST_SHOWN, SHOWN_OF_MANY = 20, 10  # a table shows up to 20 classes, else the 10 with the lowest F1
 
@@ -67,6 +68,7 @@ class Quality:
         majority: the most frequent class among the labels to measure by; None if there are none.
         majority_accuracy: the accuracy of always predicting that class.
         about: the items that the labels to measure by are a sample of; "" for all items.
+        micro_f1: F1 of all labels of all items together, if an item may have several labels; else None.
     """
 
     classes: tuple[ClassQuality, ...]
@@ -75,11 +77,14 @@ class Quality:
     majority: str | None = None
     majority_accuracy: Estimate | None = None
     about: str = ""
+    micro_f1: Estimate | None = None
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield the rows after the accuracy: that of the majority class, and macro F1."""
+        """Yield the rows after the accuracy: that of the majority class, micro and macro F1."""
         if self.majority is not None and self.macro_f1 is not None:
             yield "majority class", f"always {self.majority!r} would reach {self.majority_accuracy}"
+        if self.micro_f1 is not None:
+            yield "micro F1", str(self.micro_f1)
         if self.macro_f1 is not None:
             part = "" if self.num_measured == len(self.classes) else self._unmeasured()
             about = f"; like all figures of classes, {self.about}" if self.about else ""
@@ -117,39 +122,73 @@ def class_quality(
     Args:
         names: (C,) the class names.
         labels: (C,) the number of labels of each class.
-        audit: (a,) classes of a uniform sample of the pool.
-        truth: (n,) classes of the items to measure by: the audit labels, or those of a test set.
-        predicted: (n,) the newest model's predictions for these; empty before there is a model.
+        audit: (a,) classes of a uniform sample of the pool; with several labels for an item (a, C) of 0 and 1.
+        truth: (n,) or (n, C) of the items to measure by: the audit labels, or those of a test set.
+        predicted: (n,) or (n, C) the newest model's predictions for these; empty before there is a model.
         about: the items that these labels are a sample of, if not all.
     """
-    num = len(names)
-    sampled = np.bincount(audit, minlength=num)
-    counts = np.zeros((num, num), dtype=np.int64)  # true class, predicted class
-    if len(predicted):
-        np.add.at(counts, (truth, predicted), 1)
-    right, actual, said = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
-    scores = [_f1(int(right[c]), int(actual[c] + said[c] - right[c])) for c in range(num)]
+    sampled, of, said = (_of_each(labelled, len(names)) for labelled in (audit, truth, predicted))
+    known = of[: len(said)]
+    both, either = (known & said).sum(axis=0), (known | said).sum(axis=0)
+    scores = [_f1(share_of(*pair)) for pair in zip(both.tolist(), either.tolist(), strict=True)]
     found = tuple(
         ClassQuality(
             names[c],
             labels[c],
-            share_of(int(sampled[c]), len(audit)),
-            share_of(int(right[c]), int(said[c])),
-            share_of(int(right[c]), int(actual[c])),
+            share_of(int(sampled[:, c].sum()), len(audit)),
+            share_of(int(both[c]), int(said[:, c].sum())),
+            share_of(int(both[c]), int(known[:, c].sum())),
             scores[c],
         )
-        for c in range(num)
+        for c in range(len(names))
     )
-    measured = [c for c in range(num) if scores[c] is not None]
-    most = int(np.bincount(truth, minlength=num).argmax()) if len(truth) else None
+    measured = [c for c in range(len(names)) if scores[c] is not None]
+    wrong = (known != said)[:, measured].astype(np.int64)
+    macro = _macro([each for each in scores if each is not None], wrong.T @ wrong, either[measured])
+    is_multi = audit.ndim == 2
+    pooled = pooled_share((known & said).sum(axis=1), (known | said).sum(axis=1)) if is_multi else None
+    kinds, counts = np.unique(of, axis=0, return_counts=True)
+    most = len(kinds) - 1 - int(counts[::-1].argmax()) if len(of) else None  # of equally many the first class
     return Quality(
         found,
-        _macro([each for each in scores if each is not None], counts[np.ix_(measured, measured)]),
+        macro,
         len(measured),
-        None if most is None else names[most],
-        None if most is None else share_of(int((truth == most).sum()), len(truth)),
+        None if most is None else ";".join(names[c] for c in np.flatnonzero(kinds[most])) or NONE,
+        None if most is None else share_of(int(counts[most]), len(of)),
         about,
+        _f1(pooled),
     )
+
+
+def _of_each(labels: NDArray[Any], num: int) -> NDArray[np.bool_]:
+    """Return (n, C) whether each item has each class."""
+    return labels == 1 if labels.ndim == 2 else labels[:, None] == np.arange(num)
+
+
+def pooled_share(both: NDArray[Any], either: NDArray[Any]) -> Estimate | None:
+    """Return the share Σ both / Σ either of counts of items, with an interval; None if there is nothing to count.
+
+    Counts of one item depend on each other. So the interval is Clopper and Pearson's for an effective sample size, as
+    in Korn and Graubard (1998, "Confidence intervals for proportions with small expected number of positive counts"):
+    the size for which a binomial share varies as this one does between items. Without errors, or with nothing else,
+    each item counts once. One artificial item that is all wrong and one that is all right account for what a small
+    sample does not show.
+
+    Args:
+        both: (n,) the smaller count of each item.
+        either: (n,) the larger count of each item.
+    """
+    both, either = both[either > 0].astype(np.float64), either[either > 0].astype(np.float64)
+    if not len(either):
+        return None
+    share, total = float(both.sum() / either.sum()), float(either.sum())
+    usual = total / len(both)
+    left, of = np.append(both, [0.0, usual]), np.append(either, [usual, usual])
+    middle = left.sum() / of.sum()
+    between = ((left - middle * of) ** 2).sum() * len(of) / (len(of) - 1)
+    design = max(1.0, float(between / (middle * (1 - middle) * of.sum())))
+    size = total / max(design, usual) if share in (0.0, 1.0) else total / design
+    return Estimate(share, clopper_pearson(share * size, size))
 
 
 def share_of(count: int, total: int) -> Estimate | None:
@@ -157,32 +196,28 @@ def share_of(count: int, total: int) -> Estimate | None:
     return Estimate(count / total, clopper_pearson(count, total)) if total else None
 
 
-def _f1(both: int, either: int) -> Estimate | None:
-    """Return the F1 of a class, from the number of items in both truth and prediction, and in either."""
-    jaccard = share_of(both, either)
+def _f1(jaccard: Estimate | None) -> Estimate | None:
+    """Return F1 from the Jaccard index: the share of what is in truth or prediction that is in both."""
     if jaccard is None:
         return None
     value, low, high = (2 * j / (1 + j) for j in (jaccard.value, jaccard.interval.low, jaccard.interval.high))
     return Estimate(value, Interval(low, high))
 
 
-def _macro(scores: Sequence[Estimate], counts: NDArray[Any]) -> Estimate | None:
-    """Return the mean of F1 scores, by the confusion matrix (c, c) of their classes.
+def _macro(scores: Sequence[Estimate], shared: NDArray[Any], either: NDArray[Any]) -> Estimate | None:
+    """Return the mean of F1 scores, by the numbers of items (c, c) on which two classes are both wrong.
 
-    An error counts against two classes, the true one and the predicted one. Two classes with e and e' errors that share
-    s of them have the correlation (s + 1/(c − 1)) / √((e + 1)(e' + 1)): 1 for two classes, which share all errors. The
-    added error, spread evenly over the other classes, accounts for errors that a small sample does not show. F1 of few
-    items is biased in all classes alike, so 1/√(m m') is added for classes measured on m and m' items, up to 1.
+    With one class for each item an error counts against two classes, the true one and the predicted one. Two classes
+    with e and e' errors that share s of them have the correlation (s + 1/(c − 1)) / √((e + 1)(e' + 1)): 1 for two
+    classes, which share all errors. The added error, spread evenly over the other classes, accounts for errors that a
+    small sample does not show. F1 of few items is biased in all classes alike, so 1/√(m m') is added for classes
+    measured on m and m' items (`either`), up to 1.
     """
     num = len(scores)
     if not num:
         return None
-    shared = (counts + counts.T).astype(np.float64)
-    np.fill_diagonal(shared, 0)
-    shared += (1 - np.eye(num)) / max(1, num - 1)
-    np.fill_diagonal(shared, np.maximum(shared.sum(axis=1), 1))
+    shared = shared + (1 - np.eye(num)) / max(1, num - 1) + np.eye(num)
     scale = np.sqrt(np.diag(shared))
-    either = counts.sum(axis=0) + counts.sum(axis=1) - np.diag(counts)
     bias = 1 / np.sqrt(np.outer(either, either))
     correlation = np.minimum(1, shared / np.outer(scale, scale) + bias * (1 - np.eye(num)))
     values = np.array([each.value for each in scores])

@@ -23,12 +23,12 @@ class Exported:
 
     Attributes:
         id: the item's id.
-        label: its label; "" if it has none.
+        label: its label, or several as `a;b`; "" if it has none, and `none` if it has none of the classes.
         view: its answers, flags, comments, and why it was asked.
         content: its text, the path of its file, its row as JSON, or None for a bare embedding.
         is_audit: whether it measures the model.
         prediction: the class that the model predicts; "" without a model.
-        probability: the probability of that class.
+        probability: the probability of that prediction; several labels are taken as independent.
         source: whose label it is: "people", or the machine whose label was accepted; "" without a label.
     """
 
@@ -48,8 +48,9 @@ def exported_items(project: "Project", *, predictions: bool, accepted: "Accepted
     machine = {} if accepted is None else {row: int(accepted.labels[row]) for row in accepted.rows.tolist()}
     rows = list(range(store.num_items)) if predictions else sorted({*state.items, *machine})
     views = [state.view(row) for row in rows]
+    labelling = state.labelling
     shown = [machine.get(row) if view.label is None else view.label for row, view in zip(rows, views, strict=True)]
-    labels = ["" if label is None else state.classes[label] for label in shown]
+    labels = ["" if label is None else labelling.text(label) for label in shown]
     aside = store.set_aside(state)[rows].tolist()
     parts = zip(store.ids(rows), labels, views, store.contents(rows), aside, strict=True)
     found = [Exported(*each, source=PEOPLE if each[1] else "") for each in parts]
@@ -61,8 +62,8 @@ def exported_items(project: "Project", *, predictions: bool, accepted: "Accepted
         return found
     vectors = project.embeddings.array()
     probs = class_probs(project.model.required(state, vectors).posterior, vectors)
-    said = zip(found, probs.argmax(axis=1).tolist(), probs.max(axis=1).tolist(), strict=True)
-    return [replace(each, prediction=state.classes[label], probability=p) for each, label, p in said]
+    said = zip(found, labelling.values(labelling.predicted(probs)), labelling.confidence(probs).tolist(), strict=True)
+    return [replace(each, prediction=labelling.text(value), probability=p) for each, value, p in said]
 
 
 def export_items(
@@ -103,6 +104,13 @@ def export_items(
     if accepted is not None:
         columns.append("source")
         rows = [[*row, each.source] for row, each in zip(rows, items, strict=True)]
+    if project.settings.multi_label:
+        classes = project.classes
+        taken = {*columns, *COLUMNS.values()}
+        columns += [f"{name}_" if name in taken else name for name in classes]
+        for row, each in zip(rows, items, strict=True):
+            given = () if each.view.label is None else each.view.label
+            row += ["" if each.view.label is None else str(int(c in given)) for c in range(len(classes))]
     kind = project.settings.data.kind
     if kind in COLUMNS:
         contents = tuple(each.content for each in items)

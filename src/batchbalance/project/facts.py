@@ -1,6 +1,5 @@
 """The facts about a project that its status is computed from."""
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,14 @@ from numpy.typing import NDArray
 from batchbalance.arguments.seeds import derived_seed
 from batchbalance.project.arm import NUM_SPLITS, ArmComparison, compare_arms
 from batchbalance.project.audit import audit_order
-from batchbalance.project.label_errors import Duplicates, agreements, duplicates, likely_errors
+from batchbalance.project.label_errors import Duplicates, agreements, doubted, duplicates
+from batchbalance.project.labelling import Labelling, as_codes
 from batchbalance.project.learning import ProjectModel, Trained, can_refit, class_probs
 from batchbalance.project.measuring import SourceQuality, qualities
 from batchbalance.project.state import AUDIT, FOUND, RANDOM, State
 from batchbalance.project.stopping import UNKNOWN, Round, read_rounds
 from batchbalance.project.store import ShownItem
 from batchbalance.project.suggestions import sources_of
-
-NO_NAME = "(no name)"
 
 
 @dataclass(frozen=True)
@@ -88,11 +86,11 @@ class Facts:
         counts: the numbers of items.
         audit_share: the share of audit items; 0 without an audit set.
         rounds: every trained model, oldest first.
-        audit_labels: (F,) the class of each item of the fixed set; −1 for those without a label and for items outside
-            the audit set.
+        audit_labels: (F,) the code of the label of each item of the fixed set (`Labelling.codes`); −1 for those without
+            a label and for items outside the audit set.
         confidence: (F,) the newest model's probability of its predicted class, for the same items.
-        class_counts: (C,) labels of each class, including audit labels.
-        test_labels: (T,) the class of each item of the user's own test set.
+        class_counts: (C,) items with each class, including audit labels.
+        test_labels: (T,) the code of the label of each item of the user's own test set.
         test_predicted: (T,) the newest model's predictions for them; empty before there is a model.
         cross_validated_error: the error on the training labels; None if there are too few.
         target: the target accuracy, or None.
@@ -105,9 +103,10 @@ class Facts:
         suspects: labels that are probably wrong, in descending order of probability.
         num_judged: labels judged by a model that has not seen them.
         duplicates: exact copies.
-        annotators: Cohen's κ of each pair of people who labelled the same items.
+        annotators: Cohen's κ of each pair of people who labelled the same items; of each label if there are several.
         sources: the quality of each source of suggestions.
         notes: other remarks.
+        is_multi: whether an item may have several labels.
     """
 
     name: str
@@ -134,6 +133,12 @@ class Facts:
     annotators: dict[str, float] = field(default_factory=dict)
     sources: tuple[SourceQuality, ...] = ()
     notes: tuple[str, ...] = ()
+    is_multi: bool = False
+
+    @property
+    def labelling(self) -> Labelling:
+        """The classes, and how answers name them."""
+        return Labelling(self.classes, self.is_multi)
 
 
 class FactCollector:
@@ -157,32 +162,32 @@ class FactCollector:
         settings, state, trained, vectors = self._settings, self._state, self._trained, self._vectors
         fixed = self._model.fixed_rows(state)
         audit, truth = self._model.audit_labels(state)
-        known = dict(zip(audit.tolist(), truth.tolist(), strict=True))
-        labels = state.labels()
-        counts = Counter(labels.values())
+        labelling, labels = state.labelling, state.labels()
+        known = dict(zip(audit.tolist(), labelling.codes(truth).tolist(), strict=True))
         by_row = [labels.get(row) for row in range(self._store.num_items)]
         sample = self._model.audit_sample(state)
         collected = Facts(
             self._model.folder.resolve().name,
-            tuple(state.classes),
+            labelling.classes,
             self._counts(),
             audit_share=settings.audit if self._store.is_audit.any() else 0.0,
             rounds=tuple(read_rounds(self._model.folder, fixed)),
-            audit_labels=np.array([known.get(row, UNKNOWN) for row in fixed.tolist()], dtype=np.int64),
+            audit_labels=as_codes([known.get(row, UNKNOWN) for row in fixed.tolist()]),
             confidence=np.zeros(len(fixed)),
-            class_counts=tuple(counts[each] for each in range(len(state.classes))),
-            test_labels=np.array(list(state.tests.values()), dtype=np.int64),
+            class_counts=tuple(labelling.counts(labels.values())),
+            test_labels=labelling.codes(labelling.array(state.tests.values())),
             target=settings.target_accuracy,
             budget=settings.budget,
             num_first=state.tests_of if state.tests else sample.num_first,
             num_missing=sample.num_missing,
             random_arm=settings.random_arm,
             duplicates=duplicates(self._store.digests(), by_row, self._aside),
-            annotators={f"{x.first or NO_NAME} and {x.second or NO_NAME}": x.kappa for x in agreements(state)},
+            annotators={each.name: each.kappa for each in agreements(state)},
             notes=notes,
+            is_multi=labelling.is_multi,
         )
         probs = None if trained is None else class_probs(trained.posterior, vectors[fixed])
-        said = None if probs is None else probs.argmax(1)
+        said = None if probs is None else labelling.predicted(probs)
         sources = sources_of(state, self._store.num_items)
         collected = replace(collected, sources=qualities(sources, audit, truth, state.classes, fixed, said))
         if trained is None or probs is None:
@@ -190,8 +195,8 @@ class FactCollector:
         tests = list(state.tests)
         return replace(
             collected,
-            confidence=probs.max(1),
-            test_predicted=class_probs(trained.posterior, vectors[tests]).argmax(1) if tests else np.zeros(0, np.int64),
+            confidence=labelling.confidence(probs),
+            test_predicted=self._codes_for(trained, tests) if tests else collected.test_predicted,
             cross_validated_error=self._model.cross_validated_error(vectors, trained),
             model_warning=getattr(getattr(trained.posterior, "tuned", None), "warning", None),
             arm=self._arm(trained) if settings.random_arm else None,
@@ -203,30 +208,33 @@ class FactCollector:
         """Return the labels that are probably wrong, of training and audit items; none before there is a model."""
         if self._trained is None:
             return ()
-        trained, vectors, classes = self._trained, self._vectors, self._state.classes
+        trained, vectors, labelling = self._trained, self._vectors, self._state.labelling
         probs, is_judged = self._model.cross_validated(vectors, trained)
         rows = self._judged(trained)
         aside = rows[len(trained.rows) :]
-        every = [probs, class_probs(trained.posterior, vectors[aside])] if len(aside) else [probs]
-        labels = self._state.labels()
-        found = likely_errors(
-            np.concatenate(every),
-            np.array([labels[row] for row in rows.tolist()]),
-            np.concatenate([is_judged, np.ones(len(aside), dtype=bool)]),
-        )
+        if len(aside):
+            probs = np.concatenate([probs, class_probs(trained.posterior, vectors[aside])])
+            is_judged = np.concatenate([is_judged, np.ones((len(aside), *is_judged.shape[1:]), dtype=bool)])
+        given = self._state.labels()
+        labels = [given[row] for row in rows.tolist()]
+        found = doubted(probs, labelling, labels, is_judged)
         found = [each for each in found if self._state.items[int(rows[each.row])].settled is None]  # reviewed since
         items = self._store.shown([int(rows[each.row]) for each in found], self._root)
         return tuple(
             SuspectLabel(
                 item,
-                classes[each.label],
-                classes[each.suggested],
+                labelling.text(each.label),
+                labelling.text(each.suggested),
                 each.probability,
                 each.wrong,
                 each.row >= len(trained.rows),
             )
             for item, each in zip(items, found, strict=True)
         )
+
+    def _codes_for(self, trained: Trained, rows: list[int]) -> NDArray[Any]:
+        labelling = trained.labelling
+        return labelling.codes(labelling.predicted(class_probs(trained.posterior, self._vectors[rows])))
 
     def _counts(self) -> Counts:
         state, aside, views = self._state, self._aside, self._state.items
@@ -259,8 +267,9 @@ class FactCollector:
         # In arm order: ordered by first question, those that the strategy had chosen before would come first.
         turns = audit_order(self._store.ids(uniform.tolist()), self._settings.seed, "arm")
         uniform = uniform[np.argsort(turns, kind="stable")]
-        every = np.full(self._store.num_items, UNKNOWN, dtype=np.int64)
-        every[list(labels)] = list(labels.values())
+        known = state.labelling.array(labels.values())
+        every = np.full((self._store.num_items, *known.shape[1:]), UNKNOWN, dtype=np.int64)
+        every[list(labels)] = known
 
         def train(rows: np.ndarray, test: np.ndarray) -> np.ndarray:
             return class_probs(self._model.retrain(vectors, trained, rows, every[rows]), vectors[test])

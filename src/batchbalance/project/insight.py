@@ -8,7 +8,8 @@ import torch
 
 from batchbalance.arguments.seeds import derived_seed
 from batchbalance.batches.distances import directions, nearest_distances
-from batchbalance.project.learning import Trained, as_inputs, class_probs
+from batchbalance.project.labelling import predicted
+from batchbalance.project.learning import Trained, class_probs, draw_votes
 from batchbalance.project.store import ProjectStore
 from batchbalance.strategies.pool import Metric, is_unit
 
@@ -19,7 +20,7 @@ BLOCK = 4096  # items compared at a time
 
 @dataclass(frozen=True)
 class Group:
-    """Draws that vote for the same class."""
+    """Draws that vote for the same class; with several labels, for or against the label they disagree most about."""
 
     label: str
     num_draws: int
@@ -31,12 +32,13 @@ class Insight:
 
     Attributes:
         id: the item's id.
-        guess: the most probable class, as it is reported.
+        guess: the most probable class, as it is reported; with several labels as `a;b`.
         confidence: its probability.
         votes: the share of draws that vote for each class, the largest first; classes without a vote are omitted.
         num_draws: the number of draws.
         groups: the two largest groups of draws; empty if all draws agree.
-        apart: the share of all items on which the majorities of these groups disagree; None without groups.
+        apart: the share of all items, or of all labels, on which the majorities of these groups disagree; None without
+            groups.
         like: the nearest labelled items by cosine distance, with their labels, the nearest first.
     """
 
@@ -55,7 +57,6 @@ def insights(
     vectors: np.ndarray,
     store: ProjectStore,
     rows: Sequence[int],
-    classes: Sequence[str],
     seed: int,
 ) -> list[Insight] | None:
     """Explain why some items are worth a label; None without a model.
@@ -65,48 +66,49 @@ def insights(
         vectors: (N, D) the embeddings of all items.
         store: the store of the items.
         rows: (n,) the items to explain.
-        classes: (C,) the names of the classes.
         seed: the seed of the sample on which groups are compared.
     """
     if model is None:
         return None
     random = np.random.default_rng(derived_seed(seed, "insight"))
     sample = np.sort(random.choice(len(vectors), min(SAMPLE, len(vectors)), replace=False))
-    elsewhere, _ = _votes(model, vectors[sample])  # (M, S, C) of 0 and 1
-    here, weights = _votes(model, vectors[list(rows)])
+    labelling, classes, is_multi = model.labelling, model.labelling.classes, model.labelling.is_multi
+    elsewhere, _ = draw_votes(model, vectors[sample])  # (M, S, C) of 0 and 1
+    here, weights = draw_votes(model, vectors[list(rows)])
     probs = class_probs(model.posterior, vectors[list(rows)])
+    said, sure = labelling.values(labelling.predicted(probs)), labelling.confidence(probs)
+    known = [labelling.text(each) for each in labelling.values(model.labels)]
     centre, labelled_names = vectors[sample].mean(axis=0), store.ids(model.rows.tolist())
     labelled = _unit(vectors[model.rows] - centre)
     found = []
     for i, (row, name) in enumerate(zip(rows, store.ids(rows), strict=True)):
         counts = here[i].sum(axis=0)
         shares = weights @ here[i]
-        groups = [int(c) for c in np.argsort(-counts, kind="stable")[:2] if counts[c]]
-        is_split = len(groups) == 2
-        sides = [elsewhere[:, here[i][:, c] == 1].sum(axis=1).argmax(axis=1) for c in groups] if is_split else []
+        if is_multi:
+            c = int(np.abs(2 * counts - here.shape[1]).argmin())
+            groups = [(classes[c], here[i][:, c] == 1), (f"not {classes[c]}", here[i][:, c] == 0)]
+        else:
+            groups = [(classes[c], here[i][:, c] == 1) for c in np.argsort(-counts, kind="stable")[:2]]
+        is_split = all(draws.any() for _, draws in groups)
+        sides = (
+            [predicted(elsewhere[:, draws].mean(axis=1), is_multi=is_multi) for _, draws in groups] if is_split else []
+        )
         voted = sorted(((classes[c], float(shares[c])) for c in range(len(classes)) if counts[c]), key=lambda x: -x[1])
         by_cosine = np.argsort(-(labelled @ _unit(vectors[[row]] - centre)[0]), kind="stable")
         like = [int(k) for k in by_cosine if model.rows[k] != row][:NUM_LIKE]
         found.append(
             Insight(
                 name,
-                classes[int(probs[i].argmax())],
-                float(probs[i].max()),
+                labelling.text(said[i]),
+                float(sure[i]),
                 tuple(voted),
                 here.shape[1],
-                tuple(Group(classes[c], int(counts[c])) for c in groups) if is_split else (),
+                tuple(Group(each, int(draws.sum())) for each, draws in groups) if is_split else (),
                 float((sides[0] != sides[1]).mean()) if is_split else None,
-                tuple((labelled_names[k], classes[int(model.labels[k])]) for k in like),
+                tuple((labelled_names[k], known[k]) for k in like),
             )
         )
     return found
-
-
-def _votes(model: Trained, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (n, S, C) one vote of each draw, and (S,) the weights of draws."""
-    predictions = model.posterior.predict(as_inputs(vectors))
-    votes = torch.nn.functional.one_hot(predictions.hard_labels(), model.num_classes).numpy()
-    return votes, predictions.draw_weights.numpy()
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ nothing, and a good one reports how many of its suspects are expected to be wron
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchbalance.arguments.checks import check_whole
+from batchbalance.project.labelling import Labelling, Value, as_value, predicted
 from batchbalance.project.state import ANSWERS, State, Who
 
+NO_NAME = "(no name)"
 NUM_FOLDS = 5
 LEAST_JUDGED = 20  # labels needed to look for errors among them
 NONE_WRONG = 0.9  # probability, before any label is judged, that no label is wrong
@@ -35,15 +37,15 @@ class Suspect:
 
     Attributes:
         row: its position among the labels.
-        label: the class that was given.
-        suggested: the class that the model predicts.
+        label: the answer that was given.
+        suggested: the answer that the model suggests.
         probability: the label's probability.
         wrong: the probability that the label is wrong, given all labels.
     """
 
     row: int
-    label: int
-    suggested: int
+    label: Value
+    suggested: Value
     probability: float
     wrong: float
 
@@ -69,7 +71,8 @@ def folds(labels: NDArray[Any], num_folds: int = NUM_FOLDS, seed: int = 0) -> ND
     """Return (L,) a fold for each label; every class is spread over the folds as evenly as possible."""
     check_whole("num_folds", num_folds, 2)
     shuffled = np.random.default_rng(seed).permutation(len(labels))
-    order = shuffled[np.argsort(np.asarray(labels)[shuffled], kind="stable")]
+    kinds = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
+    order = shuffled[np.argsort(kinds[shuffled], kind="stable")]
     found = np.empty(len(labels), dtype=np.int64)
     found[order] = np.arange(len(labels)) % num_folds
     return found
@@ -80,37 +83,42 @@ def cross_validated(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return class probabilities for every label by a model that has not seen it, and which labels can be judged.
 
-    A label cannot be judged if its class does not occur outside its fold: no model could predict it. Its row is 0.
+    A label cannot be judged if its class does not occur outside its fold: no model could predict it. Its row is 0. Of
+    several labels for each item, each is judged for itself.
 
     Args:
-        labels: (L,) classes.
+        labels: (L,) classes, or (L, C) of 0 and 1.
         train_and_predict: trains on some rows and predicts others.
         num_folds: fewer if there are fewer labels; with fewer than two labels nothing is judged.
         seed: the seed of the folds.
 
     Returns:
-        Probabilities (L, C), and (L,) whether they count.
+        Probabilities (L, C), and (L,) or (L, C) whether they count.
     """
     labels = np.asarray(labels)
     num_folds = min(num_folds, len(labels))
-    judged = np.zeros(len(labels), dtype=bool)
+    columns = labels.reshape(len(labels), math.prod(labels.shape[1:]))
+    judged = np.zeros(columns.shape, dtype=bool)
     if num_folds < 2:
-        return np.zeros((len(labels), 0)), judged
+        return np.zeros((len(labels), 0)), judged.reshape(labels.shape)
     fold = folds(labels, num_folds, seed)
     rows, found = [], []
     for each in range(num_folds):
         test, train = np.flatnonzero(fold == each), np.flatnonzero(fold != each)
-        judged[test] = np.isin(labels[test], labels[train])
+        pairs = zip(columns[test].T, columns[train].T, strict=True)
+        judged[test] = np.stack([np.isin(ours, theirs) for ours, theirs in pairs], axis=1)
         rows.append(test)
         found.append(np.asarray(train_and_predict(train, test), dtype=np.float64))
     probs = np.concatenate(found)[np.argsort(np.concatenate(rows))]
-    return np.where(judged[:, None], probs, 0.0), judged
+    return np.where(judged, probs, 0.0), judged.reshape(labels.shape)
 
 
 def cross_validated_error(probs: NDArray[Any], labels: NDArray[Any], judged: NDArray[Any]) -> float | None:
     """Return the share of judged labels that the cross-validated model gets wrong; None if none is judged."""
-    wrong = probs[judged].argmax(axis=1) != np.asarray(labels)[judged] if judged.any() else np.empty(0)
-    return float(wrong.mean()) if len(wrong) else None
+    if not judged.any():
+        return None
+    said = predicted(probs, is_multi=np.ndim(labels) == 2)
+    return float((said != labels)[judged].mean())
 
 
 def likely_errors(probs: NDArray[Any], labels: NDArray[Any], judged: NDArray[Any]) -> list[Suspect]:
@@ -134,6 +142,33 @@ def likely_errors(probs: NDArray[Any], labels: NDArray[Any], judged: NDArray[Any
     return [
         Suspect(int(rows[i]), int(labels[rows[i]]), int(suggested[i]), float(own[i]), float(wrong[i])) for i in order
     ]
+
+
+def doubted(probs: NDArray[Any], labelling: Labelling, labels: Sequence[Value], judged: NDArray[Any]) -> list[Suspect]:
+    """Return ``likely_errors``; of several labels for each item each is judged for itself, as a "no" or a "yes".
+
+    An item with several doubtful labels is listed once, with the figures of the most doubtful one.
+
+    Args:
+        probs: (L, C) probabilities by models that have not seen the label.
+        labelling: the classes.
+        labels: (L,) answers.
+        judged: (L,) or (L, C) which count.
+    """
+    given = labelling.array(labels)
+    if not labelling.is_multi:
+        return likely_errors(probs, given, judged)
+    by_row: dict[int, list[tuple[int, Suspect]]] = {}
+    for each in range(given.shape[1]):
+        yes = np.stack([1 - probs[:, each], probs[:, each]], axis=1)
+        for found in likely_errors(yes, given[:, each], judged[:, each]):
+            by_row.setdefault(found.row, []).append((each, found))
+    suspects = []
+    for row, found_there in by_row.items():
+        worst = max((found for _, found in found_there), key=lambda found: found.wrong)
+        flipped = {each for each, _ in found_there} ^ set(np.flatnonzero(given[row]).tolist())
+        suspects.append(replace(worst, label=labels[row], suggested=tuple(sorted(flipped))))
+    return sorted(suspects, key=lambda found: (-found.wrong, found.row))
 
 
 def wrong_probabilities(probs: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.float64]:
@@ -198,6 +233,7 @@ class Agreement:
         num_items: how many items both answered.
         share: the share of these on which they agree.
         kappa: Cohen's κ; NaN if both gave one and the same answer throughout.
+        label: the label that this is about, in a project with several labels; else "".
     """
 
     first: Who
@@ -205,6 +241,12 @@ class Agreement:
     num_items: int
     share: float
     kappa: float
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """The two people, and the label if there are several."""
+        return f"{self.first or NO_NAME} and {self.second or NO_NAME}{f', {self.label}' if self.label else ''}"
 
 
 def cohen_kappa(first: Sequence[int] | NDArray[Any], second: Sequence[int] | NDArray[Any]) -> float:
@@ -222,19 +264,21 @@ def cohen_kappa(first: Sequence[int] | NDArray[Any], second: Sequence[int] | NDA
 
 
 def agreements(state: State) -> list[Agreement]:
-    """Return the agreement of every pair of people with items in common, by their first answers.
+    """Return the agreement of every pair of people with items in common, by their first answers, label by label.
 
     Disputed items are asked again until people agree, so later answers agree by design.
     """
-    firsts: dict[int, dict[Who, int]] = {}
+    firsts: dict[int, dict[Who, Value]] = {}
     for event in state.history():
         if event.kind in ANSWERS and event.item is not None:
-            firsts.setdefault(event.item, {}).setdefault(event.who, event.value)
+            firsts.setdefault(event.item, {}).setdefault(event.who, as_value(event.value))
     found = []
     for first, second in combinations(state.annotators(), 2):
         both = [answers for answers in firsts.values() if first in answers and second in answers]
         if both:
-            ours, theirs = [each[first] for each in both], [each[second] for each in both]
-            share = sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(both)
-            found.append(Agreement(first, second, len(both), share, cohen_kappa(ours, theirs)))
+            ours, theirs = (
+                state.labelling.array(each[who] for each in both).reshape(len(both), -1) for who in (first, second)
+            )
+            for label, a, b in zip(state.classes if state.is_multi else [""], ours.T, theirs.T, strict=True):
+                found.append(Agreement(first, second, len(both), float((a == b).mean()), cohen_kappa(a, b), label))
     return found

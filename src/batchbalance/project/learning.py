@@ -46,6 +46,7 @@ from batchbalance.project.audit import (
     audit_sample,
 )
 from batchbalance.project.label_errors import cross_validated, cross_validated_error
+from batchbalance.project.labelling import NONE, SEPARATOR, Labelling, is_same
 from batchbalance.project.settings import ProjectSettings
 from batchbalance.project.state import AUDIT, State
 from batchbalance.project.stopping import Round, round_path, save_round
@@ -64,15 +65,15 @@ class Trained:
     Attributes:
         posterior: its draws.
         rows: (L,) rows that it was trained on.
-        labels: (L,) their classes.
-        num_classes: C.
+        labels: (L,) their classes, or (L, C) of 0 and 1 if an item may have several.
+        labelling: the classes.
         key: a hash of everything that the model depends on.
     """
 
     posterior: Posterior
     rows: np.ndarray
     labels: np.ndarray
-    num_classes: int
+    labelling: Labelling
     key: str
 
 
@@ -82,15 +83,22 @@ class Guess:
 
     Attributes:
         id: the item's id.
-        label: the most probable class.
+        label: the most probable class; with several labels, the list of those that are more likely than not.
         probabilities: the probability of each class.
         votes: the share of draws that vote for each class.
+        confidence: the probability of `label`; several labels are taken as independent.
     """
 
     id: str
-    label: str
+    label: str | list[str]
     probabilities: dict[str, float]
     votes: dict[str, float]
+    confidence: float
+
+    @property
+    def text(self) -> str:
+        """The label as text; several as `a;b`, and `none` for none."""
+        return self.label if isinstance(self.label, str) else SEPARATOR.join(self.label) or NONE
 
 
 class ProjectModel:
@@ -109,12 +117,12 @@ class ProjectModel:
         """Return rows and classes to train on: all labels but those of the audit set and of the test set."""
         aside, labels = self.store.set_aside(state), state.labels()
         rows = [row for row in labels if not aside[row] and row not in state.tests]
-        return np.array(rows, dtype=np.int64), np.array([labels[row] for row in rows], dtype=np.int64)
+        return np.array(rows, dtype=np.int64), state.labelling.array(labels[row] for row in rows)
 
     def trained(self, state: State, vectors: np.ndarray) -> Trained | None:
         """Return the model of all labels so far; None before two classes have labels."""
         (rows, labels), num_classes = self.training_labels(state), len(state.classes)
-        if len(set(labels.tolist())) < 2:
+        if len(np.unique(labels, axis=0)) < 2:
             return None
         record = self.folder / "embeddings.json"
         made = record.read_text(encoding="utf-8") if record.is_file() else ""
@@ -127,7 +135,7 @@ class ProjectModel:
                 with progress("training the model", None, self._progress):
                     posterior = self.train(vectors, rows, labels, num_classes)
                 self._save(key, posterior)
-            self._last = Trained(posterior, rows, labels, num_classes, key)
+            self._last = Trained(posterior, rows, labels, state.labelling, key)
         self._record(state, vectors, self._last)
         return self._last
 
@@ -139,7 +147,7 @@ class ProjectModel:
         """
         found = self.trained(state, vectors)
         if found is None:
-            raise ValueError("there is no model yet: labels of at least two classes are needed; add some first")
+            raise ValueError("there is no model yet: labels of at least two kinds are needed; add some first")
         return found
 
     def train(self, vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, num_classes: int) -> Posterior:
@@ -161,7 +169,7 @@ class ProjectModel:
         """Train and return a model of other labels, with the tuned settings of `like` if that saves time."""
         if can_refit(like.posterior):
             return cast(BayesianHead, like.posterior).refitted(vectors[rows], labels)
-        return self.train(vectors, rows, labels, like.num_classes)
+        return self.train(vectors, rows, labels, len(like.labelling.classes))
 
     def fixed_rows(self, state: State) -> np.ndarray:
         """Return the rows on which successive models are compared: the audit set in its order, or a sample of all rows.
@@ -188,7 +196,7 @@ class ProjectModel:
     def audit_labels(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and classes of the audit items that count so far."""
         labels, rows = state.labels(), self.audit_sample(state).rows
-        return rows, np.array([labels[row] for row in rows.tolist()], dtype=np.int64)
+        return rows, state.labelling.array(labels[row] for row in rows.tolist())
 
     def audit_order(self, state: State) -> np.ndarray:
         """Return the rows that measure the model, in the order in which they are asked."""
@@ -206,12 +214,13 @@ class ProjectModel:
     def validation_error(self, state: State, vectors: np.ndarray, model: Trained) -> float | None:
         """Return ε for the threshold: the error on the audit labels if there are 20, else the cross-validated error.
 
-        None if there are too few labels for either.
+        None if there are too few labels for either. Of several labels for each item it is the share that is wrong.
         """
         rows, labels = self.audit_labels(state)
         if len(rows) < LEAST_FOR_ERROR:
             return self.cross_validated_error(vectors, model)
-        return 1 - int((class_probs(model.posterior, vectors[rows]).argmax(axis=1) == labels).sum()) / len(rows)
+        is_right = model.labelling.predicted(class_probs(model.posterior, vectors[rows])) == labels
+        return 1 - int(is_right.sum()) / is_right.size
 
     def cross_validated_error(self, vectors: np.ndarray, model: Trained) -> float | None:
         """Return the error on the training labels of models that have not seen them; None if there are too few."""
@@ -236,15 +245,16 @@ class ProjectModel:
 
     def accept_threshold(self, state: State, vectors: np.ndarray, model: Trained) -> Threshold:
         """Return the confidence from which guesses are sure: by 20 audit labels, or else cross-validated."""
-        rows, labels = self.audit_labels(state)
+        (rows, labels), labelling = self.audit_labels(state), model.labelling
         if len(rows) >= LEAST_FOR_ERROR:
             probs, source = class_probs(model.posterior, vectors[rows]), "audit labels"
         else:
             probs, judged = self.cross_validated(vectors, model)
+            judged = judged.reshape(len(judged), -1).all(axis=1)
             probs, labels, source = probs[judged], model.labels[judged], "labels that the model had not seen"
         if not len(labels):
             return Threshold(None, 0, 0, source)
-        return accept_threshold(probs.max(axis=1), probs.argmax(axis=1) == labels, source)
+        return accept_threshold(labelling.confidence(probs), is_same(labelling.predicted(probs), labels), source)
 
     def _record(self, state: State, vectors: np.ndarray, model: Trained) -> None:
         """Store a new model's predictions for the fixed set, and its numbers of correct audit and test labels."""
@@ -252,14 +262,15 @@ class ProjectModel:
         if path.is_file():
             return
         fixed, sample, labels = self.fixed_rows(state).tolist(), self.audit_sample(state), state.labels()
-        audit = sample.rows.tolist()
+        audit, labelling = sample.rows.tolist(), model.labelling
         every = list(dict.fromkeys([*fixed, *audit, *state.tests]))
-        predicted = dict(zip(every, class_probs(model.posterior, vectors[every]).argmax(axis=1).tolist(), strict=True))
+        said = labelling.values(labelling.predicted(class_probs(model.posterior, vectors[every])))
+        predicted = dict(zip(every, said, strict=True))
         num_sampled = sample.num_first - sum(row < sample.num_first for row in state.chosen())
         found = Round(
             len(model.rows),
             round(time.time(), 3),
-            np.array([predicted[row] for row in fixed], dtype=np.int64),
+            labelling.codes(labelling.array(predicted[row] for row in fixed)),
             sum(predicted[row] == labels[row] for row in audit),
             len(audit),
             sum(predicted[row] == label for row, label in state.tests.items()),
@@ -355,39 +366,58 @@ def as_inputs(vectors: np.ndarray) -> Tensor:
 def pool_predictions(posterior: Posterior, vectors: np.ndarray) -> Predictions:
     """Return predictions of all items, computed when they are read."""
     shown = posterior.predict(as_inputs(vectors[:1]))
+    num = shown.num_labels or 1  # the questions of an item
 
     def make(rows: Rows) -> Tensor:
-        index: Any = rows if isinstance(rows, slice) else torch.as_tensor(rows, dtype=torch.long).numpy()
-        return posterior.predict(as_inputs(vectors[index]), batch_size=BLOCK).log_probs()
+        if isinstance(rows, slice):
+            rows = range(*rows.indices(num * len(vectors)))
+        asked = torch.as_tensor(rows, dtype=torch.long)
+        items, place = (
+            (asked, torch.arange(len(asked))) if num == 1 else torch.unique(asked // num, return_inverse=True)
+        )
+        found = posterior.predict(as_inputs(vectors[items.numpy()]), batch_size=BLOCK).questions.log_probs()
+        return found if num == 1 else found[place * num + asked % num]
 
-    shape = (len(vectors), shown.num_draws, shown.num_classes)
-    return Predictions(OnDemand(shape, shown.dtype, make), Draws(shown.num_draws, shown.draw_ids, shown.weights))
+    n, s, c = shown.source.shape
+    draws = Draws(s, shown.draw_ids, shown.weights)
+    return Predictions(OnDemand((n * len(vectors), s, c), shown.dtype, make), draws, num_labels=shown.num_labels)
 
 
 def class_probs(posterior: Posterior, vectors: np.ndarray) -> np.ndarray:
-    """Return (n, C) class probabilities for reports, computed block by block.
+    """Return (n, C) probabilities for reports, of classes or of labels, computed block by block.
 
     They use a head's most probable weights or, for other posteriors, all draws.
     """
     single = posterior.most_probable if isinstance(posterior, BayesianHead) else posterior
-    parts = [
-        single.predict(as_inputs(vectors[start : start + BLOCK])).mean_probs().numpy()
-        for start in range(0, len(vectors), BLOCK)
-    ]
+    found = (single.predict(as_inputs(vectors[i : i + BLOCK])) for i in range(0, len(vectors), BLOCK))
+    parts = [(each.mean_probs() if each.num_labels is None else each.label_probs()).numpy() for each in found]
     return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
 
 
-def guesses_of(model: Trained, vectors: np.ndarray, names: Sequence[str], classes: Sequence[str]) -> list[Guess]:
+def draw_votes(model: Trained, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (n, S, C) the votes of each draw, 0 or 1, and (S,) the weights of draws. A draw may vote for several."""
+    predictions = model.posterior.predict(as_inputs(vectors))
+    hard, num = predictions.questions.hard_labels(), len(model.labelling.classes)
+    if predictions.num_labels is None:
+        votes = torch.nn.functional.one_hot(hard, num)
+    else:
+        votes = hard.view(len(vectors), num, -1).transpose(1, 2)
+    return votes.numpy(), predictions.draw_weights.numpy()
+
+
+def guesses_of(model: Trained, vectors: np.ndarray, names: Sequence[str]) -> list[Guess]:
     """Return a model's predictions for some embeddings, and the votes of its draws."""
-    probs, predictions = class_probs(model.posterior, vectors), model.posterior.predict(as_inputs(vectors))
-    hard = torch.nn.functional.one_hot(predictions.hard_labels(), predictions.num_classes)
-    votes = torch.einsum("s,nsc->nc", predictions.draw_weights, hard.double()).tolist()
+    probs, labelling = class_probs(model.posterior, vectors), model.labelling
+    votes, weights = draw_votes(model, vectors)
+    said = labelling.values(labelling.predicted(probs))
+    shares = np.einsum("s,nsc->nc", weights, votes.astype(np.float64)).tolist()
     return [
         Guess(
             name,
-            classes[int(p.argmax())],
-            dict(zip(classes, map(float, p), strict=True)),
-            dict(zip(classes, shares, strict=True)),
+            labelling.natural(value),
+            dict(zip(labelling.classes, map(float, p), strict=True)),
+            dict(zip(labelling.classes, voted, strict=True)),
+            float(sure),
         )
-        for name, p, shares in zip(names, probs, votes, strict=True)
+        for name, value, p, voted, sure in zip(names, said, probs, shares, labelling.confidence(probs), strict=True)
     ]

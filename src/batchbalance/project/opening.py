@@ -10,6 +10,7 @@ from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.learner.labels import NewEvent
 from batchbalance.project.answers import named_class
 from batchbalance.project.embeddings import LOCK, RECORD, VECTORS, project_encoder, seen_from
+from batchbalance.project.labelling import check_names
 from batchbalance.project.learning import model_fit, named_model
 from batchbalance.project.planning import strategy_of
 from batchbalance.project.settings import (
@@ -125,6 +126,7 @@ def check_parts(settings: ProjectSettings) -> None:
 def check_log(folder: Path, store: ProjectStore, settings: ProjectSettings) -> None:
     """Write the first event of a new project; refuse settings that must not change later."""
     fixed = {"seed": settings.seed, "audit": settings.audit, "kind": settings.data.kind}
+    fixed["multi_label"] = settings.multi_label
     if not store.events():  # else do not write: the folder may be read-only
         with store.writing():
             if not store.events():
@@ -146,8 +148,7 @@ def add_class(folder: Path, store: ProjectStore, name: Any) -> ProjectSettings:
     """Add a class at the end; return the new settings."""
     new = named_class(name)
     with store.writing() as state:
-        if new in state.classes:
-            raise ValueError(f"the class {new!r} exists already")
+        _check_new(state, new)
         store.append([NewEvent("class added", value=new)])
     return _with_classes_of_log(folder, store)
 
@@ -158,11 +159,17 @@ def rename_class(folder: Path, store: ProjectStore, old: Any, new: Any) -> Proje
     with store.writing() as state:
         if before not in state.classes:
             raise UnknownNameError("class", before, state.classes)
-        if after in state.classes:
-            raise ValueError(f"the class {after!r} exists already")
+        _check_new(state, after)
         index = state.classes.index(before)
         store.append([NewEvent("class renamed", value={"class": index, "name": after})])
     return _with_classes_of_log(folder, store)
+
+
+def _check_new(state: State, name: str) -> None:
+    if name in state.classes:
+        raise ValueError(f"the class {name!r} exists already")
+    if state.is_multi:
+        check_names([name])
 
 
 def check_classes(folder: Path, store: ProjectStore, settings: ProjectSettings) -> tuple[ProjectSettings, list[str]]:

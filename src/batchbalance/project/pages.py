@@ -13,6 +13,7 @@ from pathlib import Path
 
 from batchbalance.errors import FileFormatError, MissingExtraError
 from batchbalance.project.audit import FIRST_LOOK
+from batchbalance.project.labelling import NONE, SEPARATOR
 from batchbalance.project.settings import NAMES, ProjectSettings
 from batchbalance.project.status import NUM_SUSPECTS, Status, told_suspects
 from batchbalance.project.stopping import ONE_LOOK, Accuracy, Advice
@@ -91,10 +92,19 @@ def project_fragment(name: str, settings: ProjectSettings, num_items: int, label
     return f"<div><strong>{escape(name)}</strong>{_in_notebook(rows)}</div>"
 
 
-def batch_page(project: str, items: Sequence[ShownItem], classes: Sequence[str], answers: str = "batch.csv") -> str:
+def batch_page(
+    project: str,
+    items: Sequence[ShownItem],
+    classes: Sequence[str],
+    answers: str = "batch.csv",
+    *,
+    is_multi: bool = False,
+) -> str:
     """Return `batch.html`: the items to label, with embedded images."""
     title = f"{project}: {len(items):,} items to label"
     told = f"Fill in the column <code>label</code> of <code>{escape(answers)}</code> with one of these classes. "
+    if is_multi:
+        told += f"Write several as <code>a{SEPARATOR}b</code>, and <code>{NONE}</code> if an item has none of them. "
     told += "Leave it empty for items that you cannot label."
     names = ", ".join(f"<code>{escape(each)}</code>" for each in classes)
     parts = [f"<h1>{escape(title)}</h1>", f"<p>{told}</p>", f'<p class="text">{names}</p>', batch_fragment(items)]

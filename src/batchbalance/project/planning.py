@@ -148,7 +148,9 @@ class Questions:
     ) -> Batch:
         names, contents = self._store.ids(rows), self._store.contents(rows)
         kind, root = self._settings.data.kind, self._embeddings.root
-        return Batch(tuple(names), tuple(contents), kind, tuple(state.classes), who, root, notes, selection)
+        return Batch(
+            tuple(names), tuple(contents), kind, tuple(state.classes), who, root, notes, selection, state.is_multi
+        )
 
     def _waiting(self, state: State, who: Who, again: bool) -> list[Question]:
         """Return items in progress that this person can answer: skipped, disputed, returned, or short of answers.
@@ -226,7 +228,7 @@ class Questions:
             pool,
             self._strategy,
             range(len(state.classes)),
-            np.bincount(labels, minlength=len(state.classes)).tolist(),
+            state.labelling.counts(state.labelling.values(labels)),
             class_names=state.classes,
             advice=FIND,
             memory_budget=memory_budget,

@@ -17,6 +17,7 @@ from batchbalance.project.embeddings import Embeddings, read_vectors
 from batchbalance.project.facts import FactCollector, SuspectLabel
 from batchbalance.project.insight import Found, Insight, insights
 from batchbalance.project.label_errors import Agreement, agreements
+from batchbalance.project.labelling import Labelling, as_text
 from batchbalance.project.learning import Guess, ProjectModel, guesses_of
 from batchbalance.project.machines import MachineLabels
 from batchbalance.project.pages import project_fragment
@@ -90,7 +91,7 @@ class Project(MachineLabels):
 
         Args:
             folder: where to create it; the folder is created if necessary.
-            classes: the labels, at least two.
+            classes: the labels, at least two. With ``multi_label=True`` an item may have several of them, or none.
             images: a folder of images. Give exactly one of this and the next three.
             texts: a CSV, TSV, JSONL, Parquet or text file, or a folder of ``.txt`` files.
             table: a CSV, TSV, JSONL or Parquet file; each row is an item.
@@ -106,7 +107,7 @@ class Project(MachineLabels):
             progress: show progress.
             settings: other settings, by their names in `project.toml`: `encoder`, `model`, `strategy`, `batch_size`,
                 `audit` (0.1), `random_arm` (0.0), `annotators_per_item`, `target_accuracy`, `budget`, `seed`,
-                `instructions`, `image_size`. `model` and `strategy` may be names.
+                `instructions`, `image_size`, `multi_label`. `model` and `strategy` may be names.
 
         Raises:
             FileExistsError: if the folder already holds a project.
@@ -118,7 +119,8 @@ class Project(MachineLabels):
         settings["strategy"] = strategy_table(settings.get("strategy"), seek, seek_share)
         checked = opening.new_settings(target, sources, classes, data, settings)
         if test is not None:
-            given.as_answers(test)  # a mistake is found before the work begins
+            named = Labelling(checked.classes, checked.multi_label)
+            given.as_answers(test, labelling=named)  # a mistake is found before the work begins
         with opening.new_folder(target, checked) as on_failure:
             project = cls(target, allow_imports=True, progress=progress)
             on_failure.callback(project.close)
@@ -247,7 +249,9 @@ class Project(MachineLabels):
 
         Args:
             answers: labels by id, or a CSV file with columns id and label, and optionally annotator and seconds; rows
-                without a label are ignored. Items need not have been asked.
+                without a label are ignored. Items need not have been asked. In a project with several labels, a label
+                is a list such as ``["a", "b"]`` or the text ``a;b``; ``[]`` and ``none`` say that the item has none of
+                them. A file may also have a column of 0 and 1 for each label.
             annotator: who answers; taken from the file if omitted.
             seconds: how long each answer took: one number, or a number for each id.
             id_column: the file's column of ids; `id` if omitted.
@@ -260,8 +264,9 @@ class Project(MachineLabels):
         Raises:
             ValueError: if an id is unknown, or `sample` is given for items that the project asked.
             UnknownNameError: if a label is not one of the classes.
+            ValueError: if several labels are given in a project of one class for each item.
         """
-        found = given.as_answers(answers, check_name(annotator), seconds, id_column, label_column)
+        found = given.as_answers(answers, check_name(annotator), seconds, id_column, label_column, self.labelling)
         return given.record_answers(self.store, found, sample=sample)
 
     def correct(self, name: Any, label: Any, annotator: str | None = None) -> Told:
@@ -306,12 +311,22 @@ class Project(MachineLabels):
             return list(state.classes)
 
     @property
-    def labels(self) -> dict[str, str]:
-        """The label of each id that has one: the majority of the latest answers. Items with a tie have none."""
+    def labelling(self) -> Labelling:
+        """The classes, and whether an item may have several of them."""
+        with self.store.reading() as state:
+            return state.labelling
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The label of each id that has one: the majority of the latest answers. Items with a tie have none.
+
+        It is the name of a class. In a project with several labels it is a list of names, which is empty if people
+        answered that the item has none of them; the majority is taken label by label.
+        """
         with self.store.reading() as state:
             found = state.labels()
             names = self.store.ids(list(found))
-            return {name: state.classes[label] for name, label in zip(names, found.values(), strict=True)}
+            return {name: state.labelling.natural(each) for name, each in zip(names, found.values(), strict=True)}
 
     def view(self, name: Any) -> ItemView:
         """Return the state of an item."""
@@ -354,7 +369,7 @@ class Project(MachineLabels):
 
     def is_told(self, name: Any, label: Any, annotator: str | None = None) -> bool:
         """Return whether `label` is a person's latest answer."""
-        return given.is_answer(self.store, name, str(label), check_name(annotator))
+        return given.is_answer(self.store, name, as_text(label), check_name(annotator))
 
     # The model
 
@@ -363,17 +378,18 @@ class Project(MachineLabels):
         return self.model.trained(self.store.snapshot(), self.embeddings.array()) is not None
 
     def guess(self, ids: Iterable[Any]) -> list[Guess] | None:
-        """Return the model's predictions for items, with the votes of its draws; None before there is a model."""
+        """Return the model's predictions for items, with the votes of its draws; None before there is a model.
+
+        With several labels, ``Guess.label`` is the list of all labels whose probability is above 1/2.
+        """
         state, vectors, rows = self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids)
         trained = self.model.trained(state, vectors)
-        return None if trained is None else guesses_of(trained, vectors[rows], self.store.ids(rows), state.classes)
+        return None if trained is None else guesses_of(trained, vectors[rows], self.store.ids(rows))
 
     def explain(self, ids: Iterable[Any]) -> list[Insight] | None:
         """Explain why items are worth a label, with the model of all labels so far; None before there is one."""
         state, vectors, rows = self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids)
-        return insights(
-            self.model.trained(state, vectors), vectors, self.store, rows, state.classes, self.settings.seed
-        )
+        return insights(self.model.trained(state, vectors), vectors, self.store, rows, self.settings.seed)
 
     def predict(
         self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, skip_bad: bool = False
@@ -387,7 +403,7 @@ class Project(MachineLabels):
         state, vectors = self.store.snapshot(), self.embeddings.array()
         trained = self.model.required(state, vectors)
         names, new = self.embeddings.encoded(data, vectors.shape[1])
-        return guesses_of(trained, new, names, state.classes)
+        return guesses_of(trained, new, names)
 
     def status(self) -> Status:
         """Return the model's accuracy, open questions, and advice on stopping."""
@@ -428,10 +444,10 @@ class Project(MachineLabels):
 
     def set_test(self, path: str | os.PathLike[str]) -> int:
         """Read a test set from a CSV file; return its size. Its items are never asked or trained on."""
-        return given.record_test(self.store, given.as_answers(path))
+        return given.record_test(self.store, given.as_answers(path, labelling=self.labelling))
 
     def add_class(self, name: Any) -> None:
-        """Add a class at the end; earlier labels are kept."""
+        """Add a class at the end; earlier labels are kept. Of several labels, items answered so far do not have it."""
         self.settings = opening.add_class(self.folder, self.store, name)
 
     def rename_class(self, old: Any, new: Any) -> None:

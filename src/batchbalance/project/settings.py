@@ -12,6 +12,7 @@ from batchbalance.arguments.registry import is_path, texts_in
 from batchbalance.arguments.sections import Flag, Section, Whole, check_keys, parsed
 from batchbalance.encoders.embedding import runs_own_code
 from batchbalance.errors import FileFormatError
+from batchbalance.project.labelling import check_names
 from batchbalance.system.files import replacing
 from batchbalance.system.ids import check_unicode
 
@@ -65,6 +66,7 @@ class ProjectSettings(Section):
 
     Attributes:
         classes: the labels.
+        multi_label: whether an item may have several of them, or none; it cannot be changed later.
         encoder: computes the embeddings; None for bare embeddings, or for the default of the kind of items.
         image_size: side in pixels of the square that images are scaled to.
         batch_size: the default number of questions in a batch.
@@ -83,6 +85,7 @@ class ProjectSettings(Section):
     table = FILE
 
     classes: Annotated[tuple[Name, ...], Field(min_length=2)]
+    multi_label: Flag = False
     encoder: Name | None = None
     image_size: Whole | None = None
     batch_size: Whole = 20
@@ -96,6 +99,12 @@ class ProjectSettings(Section):
     data: Data
     model: dict[str, Any] = Field(default_factory=lambda: {"kind": "bayesian-head"})
     strategy: dict[str, Any] = Field(default_factory=lambda: {"name": "auto"})
+
+    @model_validator(mode="after")
+    def _can_be_told_apart(self) -> "ProjectSettings":
+        if self.multi_label:
+            check_names(self.classes)
+        return self
 
     def paths_named(self) -> dict[str, str]:
         """Return the import paths in the settings ("package.module:Name"), and what each is for."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchbalance.learner.labels import Event
+from batchbalance.project.labelling import Labelling, Value, as_value, majority
 
 Who = str | None
 
@@ -32,7 +33,7 @@ class ItemView:
     """The state of one item.
 
     Attributes:
-        answers: the latest answer of each person, as a class number.
+        answers: the latest answer of each person: a class number, or the numbers of several labels.
         answered: the time of each answer.
         last: who answered last.
         open: the people asked who have neither answered, skipped nor returned it, with the number of the event.
@@ -41,7 +42,7 @@ class ItemView:
         reasons: why it was asked: "audit", "random", "found", or the name of a strategy; empty if it never was. If its
             turn in the audit or the random arm came while it was already labelled or asked, it is only drawn.
         first_asked: the number of the event that asked or drew it first.
-        settled: the class that somebody decided on in a review, until the next answer; None if there is none.
+        settled: the answer that somebody decided on in a review, until the next answer; None if there is none.
         flags: the notes of flags.
         num_seen: how many of the flags somebody has reviewed.
         comments: other notes.
@@ -50,7 +51,7 @@ class ItemView:
         is_chosen: whether its label was added as chosen.
     """
 
-    answers: dict[Who, int] = field(default_factory=dict)
+    answers: dict[Who, Value] = field(default_factory=dict)
     answered: dict[Who, float] = field(default_factory=dict)
     last: Who = None
     open: dict[Who, int] = field(default_factory=dict)
@@ -58,7 +59,7 @@ class ItemView:
     is_returned: bool = False
     reasons: list[str] = field(default_factory=list)
     first_asked: int | None = None
-    settled: int | None = None
+    settled: Value | None = None
     flags: list[Note] = field(default_factory=list)
     num_seen: int = 0
     comments: list[Note] = field(default_factory=list)
@@ -67,16 +68,13 @@ class ItemView:
     is_chosen: bool = False
 
     @property
-    def label(self) -> int | None:
-        """The class decided in a review, else the majority of the latest answers; None without answers or for a tie."""
+    def label(self) -> Value | None:
+        """The answer of a review, else the majority of the latest answers; None without answers or for a tie."""
         if self.settled is not None:
             return self.settled
         if len(self.answers) == 1:  # by far the most common case
             return next(iter(self.answers.values()))
-        ranked = Counter(self.answers.values()).most_common(2)
-        if not ranked or (len(ranked) == 2 and ranked[0][1] == ranked[1][1]):
-            return None
-        return ranked[0][0]
+        return majority(list(self.answers.values()))
 
     @property
     def is_disputed(self) -> bool:
@@ -109,7 +107,7 @@ class ItemView:
                 self.open[who] = event.number
             self.skipped.pop(who, None)
         elif event.kind in ANSWERS:
-            self.answers[who] = event.value
+            self.answers[who] = as_value(event.value)
             self.settled = None
             self.answered[who] = event.time
             self.last = who
@@ -125,7 +123,7 @@ class ItemView:
         elif event.kind == "flagged":
             self.flags.append(Note(who, event.time, str(event.value)))
         elif event.kind == "reviewed":
-            self.settled, self.num_seen = event.value, len(self.flags)
+            self.settled, self.num_seen = as_value(event.value), len(self.flags)
         elif event.kind == "commented":
             self.comments.append(Note(who, event.time, str(event.value)))
         elif event.kind == "sampled":
@@ -140,7 +138,7 @@ class Tallies:
     Attributes:
         open: the rows that each person was asked and has not answered.
         skipped: the rows that each person skipped.
-        labels: the number of items of each class.
+        labels: the number of items with each class.
         answers: the number of labels by each person.
     """
 
@@ -158,8 +156,9 @@ class Tallies:
         for rows, people in ((self.open, view.open), (self.skipped, view.skipped)):
             for who in people:
                 change(rows[who], row)
-        if view.label is not None:
-            self.labels[view.label] += by
+        label = () if view.label is None else view.label
+        for each in (label,) if isinstance(label, int) else label:
+            self.labels[each] += by
 
     def count_event(self, event: Event, by: int) -> None:
         """Add an event that its person can undo (`by` 1), or remove it once it is undone (−1)."""
@@ -187,7 +186,8 @@ class State:
     Attributes:
         classes: the class names; a class number is the position here, and never changes.
         sources: the sources of items, from the events.
-        tests: the class of each row of the test set.
+        is_multi: whether an item may have several labels.
+        tests: the answer of each row of the test set.
         suggested: the suggestions of each machine, a value for each of its files, oldest first.
         checked: the models whose predictions were tried for acceptance, oldest first.
         items: the state of each row that has an event.
@@ -201,8 +201,9 @@ class State:
 
     def __init__(self) -> None:
         self.classes: list[str] = []
+        self.is_multi = False
         self.sources: list[str] = []
-        self.tests: dict[int, int] = {}
+        self.tests: dict[int, Value] = {}
         self.suggested: defaultdict[str, list[Any]] = defaultdict(list)
         self.checked: list[str] = []
         self.items: dict[int, ItemView] = {}
@@ -219,13 +220,13 @@ class State:
             self._events.append(event)
             self.num_events = event.number
             if event.kind == "begun":
-                self.classes = list(event.value["classes"])
+                self.classes, self.is_multi = list(event.value["classes"]), event.value.get("multi_label", False)
             elif event.kind == "class added":
                 self.classes.append(event.value)
             elif event.kind == "class renamed":
                 self.classes[event.value["class"]] = event.value["name"]
             elif event.kind == "tested" and event.item is not None:
-                self.tests[event.item], self.tests_of = event.value, self.sizes[-1]
+                self.tests[event.item], self.tests_of = as_value(event.value), self.sizes[-1]
             elif event.kind == "items added":
                 self.sizes.append(event.value["first"] + event.value["count"])
                 self.sources.append(event.value["from"])
@@ -268,8 +269,13 @@ class State:
         """Return the state of an item."""
         return self.items.get(row, ItemView())
 
-    def labels(self) -> dict[int, int]:
-        """Return the class of each labelled row, in the order of rows."""
+    @property
+    def labelling(self) -> Labelling:
+        """The classes, and how answers name them."""
+        return Labelling(tuple(self.classes), self.is_multi)
+
+    def labels(self) -> dict[int, Value]:
+        """Return the answer of each labelled row, in the order of rows."""
         found = {row: view.label for row, view in self.items.items()}
         return {row: found[row] for row in sorted(found) if found[row] is not None}  # type: ignore[misc]
 

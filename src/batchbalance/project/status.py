@@ -160,7 +160,8 @@ def _class_quality(facts: Facts, audit: NDArray[Any], predicted: NDArray[Any], h
     known = said != UNKNOWN
     counts = facts.class_counts or (0,) * len(facts.classes)
     truth = truth[known] if len(said) else truth
-    return class_quality(facts.classes, counts, audit, truth, said[known], about)
+    arrays = (facts.labelling.of_codes(codes) for codes in (audit, truth, said[known]))
+    return class_quality(facts.classes, counts, *arrays, about)
 
 
 def _not_about_all(facts: Facts, has_test: bool) -> str:
@@ -212,7 +213,7 @@ def _rows(status: Status) -> Iterator[tuple[str, str]]:
 def _quality(status: Status) -> Iterator[tuple[str, str]]:
     """Yield rows on the accuracy and calibration of the model."""
     facts = status.facts
-    yield "accuracy", told_accuracy(status.accuracy)
+    yield "exact match" if facts.is_multi else "accuracy", told_accuracy(status.accuracy)
     yield from status.quality.rows()
     if len(status.curve) > 1:
         told = [f"{each.value:.3f} with {each.num_labels:,}" for each in status.curve[-NUM_ON_CURVE:]]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from batchbalance.project.audit import ALPHA, FIRST_LOOK, LEAST_FOR_ERROR, Interval, Look, clopper_pearson, looks
 from batchbalance.project.label_errors import cohen_kappa
+from batchbalance.project.labelling import as_codes
 from batchbalance.system.sealed import read_sealed, write_sealed
 
 UNKNOWN = -1  # the prediction for an item added later, and a missing label
@@ -36,7 +37,7 @@ class Round:
     Attributes:
         num_labels: the number of labels it was trained on.
         when: seconds since 1970.
-        predicted: (F,) its predicted classes for the fixed set; −1 for items that were added later.
+        predicted: (F,) the codes (`Labelling.codes`) of what it predicts for the fixed set; −1 for items added later.
         audit_correct: how many audit labels it predicted right at that time.
         audit_total: the number of audit labels at that time.
         test_correct: the same on the user's own test set, if there is one.
@@ -357,7 +358,7 @@ def read_rounds(folder: Path, rows: NDArray[np.int64]) -> list[Round]:
     for path in sorted((folder / "rounds").glob("*.json")):
         content = read_sealed(path, "delete it: the model of that time is then not counted")
         predicted = dict(zip(content["rows"], content["predicted"], strict=True))
-        for_rows = np.array([predicted.get(row, UNKNOWN) for row in rows.tolist()], dtype=np.int64)
+        for_rows = as_codes([predicted.get(row, UNKNOWN) for row in rows.tolist()])
         counts = (*content["audit"], *content["test"], content["about"])
         found.append(Round(int(content["num_labels"]), float(content["when"]), for_rows, *counts))
     return found

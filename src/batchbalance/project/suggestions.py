@@ -75,6 +75,10 @@ def add_suggestions(store: ProjectStore, path: str | os.PathLike[str], by: str) 
     if name is None or name in (MODEL, PEOPLE, COPY):
         raise ValueError(f"`by` must name the source, such as gpt, got {by!r}; that name is reserved")
     with store.reading() as state:
+        if state.is_multi:
+            raise ValueError(
+                "suggestions must be of one class for each item; a project with several labels has none yet"
+            )
         labels, confidence, notes = read_suggestions(Path(path), state.classes, store.ids())
     value = {"by": name, "labels": packed(labels), "confidence": None if confidence is None else packed(confidence)}
     with store.writing() as state:
