@@ -65,7 +65,7 @@ def simulated(folder: Path, seed: int) -> list[Seen]:
         seen = {label for label, set_aside in zip(labels.values(), is_audit, strict=True) if not set_aside}
         if look_number(sum(is_audit)) and len(seen) > 1:  # of one class no model is made
             guesses = project.predict(folder / "fresh.npy")
-            right = np.array([int(each.label) for each in guesses]) == classes[POOL:]
+            right = np.array([int(each.text) for each in guesses]) == classes[POOL:]
             accuracies[len(labels) - sum(is_audit)] = float(right.mean())
     looks = project.status().looks
     project.close()

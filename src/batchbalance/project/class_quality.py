@@ -153,7 +153,7 @@ def class_quality(
         found,
         macro,
         len(measured),
-        None if most is None else ";".join(names[c] for c in np.flatnonzero(kinds[most])) or NONE,
+        None if most is None else ";".join(names[c] for c in np.flatnonzero(kinds[most]).tolist()) or NONE,
         None if most is None else share_of(int(counts[most]), len(of)),
         about,
         _f1(pooled),
@@ -162,7 +162,8 @@ def class_quality(
 
 def _of_each(labels: NDArray[Any], num: int) -> NDArray[np.bool_]:
     """Return (n, C) whether each item has each class."""
-    return labels == 1 if labels.ndim == 2 else labels[:, None] == np.arange(num)
+    found: NDArray[np.bool_] = labels == 1 if labels.ndim == 2 else labels[:, None] == np.arange(num)
+    return found
 
 
 def pooled_share(both: NDArray[Any], either: NDArray[Any]) -> Estimate | None:

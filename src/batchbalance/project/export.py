@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from batchbalance.project.answers import write_sheet
 from batchbalance.project.batch import COLUMNS, Batch
+from batchbalance.project.labelling import listed
 from batchbalance.project.learning import class_probs
 from batchbalance.project.state import ItemView
 from batchbalance.project.suggestions import PEOPLE
@@ -109,8 +110,8 @@ def export_items(
         taken = {*columns, *COLUMNS.values()}
         columns += [f"{name}_" if name in taken else name for name in classes]
         for row, each in zip(rows, items, strict=True):
-            given = () if each.view.label is None else each.view.label
-            row += ["" if each.view.label is None else str(int(c in given)) for c in range(len(classes))]
+            named = listed(each.label)
+            row += [str(int(name in named)) if each.label else "" for name in classes]
     kind = project.settings.data.kind
     if kind in COLUMNS:
         contents = tuple(each.content for each in items)

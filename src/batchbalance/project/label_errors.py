@@ -199,7 +199,7 @@ def wrong_probabilities(probs: NDArray[Any], labels: NDArray[Any]) -> NDArray[np
 
 
 def duplicates(
-    contents: Iterable[Any], labels: Sequence[int | None] | None = None, is_audit: NDArray[Any] | None = None
+    contents: Iterable[Any], labels: Sequence[Value | None] | None = None, is_audit: NDArray[Any] | None = None
 ) -> Duplicates:
     """Count exact copies.
 

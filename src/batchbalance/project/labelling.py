@@ -5,6 +5,7 @@ that computes with answers asks ``Labelling`` for arrays: (n,) class numbers, or
 """
 
 import json
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -102,13 +103,14 @@ class Labelling:
         bits = [[(code >> each) & 1 for each in range(len(self.classes))] for code in codes.tolist()]
         return np.array(bits, dtype=np.int64).reshape(len(codes), len(self.classes))
 
-    def predicted(self, probs: NDArray[Any]) -> NDArray[np.int64]:
+    def predicted(self, probs: NDArray[Any]) -> NDArray[Any]:
         """Return what a model predicts with these probabilities (n, C): the largest, or all labels above 1/2."""
         return predicted(probs, is_multi=self.is_multi)
 
     def confidence(self, probs: NDArray[Any]) -> NDArray[Any]:
         """Return (n,) the probability of what is predicted; labels are taken as independent."""
-        return np.maximum(probs, 1 - probs).prod(axis=1) if self.is_multi else probs.max(axis=1)
+        found: NDArray[Any] = np.maximum(probs, 1 - probs).prod(axis=1) if self.is_multi else probs.max(axis=1)
+        return found
 
     def counts(self, values: Iterable[Value]) -> list[int]:
         """Return how many answers have each class."""
@@ -121,14 +123,15 @@ def as_codes(codes: Sequence[int]) -> NDArray[Any]:
     return np.array(codes, dtype=np.int64 if max(codes, default=0) < 2**62 else object)
 
 
-def predicted(probs: NDArray[Any], *, is_multi: bool) -> NDArray[np.int64]:
+def predicted(probs: NDArray[Any], *, is_multi: bool) -> NDArray[Any]:
     """Return the most probable class, (n,), or (n, L) the labels that are more likely than not."""
     return (probs > 0.5).astype(np.int64) if is_multi else probs.argmax(axis=1)
 
 
 def is_same(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.bool_]:
     """Return (n,) whether two arrays of answers agree, in all labels if there are several."""
-    return (first == second).reshape(len(first), -1).all(axis=1) if len(first) else np.zeros(0, dtype=bool)
+    found: NDArray[np.bool_] = (first == second).reshape(len(first), math.prod(first.shape[1:])).all(axis=1)
+    return found
 
 
 def listed(text: str) -> list[str]:

@@ -220,7 +220,7 @@ class ProjectModel:
         if len(rows) < LEAST_FOR_ERROR:
             return self.cross_validated_error(vectors, model)
         is_right = model.labelling.predicted(class_probs(model.posterior, vectors[rows])) == labels
-        return 1 - int(is_right.sum()) / is_right.size
+        return float(1 - int(is_right.sum()) / is_right.size)
 
     def cross_validated_error(self, vectors: np.ndarray, model: Trained) -> float | None:
         """Return the error on the training labels of models that have not seen them; None if there are too few."""
@@ -250,8 +250,8 @@ class ProjectModel:
             probs, source = class_probs(model.posterior, vectors[rows]), "audit labels"
         else:
             probs, judged = self.cross_validated(vectors, model)
-            judged = judged.reshape(len(judged), -1).all(axis=1)
-            probs, labels, source = probs[judged], model.labels[judged], "labels that the model had not seen"
+            known = np.flatnonzero(judged.reshape(len(judged), -1).all(axis=1))
+            probs, labels, source = probs[known], model.labels[known], "labels that the model had not seen"
         if not len(labels):
             return Threshold(None, 0, 0, source)
         return accept_threshold(labelling.confidence(probs), is_same(labelling.predicted(probs), labels), source)

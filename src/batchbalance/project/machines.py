@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,8 @@ class MachineLabels:
             at_least: the share that must be right.
         """
         share, state = check_unit("at_least", at_least), self.store.snapshot()
+        if state.is_multi:
+            raise ValueError("labels of machines can only be accepted where each item has one class; omit `accept`")
         if not self.store.is_audit.any():
             raise ValueError("machine labels can only be accepted by audit labels, got a project without an audit set")
         found = self._model_source(state) if source == MODEL else source_named(state, source, self.store.num_items)
@@ -54,7 +57,7 @@ class MachineLabels:
             raise ValueError(f"labels by {source} must be of items that the audit set represents, got none")
         closed = np.zeros(self.store.num_items, dtype=bool)
         closed[[*state.tests, *(row for row, view in views.items() if view.outcome in ("skipped", "disputed"))]] = True
-        known = state.labels()
+        known: dict[int, Any] = dict(state.labels())
         num_left = int(self.store.set_aside(state).sum()) - len(sample.rows)
         return accept(replace(found, labels=labels), sample.rows, known, closed, share, num_audit=num_left)
 

@@ -160,8 +160,8 @@ def _class_quality(facts: Facts, audit: NDArray[Any], predicted: NDArray[Any], h
     known = said != UNKNOWN
     counts = facts.class_counts or (0,) * len(facts.classes)
     truth = truth[known] if len(said) else truth
-    arrays = (facts.labelling.of_codes(codes) for codes in (audit, truth, said[known]))
-    return class_quality(facts.classes, counts, *arrays, about)
+    decoded = facts.labelling.of_codes
+    return class_quality(facts.classes, counts, decoded(audit), decoded(truth), decoded(said[known]), about)
 
 
 def _not_about_all(facts: Facts, has_test: bool) -> str:

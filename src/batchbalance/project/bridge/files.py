@@ -94,7 +94,7 @@ def _json_list(made: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 def _answers(item: Exported, classes: list[str]) -> list[tuple[Who, str]]:
     """Return the people who answered, with their answers."""
-    return [(who, classes[number]) for who, number in item.view.answers.items()]
+    return [(who, classes[number]) for who, number in item.view.answers.items()]  # type: ignore[index]
 
 
 def as_line(item: Exported, data: Mapping[str, Any], classes: list[str], *, predictions: bool) -> dict[str, Any]:

@@ -285,7 +285,7 @@ def guesses_of(project: Project, names: Sequence[str]) -> dict[str, str]:
     """Return the model's predictions for items outside the audit set; none before there is a model."""
     asked = [name for name, is_audit in zip(names, project.is_audit(names), strict=True) if not is_audit]
     found = project.guess(asked) or []
-    return {each.id: each.label for each in found}
+    return {each.id: each.text for each in found}
 
 
 def _order(

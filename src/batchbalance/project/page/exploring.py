@@ -106,7 +106,7 @@ class Explorer:
         found = np.zeros(self._project.store.num_items, dtype="<u2")
         with self._project.store.reading() as state:
             for row, label in state.labels().items():
-                found[row] = label + 1
+                found[row] = label + 1  # type: ignore[operator]
         return Response(found.tobytes(), media_type=BINARY)
 
     def items(self, who: Who, rows: Sequence[int]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ class Explorer:
         if not self._page.may_see(name, who):
             return {"row": self._project.store.row_of(name), "item": None, "state": HIDDEN}
         view, classes = self._project.view(name), self._project.classes
-        label = None if view.label is None else classes[view.label]
-        mine = classes[view.answers[who]] if who in view.answers else None
+        label = None if view.label is None else classes[view.label]  # type: ignore[index]
+        mine = classes[view.answers[who]] if who in view.answers else None  # type: ignore[index]
         is_queued, is_free = who in view.open, not (view.answers or view.open or who in view.skipped)
         state = "queued" if is_queued else "labelled" if label else "disputed" if view.answers else ""
         item = self._page.shown(name)

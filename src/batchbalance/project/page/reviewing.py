@@ -58,8 +58,8 @@ class Review:
         return {
             "item": self._page.shown(name),
             "reasons": reasons,
-            "label": None if view.label is None else classes[view.label],
-            "answers": [{"who": who or NO_NAME, "label": classes[number]} for who, number in view.answers.items()],
+            "label": None if view.label is None else classes[view.label],  # type: ignore[index]
+            "answers": [{"who": who or NO_NAME, "label": classes[number]} for who, number in view.answers.items()],  # type: ignore[index]
             "notes": [{"who": note.who or NO_NAME, "text": note.text} for note in view.flags[view.num_seen :]],
             "suggested": suggested,
             "wrong": wrong,
