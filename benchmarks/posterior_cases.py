@@ -171,7 +171,7 @@ POSTERIOR_CASES = [
         Case(
             f"mc-dropout-{name}",
             network_against_loop(build, *shape),
-            ({"N": num, "S": 100},),
+            tuple({"N": size, "S": 100} for size in ((10, 50, 500, num) if name == "throughout" else (num,))),
             ({"N": min(num, SMALL), "S": 100},),
             target,
         )

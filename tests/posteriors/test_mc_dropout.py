@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from batchbalance.arguments.seeds import generator
-from batchbalance.posteriors import MCDropout, sliced
+from batchbalance.posteriors import MCDropout, mixing, sliced
 from batchbalance.posteriors.sliced import Chain
 from batchbalance.posteriors.training.networks import fashion_cnn, mnist_cnn, resnet18, tabular_mlp, vgg11
 
@@ -153,8 +153,10 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("num_draws", [7, 65])
-def test_the_fast_path_gives_the_general_numbers(name, num_draws):
+@pytest.mark.parametrize(("num_draws", "least", "rows"), [(7, 0, 1), (65, 0, 1), (7, 2**60, 2**12), (7, 2**60, 15)])
+def test_the_fast_path_gives_the_general_numbers(name, num_draws, least, rows, monkeypatch):
+    monkeypatch.setattr(sliced, "LEAST_PRODUCTS", least)  # cut units out, or take many draws at a time
+    monkeypatch.setattr(sliced, "STACKED_ROWS", rows)
     build, shape = CHAINS[name]
     model = built(build)
     x = random(5, *shape)
@@ -177,9 +179,10 @@ def test_the_fast_path_computes_less():
             return original(bias, inputs, weight, **scale)
 
         with pytest.MonkeyPatch.context() as patch:
-            list(posterior._chain.runs(x, 1))
+            patch.setattr(sliced, "LEAST_PRODUCTS", 0)
+            list(*posterior._chain.runs(x, 1))
             patch.setattr(torch, "addmm", spy)
-            list(posterior._chain.runs(x, 1))
+            list(*posterior._chain.runs(x, 1))
         return seen
 
     model = built(
@@ -207,6 +210,28 @@ def test_predictions_and_embeddings_of_a_chain_come_from_one_pass(name, monkeypa
     assert len(passes) == 1
     torch.testing.assert_close(both[0].log_probs(), predictions, rtol=0, atol=1e-5)
     torch.testing.assert_close(both[1], embeddings, rtol=0, atol=1e-5)
+
+
+MIXED = [
+    "mnist",
+    "stride, padding, and a pool that leaves a rest",
+    "pools that overlap, wide kernels",
+    "wide kernels, a draw may drop all that they give",
+    "convolutions mixed, normalised, pooled later",
+]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_wide_kernels_behind_the_first_dropout_are_mixed_for_all_draws_at_once(name, monkeypatch):
+    build, shape = CHAINS[name]
+    model = built(build)
+    whole = MCDropout(model, 65, seed=2)
+    assert (whole._chain._mixing is not None) == (name in MIXED)
+    x = random(5, *shape)
+    together = whole.predict(x).log_probs()
+    monkeypatch.setattr(mixing, "BLOCK_NUMBERS", 1)
+    monkeypatch.setattr(mixing, "STORED_NUMBERS", 1)
+    torch.testing.assert_close(whole.predict(x).log_probs(), together, rtol=0, atol=1e-5)
 
 
 def test_dropout_is_unbiased_and_has_its_rate():

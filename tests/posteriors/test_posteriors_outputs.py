@@ -156,8 +156,9 @@ def pre_hooked():
 @pytest.mark.parametrize(
     "layer", [Clip, patched, hooked, pre_hooked, lambda: Lora(8, 8)], ids=["subclass", "patched", "hook", "pre", "lora"]
 )
-@pytest.mark.parametrize("num_draws", [3, 20])
-def test_layers_that_are_not_what_their_type_says_run_in_full(layer, num_draws):
+@pytest.mark.parametrize(("num_draws", "least"), [(3, 0), (20, 0), (3, 2**60)])
+def test_layers_that_are_not_what_their_type_says_run_in_full(layer, num_draws, least, monkeypatch):
+    monkeypatch.setattr(sliced, "LEAST_PRODUCTS", least)
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(4, 8), nn.Dropout(0.5), layer(), nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)
@@ -171,6 +172,7 @@ def test_layers_that_are_not_what_their_type_says_run_in_full(layer, num_draws):
 
 
 def test_a_fast_path_that_differs_is_left(monkeypatch):
+    monkeypatch.setattr(sliced, "LEAST_PRODUCTS", 0)
     plain = sliced._product
     monkeypatch.setattr(sliced, "_product", lambda *given: sliced.replace(plain(*given), scale=1.5))
     model, x = net(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)), inputs()

@@ -9,9 +9,16 @@ from torch import nn
 
 from batchbalance.arguments.seeds import generator
 from batchbalance.posteriors import MCDropout
-from batchbalance.posteriors.replay import Replay
+from batchbalance.posteriors.replay import TIMED, Replay
 
 DRAWS = 5
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """Replay whatever can be, without measuring whether it is faster, and one draw at a time."""
+    monkeypatch.setattr(Replay, "_is_due", lambda *_: False)
+    monkeypatch.setattr(MCDropout, "_may_stack", lambda *_: False)
 
 
 def random(*shape):
@@ -290,8 +297,7 @@ def replayed(module):
     replay = Replay([module], [Drop()])
 
     def call(*args, first=False, **kwargs):
-        replay.begin(is_first=first)
-        return module(*args, **kwargs)
+        return replay.draw(0 if first else 1, lambda: module(*args, **kwargs))
 
     return replay, call
 
@@ -310,7 +316,7 @@ class Times(nn.Module):
 def test_only_the_same_unchanged_inputs_are_replayed():
     module, x, y = Times(), random(2, 3), random(2, 3) + 1
     replay, call = replayed(module)
-    with replay.batch():
+    with replay.batch(2):
         first = call(x, first=True)
         assert torch.equal(call(x), first)
         assert module.runs == 1
@@ -326,7 +332,7 @@ def test_only_the_same_unchanged_inputs_are_replayed():
 def test_what_is_handed_out_may_be_written_to():
     module, x = Times(), random(2, 3)
     replay, call = replayed(module)
-    with replay.batch():
+    with replay.batch(2):
         for draw in range(3):
             given = call(x, first=draw == 0)
             assert torch.equal(given, 2 * x)
@@ -337,7 +343,7 @@ def test_what_is_handed_out_may_be_written_to():
 def test_a_changed_buffer_is_not_replayed():
     module, x = Times(), random(2, 3)
     replay, call = replayed(module)
-    with replay.batch():
+    with replay.batch(2):
         call(x, first=True)
         module.by += 1
         assert torch.equal(call(x), 3 * x)
@@ -346,15 +352,15 @@ def test_a_changed_buffer_is_not_replayed():
 def test_nothing_is_kept_from_batch_to_batch_nor_behind_a_mask():
     module, x = Times(), random(2, 3)
     replay, call = replayed(module)
-    with replay.batch():
+    with replay.batch(2):
         call(x, first=True)
-    with replay.batch():
+    with replay.batch(2):
         call(x, first=True)
     assert module.runs == 2
     module(x)
     assert module.runs == 3
     replay._drops[0].calls = 1
-    with replay.batch():
+    with replay.batch(2):
         call(x, first=True)
         call(x)
     assert module.runs == 5
@@ -363,20 +369,17 @@ def test_nothing_is_kept_from_batch_to_batch_nor_behind_a_mask():
 def test_what_was_handed_out_and_written_to_is_another_input():
     one, two, x = Times(), Times(), random(2, 3)
     replay = Replay([one, two], [Drop()])
-    with replay.batch():
-        replay.begin(is_first=True)
-        assert torch.equal(two(one(x)), 4 * x)
-        replay.begin(is_first=False)
-        assert torch.equal(two(one(x)), 4 * x)
-        replay.begin(is_first=False)
-        assert torch.equal(two(one(x).add_(1)), 4 * x + 2)
+    with replay.batch(2):
+        assert torch.equal(replay.draw(0, lambda: two(one(x))), 4 * x)
+        assert torch.equal(replay.draw(1, lambda: two(one(x))), 4 * x)
+        assert torch.equal(replay.draw(2, lambda: two(one(x).add_(1))), 4 * x + 2)
     assert (one.runs, two.runs) == (1, 2)
 
 
 def test_inputs_that_a_module_writes_to_are_not_replayed():
     module, x = Writes(), random(2, 3)
     replay, call = replayed(module)
-    with replay.batch():
+    with replay.batch(2):
         assert torch.equal(call(x, first=True), 2 * x)
         assert torch.equal(call(x), 2 * x)
 
@@ -384,11 +387,54 @@ def test_inputs_that_a_module_writes_to_are_not_replayed():
 def test_inference_tensors_have_no_version_and_run_in_full():
     module = Times()
     replay, call = replayed(module)
-    with torch.inference_mode(), replay.batch():
+    with torch.inference_mode(), replay.batch(2):
         x = random(2, 3)
         call(x, first=True)
         call(x)
     assert module.runs == 2
+
+
+@pytest.mark.parametrize("lookup", [0.1, 10.0])
+def test_the_first_batch_is_measured_and_the_faster_way_taken(monkeypatch, lookup):
+    """A run of the backbone takes a second by a clock of ours, a look-up as long as it is told to."""
+    monkeypatch.undo()
+    monkeypatch.setattr(MCDropout, "_may_stack", lambda *_: False)
+    now, call = [0.0], Replay.call
+
+    def slow(self, *given):
+        now[0] += lookup * self._is_running
+        return call(self, *given)
+
+    monkeypatch.setattr(Replay, "call", slow)
+    monkeypatch.setattr("batchbalance.posteriors.replay.time.perf_counter", lambda: now[0])
+    model = built(WHOLE["backbone and head"][0])
+    model.backbone.give = lambda h: (now.__setitem__(0, now[0] + 1.0), h)[1]
+    posterior = MCDropout(model, DRAWS)
+    posterior._model.backbone.give = model.backbone.give
+    plain = MCDropout(model, DRAWS, fast=False).predict(random(12, 4), batch_size=4).log_probs()
+    assert torch.equal(posterior.predict(random(12, 4), batch_size=4).log_probs(), plain)
+    assert posterior._replay._measured_rows == 4
+    assert runs(posterior, random(4, 4)) == (1 if lookup < 1 else DRAWS)
+    assert runs(posterior, random(8, 4)) == 1 + DRAWS // 2  # twice as many rows: measured again
+    assert posterior._replay._measured_rows == 8
+
+
+def test_the_first_batch_is_measured_by_a_few_draws(monkeypatch):
+    """A look-up takes ten seconds by a clock of ours: no draw behind the measured ones pays for it."""
+    monkeypatch.undo()
+    monkeypatch.setattr(MCDropout, "_may_stack", lambda *_: False)
+    now, looked_up, call = [0.0], [], Replay.call
+
+    def slow(self, *given):
+        if self._is_running:
+            now[0] += 10.0
+            looked_up.append(None)
+        return call(self, *given)
+
+    monkeypatch.setattr(Replay, "call", slow)
+    monkeypatch.setattr("batchbalance.posteriors.replay.time.perf_counter", lambda: now[0])
+    MCDropout(built(WHOLE["backbone and head"][0]), 40).predict(random(9, 4))
+    assert len(looked_up) == 1 + TIMED // 2
 
 
 class Throughout(nn.Module):
@@ -424,18 +470,28 @@ class TimeMajor(nn.Module):
         return self.head(torch.tanh(self.second(self.drop(self.first(x).transpose(0, 1))))).mean(dim=0)
 
 
-def test_small_batches_of_networks_with_dropout_throughout():
+def test_small_batches_run_several_draws_in_one_pass(monkeypatch):
+    monkeypatch.undo()
     model = Throughout().double()
+    passes = []
     x = random(20, 5, 4)
     fast, plain = MCDropout(model, 30, 1), MCDropout(model, 30, 1, fast=False)
     expected = plain.predict(x).log_probs()
     torch.testing.assert_close(fast.predict(x).log_probs(), expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(fast.predict(x, batch_size=7).log_probs(), expected, rtol=0, atol=1e-10)
+    fast._model.head.register_forward_pre_hook(lambda _, args: passes.append(len(args[0])))
+    fast.predict(x)
+    assert passes == [20 * 30]
+    monkeypatch.setattr("batchbalance.posteriors.mc_dropout.STACKED_ROWS", 20 * 8)
+    torch.testing.assert_close(fast.predict(x).log_probs(), expected, rtol=0, atol=1e-10)
+    assert passes[1:] == [20 * 8] * 3 + [20 * 6]
 
 
 @pytest.mark.parametrize("shape", [(16, 32, 4), (16, 4)])
-def test_draws_where_the_batch_is_not_first_or_most_is_shared(shape):
+def test_draws_run_one_by_one_where_the_batch_is_not_first_or_most_is_shared(monkeypatch, shape):
+    monkeypatch.undo()
     model = TimeMajor().double() if len(shape) == 3 else built(WHOLE["backbone and head"][0])
     x = random(*shape)
     fast, plain = MCDropout(model, 2, 1), MCDropout(model, 2, 1, fast=False)
     torch.testing.assert_close(fast.predict(x).log_probs(), plain.predict(x).log_probs(), rtol=0, atol=1e-10)
+    assert not fast._stacks

@@ -28,6 +28,7 @@ ALPHA = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 SELU_FLOOR = -1.7580993408473766
 FIRST_BLOCK = 16  # positions of an axis in the first block; each further block has as many as all before it
 CACHED_NUMBERS = 2**24  # booleans of the cached masks of a layer
+CACHED_FACTORS = 2**20  # numbers of the cached factors of a small layer
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 BERNOULLI = torch.ops.aten.bernoulli_.float
 NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
@@ -111,6 +112,16 @@ def is_path(module: nn.Module) -> bool:
     return (name.endswith("DropPath") and "drop_prob" in held) or (name == "StochasticDepth" and "p" in held)
 
 
+class _Pass:
+    """The state of a forward pass. A plain object, because setting an attribute of a module takes a microsecond."""
+
+    __slots__ = ("batch", "calls", "draw", "num_draws")
+
+    def __init__(self) -> None:
+        self.draw = self.calls = 0
+        self.batch = self.num_draws = 1
+
+
 class Mask(nn.Module):
     """A replacement for a dropout layer that keeps the same units for every input of a draw.
 
@@ -121,7 +132,6 @@ class Mask(nn.Module):
         pathwise: whether the whole input, a residual branch, is dropped or kept.
         alpha: whether dropped units are set to the minimum of SELU instead of 0.
         scale: the factor of the kept units.
-        calls: the number of calls that dropped something in this forward pass.
     """
 
     def __init__(self, layer: nn.Module, name: str, seed: int) -> None:
@@ -133,11 +143,19 @@ class Mask(nn.Module):
         self.alpha = isinstance(layer, ALPHA)
         self.scale = 1.0 if not held.get("scale_by_keep", True) else 1 / (1 - self.rate) if self.rate < 1 else 0.0
         self.name, self._keep = name, Keep(name, seed)
-        self._draw, self._batch, self.calls = 0, 1, 0
+        self._now = _Pass()
+        self._factors: dict[tuple[int, int], tuple[tuple[int, ...], Tensor]] = {}
+        self._num_factors = 0
 
-    def begin(self, draw: int, batch: int) -> None:
-        """Prepare for a pass of `batch` inputs under a draw."""
-        self._draw, self._batch, self.calls = draw, batch, 0
+    @property
+    def calls(self) -> int:
+        """The number of calls that dropped something in this forward pass."""
+        return self._now.calls
+
+    def begin(self, draw: int, batch: int, num_draws: int = 1) -> None:
+        """Prepare for a pass of `batch` inputs under a draw, or under each of several draws in turn."""
+        now = self._now
+        now.draw, now.batch, now.num_draws, now.calls = draw, batch, num_draws, 0
 
     def keep(self, draw: int, shape: tuple[int, ...], call: int = 0) -> Tensor:
         """Return which units of one input are kept under a draw, booleans of `shape`."""
@@ -147,22 +165,41 @@ class Mask(nn.Module):
         """Apply the mask of the current draw to `inputs`."""
         if self.rate == 0:
             return inputs
-        size = inputs.shape
-        if len(size) < 2 or size[0] % self._batch:
+        now, size = self._now, inputs.shape
+        if len(size) < 2 or size[0] % (now.batch * now.num_draws):
             raise ValueError(
-                f"dropout layer {self.name!r} must see the batch of {self._batch} as its first axis, got "
+                f"dropout layer {self.name!r} must see the batch of {now.batch} as its first axis, got "
                 f"{tuple(size)}; build the model batch first"
             )
         shape = (1,) if self.pathwise else tuple(size[1:2] if self.channelwise else size[1:])
+        if now.num_draws > 1:
+            kept = self.next(shape).to(inputs.device).unsqueeze(1)
+            kept = kept.reshape(*kept.shape, *[1] * (len(size) + 1 - kept.ndim))
+            return self.applied(inputs.unflatten(0, (now.num_draws, -1)), kept).flatten(0, 1)
+        key = now.draw, now.calls
+        known = self._factors.get(key)
+        if known is not None and known[0] == size[1:] and known[1].dtype == inputs.dtype:
+            now.calls += 1
+            return inputs * known[1]
         kept = self.next(shape).to(inputs.device)
         if self.channelwise:
             kept = kept.reshape(-1, *[1] * (len(size) - 2))
-        return self.applied(inputs, kept)
+        if self.alpha:
+            return self.applied(inputs, kept)
+        factor = kept.to(inputs.dtype) * self.scale
+        if known is None and self._num_factors + factor.numel() <= CACHED_FACTORS:
+            self._num_factors += factor.numel()
+            self._factors[key] = size[1:], factor
+        return inputs * factor
 
     def next(self, shape: tuple[int, ...]) -> Tensor:
-        """Return which units are kept in the next call of this pass."""
-        self.calls += 1
-        return self.keep(self._draw, shape, self.calls - 1)
+        """Return which units are kept in the next call of this pass: under its draw, or (draws, …) under several."""
+        now = self._now
+        now.calls += 1
+        if now.num_draws == 1:
+            return self.keep(now.draw, shape, now.calls - 1)
+        draws = range(now.draw, now.draw + now.num_draws)
+        return torch.stack([self.keep(draw, shape, now.calls - 1) for draw in draws])
 
     def applied(self, inputs: Tensor, kept: Tensor) -> Tensor:
         """Return `inputs` scaled where `kept`; elsewhere 0, or the minimum of SELU for alpha dropout."""
@@ -190,7 +227,9 @@ class AttentionDropout:
         self.name, self._keep = name, Keep(name, seed)
         rates = [value for key, value in vars(module).items() if "drop" in key and isinstance(value, float)]
         self.rate = max(rates, default=0.0)
-        self._draw, self._batch, self.calls = 0, 1, 0
+        self._draws = range(1)
+        self.calls = 0
+        self._batch = 1
         self._off = False
 
     @staticmethod
@@ -200,9 +239,9 @@ class AttentionDropout:
             module.dropout > 0 if isinstance(module, nn.MultiheadAttention) else "Attention" in type(module).__name__
         )
 
-    def begin(self, draw: int, batch: int) -> None:
-        """Prepare for a pass of `batch` inputs under a draw."""
-        self._draw, self._batch, self.calls = draw, batch, 0
+    def begin(self, draw: int, batch: int, num_draws: int = 1) -> None:
+        """Prepare for a pass of `batch` inputs under a draw, or under each of several draws in turn."""
+        self._draws, self._batch, self.calls = range(draw, draw + num_draws), batch, 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module under the current draw."""
@@ -222,13 +261,14 @@ class AttentionDropout:
 
     def _next(self, rate: float, noise: Tensor) -> Tensor:
         """Return which entries are kept, for dropout noise of this shape."""
-        times, rest = divmod(len(noise), self._batch)
+        times, rest = divmod(len(noise), self._batch * len(self._draws))
         if rest or noise.ndim < 3:
             raise UnknownAxesError(f"its weights {tuple(noise.shape)} are not those of a batch of {self._batch}")
         self.calls += 1
         inner = tuple(noise.shape[1:]) if noise.ndim > 3 else (times, *noise.shape[1:])
-        kept = self._keep(rate, self._draw, inner, self.calls - 1).to(noise.device)
-        return kept.expand(self._batch * (times if noise.ndim > 3 else 1), *inner).reshape(noise.shape)
+        kept = torch.stack([self._keep(rate, draw, inner, self.calls - 1) for draw in self._draws]).to(noise.device)
+        copies = self._batch * (times if noise.ndim > 3 else 1)
+        return kept.unsqueeze(1).expand(-1, copies, *inner).reshape(noise.shape)
 
 
 class UnknownAxesError(Exception):

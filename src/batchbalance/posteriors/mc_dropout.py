@@ -13,7 +13,7 @@ import copy
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -55,8 +55,10 @@ from batchbalance.posteriors.training.fitting import (
     network_accuracy,
     set_channels_last,
 )
+from batchbalance.posteriors.training.networks import flops_of
 
 PROBED = 8  # inputs of the first batch that are compared with the general path
+STACKED_ROWS, STACKED_FLOPS = 1024, 2e8  # maximum for a forward pass of a small batch under several draws
 
 
 class MCDropout(Posterior):
@@ -97,6 +99,7 @@ class MCDropout(Posterior):
         self._masks = _fix_masks(self._model, seed)
         self._chain = Chain.of(self._model) if fast else None
         self._replay: Replay | None = None
+        self._stacks = False  # whether one forward pass may hold several draws
         self._fast = fast
         rates = [mask.rate for mask in self._masks]
         digest = fingerprint(self._network.state_dict(), self.kind, seed, rates, structure)
@@ -142,46 +145,65 @@ class MCDropout(Posterior):
 
     def _all_draws(self, batch: Batch) -> Tensor:
         if self._chain is not None and isinstance(batch, Tensor):
-            return _stacked(self._chain.runs(batch, self.num_draws))
-        return _stacked(self._runs(batch))
+            return torch.cat([_stacked(runs) for runs in self._chain.runs(batch, self.num_draws)])
+        at_once = 1
+        if self._stacks:
+            # Several draws share a pass, so that its fixed costs are paid once. Their number depends only on sizes, not
+            # on measured time, because a sum over more rows may be rounded differently.
+            most = min(STACKED_ROWS / num_rows(batch), STACKED_FLOPS / max(self._pass_flops(batch), 1.0))
+            at_once = min(self.num_draws, max(1, int(most)))
+        return _stacked(self._runs(batch, at_once))
 
-    def _hidden_runs(self, batch: Batch) -> Iterator[Tensor]:
-        """Yield the last hidden layer of a batch under each draw."""
+    def _hidden_runs(self, batch: Batch) -> Iterator[Iterator[Tensor]]:
+        """Yield, for each block of a batch, its last hidden layer under each draw."""
         batch = self._ready(batch)
         if self._chain is not None and self._chain.last_linear is not None and isinstance(batch, Tensor):
             yield from self._chain.runs(batch, self.num_draws, self._chain.last_linear)
             return
         with last_hidden(self._model) as hidden:
-            yield from (hidden(logits) for logits in self._runs(batch))
+            yield (hidden(logits) for logits in self._runs(batch))
 
     def _hidden(self, batch: Batch) -> Tensor:
-        return sum(self._hidden_runs(batch)) / self.num_draws  # type: ignore[return-value]
+        return torch.cat([sum(runs) / self.num_draws for runs in self._hidden_runs(batch)])  # type: ignore[misc]
 
     def _hidden_of_draws(self, batch: Batch) -> Tensor:
-        return torch.stack(list(self._hidden_runs(batch)), dim=1)
+        return torch.cat([torch.stack(list(runs), dim=1) for runs in self._hidden_runs(batch)])
 
     def _logits_and_hidden(self, batch: Batch) -> tuple[Tensor, Tensor]:
         batch, chain = self._ready(batch), self._chain
         if chain is None or chain.head is None or not isinstance(batch, Tensor):
             return super()._logits_and_hidden(batch)
-        outputs, total = [], batch.new_zeros(())
-        for hidden in chain.runs(batch, self.num_draws, chain.last_linear):
-            total = total + hidden
-            outputs.append(chain.head(hidden))
-        return _stacked(iter(outputs)), total / self.num_draws
+        logits, hidden = [], []
+        for runs in chain.runs(batch, self.num_draws, chain.last_linear):
+            inputs = batch.new_zeros(())
+            outputs = []
+            for now in runs:
+                inputs = inputs + now
+                outputs.append(chain.head(now))
+            logits.append(_stacked(iter(outputs)))
+            hidden.append(inputs / self.num_draws)
+        return torch.cat(logits), torch.cat(hidden)
 
-    def _runs(self, batch: Batch) -> Iterator[Tensor]:
+    def _runs(self, batch: Batch, at_once: int = 1) -> Iterator[Tensor]:
         """Yield the logits of a batch under each draw; the part that draws share runs once where possible."""
-        with nullcontext() if self._replay is None else self._replay.batch():
+        if at_once > 1:
+            rows = torch.arange(num_rows(batch)).repeat(at_once)
+            for first in range(0, self.num_draws, at_once):
+                num_draws = min(at_once, self.num_draws - first)
+                many = some_rows(batch, rows[: num_draws * num_rows(batch)])
+                yield from self._forward(many, first, num_draws).chunk(num_draws)
+            return
+        if self._replay is None:
+            yield from (self._forward(batch, draw) for draw in range(self.num_draws))
+            return
+        with self._replay.batch(num_rows(batch)):
             for draw in range(self.num_draws):
-                if self._replay is not None:
-                    self._replay.begin(is_first=draw == 0)
-                yield self._forward(batch, draw)
+                yield self._replay.draw(draw, partial(self._forward, batch, draw))
 
-    def _forward(self, batch: Batch, draw: int) -> Tensor:
-        """Return the logits of a batch under a draw."""
+    def _forward(self, batch: Batch, draw: int, num_draws: int = 1) -> Tensor:
+        """Return the logits of a batch under a draw, or of one that holds its inputs once for each of several draws."""
         for mask in self._masks:
-            mask.begin(draw, num_rows(batch))
+            mask.begin(draw, num_rows(batch) // num_draws, num_draws)
         return logits_from(self._model, batch)
 
     def _ready(self, batch: Batch) -> Batch:
@@ -227,8 +249,29 @@ class MCDropout(Posterior):
             )
         if self._chain is None and self._fast and self.num_draws > 1:
             found = replayable(self._model, self._masks, lambda: self._forward(few, 0))
+            self._stacks = self._may_stack(few, found)
             if found and torch.equal(once, self._forward(few, 0)):
                 self._replay = Replay(found, self._masks)
+
+    def _may_stack(self, few: Batch, shared: list[nn.Module]) -> bool:
+        """Return whether most work is not shared by the draws, and two draws in one pass give the same as alone.
+
+        They do not if the batch is not the first axis inside the network.
+        """
+        if any(isinstance(vars(part).get("forward"), RecurrentDropout) for part in self._model.modules()):
+            return False
+        self._forward(few, 0)  # sets the masks that `flops_of` runs with
+        if 2 * flops_of(self._model, few, shared) >= self._pass_flops(few) / num_rows(few):
+            return False
+        try:
+            both = self._forward(some_rows(few, torch.arange(num_rows(few)).repeat(2)), 0, 2).chunk(2)
+        except (ValueError, RuntimeError):
+            return False
+        alone = [self._forward(few, draw) for draw in (0, 1)]
+        return all(
+            torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+            for one, other in zip(both, alone, strict=True)
+        )
 
     def _compared(self, batch: Batch, logits: Tensor) -> Tensor:
         """Return the logits of the first batch, after comparing them with those of the plain network.
@@ -237,7 +280,7 @@ class MCDropout(Posterior):
         differs from the plain network, the general path is used from then on.
         """
         few = some_rows(batch, slice(PROBED))
-        if self._chain is not None or self._replay is not None:
+        if self._chain is not None or self._replay is not None or self._stacks:
             for draw in {0, min(1, self.num_draws - 1), self.num_draws - 1}:  # the second is always replayed
                 if not torch.allclose(
                     self._forward(few, draw), logits[:PROBED, draw], rtol=1e-3, atol=1e-4, equal_nan=True
@@ -246,7 +289,7 @@ class MCDropout(Posterior):
                         "the fast path of MC dropout differs from the model; the general path is used",
                         stacklevel=2,
                     )
-                    self._chain, self._replay = None, None
+                    self._chain, self._replay, self._stacks = None, None, False
                     logits = self._all_draws(batch)
                     break
         alone = self._forward(some_rows(batch, slice(1)), 0)[0]

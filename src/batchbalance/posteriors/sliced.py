@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from batchbalance.posteriors.masks import Mask, is_drawn, is_plain
+from batchbalance.posteriors.mixing import LEAST_DRAWS, Mixing
 from batchbalance.posteriors.outputs import Reading
 from batchbalance.posteriors.training.networks import Classifier
 
@@ -25,6 +26,8 @@ ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool
 POOLS = (*MAX_POOLS, *MEAN_POOLS, *ADAPTIVE_POOLS)
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU, nn.Identity)  # f(a·x) = a·f(x) for a ≥ 0
 SMOOTH = (nn.ReLU6, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Softsign, nn.Hardswish)
+LEAST_PRODUCTS = 2**22  # per draw; with fewer, running many draws at a time is faster than cutting
+STACKED_ROWS = 2**12  # inputs × draws in memory at a time
 ZERO_AT_ZERO = (*POOLS, *RECTIFIERS, *SMOOTH)  # these act on each channel separately, and f(0) = 0
 BY_CHANNEL = (*ZERO_AT_ZERO, nn.Sigmoid, nn.Softplus, nn.Hardsigmoid, nn.LogSigmoid)
 
@@ -75,7 +78,11 @@ class Chain:
         first = next(i for i, layer in enumerate(layers) if isinstance(layer, Mask))
         self._shared = nn.Sequential(*layers[:first])
         self._layers = _folded(layers[first:])
+        self._work: dict[torch.Size, int] = {}
         self._masks = [_mask_after(self._layers, i) for i in range(len(self._layers))]
+        self._mixing = Mixing.of(self._layers, self._masks[1] if len(self._layers) > 1 else None)
+        behind = self._layers[self._mixing.num_layers :] if self._mixing else []
+        self._windows_follow = any(is_plain(layer, (*CONVOLUTIONS, *POOLS)) for layer in behind)
         linear = [i for i, layer in enumerate(self._layers) if isinstance(layer, nn.Linear)]
         self.last_linear = linear[-1] if linear else None
         last = self._layers[linear[-1] :] if linear else []
@@ -91,19 +98,57 @@ class Chain:
             return None
         return cls(layers)
 
-    def runs(self, batch: Tensor, num_draws: int, stop: int | None = None) -> Iterator[Tensor]:
-        """Yield the output under each draw, or the input of layer `stop`."""
+    def runs(self, batch: Tensor, num_draws: int, stop: int | None = None) -> Iterator[Iterator[Tensor]]:
+        """Yield, for each block of the batch, the output under each draw, or the input of layer `stop`."""
         shared = self._shared(batch).contiguous()
-        for draw in range(num_draws):
-            yield self._run(_Slice(shared), draw, stop)
+        # Three methods: mix channels of the first convolution (fastest for many draws of a large network), cut units
+        # out of the weights, or run the full layers on stacked draws (small networks).
+        mixing = self._mixing if num_draws >= LEAST_DRAWS else None
+        if mixing is None and self._products(shared) * len(shared) < LEAST_PRODUCTS:
+            yield self._stacked(shared, num_draws, stop)
+            return
+        if mixing is None:
+            yield (self._run(_Slice(shared), draw, 0, stop) for draw in range(num_draws))
+            return
+        for mixed in mixing.outputs(shared, num_draws):
+            if self._windows_follow:  # convolutions and pools are much faster channels last
+                mixed = ((x.contiguous(memory_format=torch.channels_last), live) for x, live in mixed)
+            slices = (_slice(x, live, mixing.num_channels, self._masks[1]) for x, live in mixed)
+            yield (self._run(now, draw, mixing.num_layers, stop) for draw, now in enumerate(slices))
 
-    def _run(self, now: _Slice, draw: int, stop: int | None) -> Tensor:
-        """Apply the layers before `stop` to a slice under a draw.
+    def _products(self, shared: Tensor) -> int:
+        """Return the number of products per draw and input if nothing is cut."""
+        if shared.shape[1:] not in self._work:
+            x, count = shared[:1], 0
+            for layer in self._layers:
+                x = x if isinstance(layer, Mask) else layer(x)
+                weight = getattr(layer, "weight", None)
+                count += x.numel() * (weight[0].numel() if isinstance(weight, Tensor) and weight.ndim > 1 else 1)
+            self._work[shared.shape[1:]] = count
+        return self._work[shared.shape[1:]]
+
+    def _stacked(self, shared: Tensor, num_draws: int, stop: int | None) -> Iterator[Tensor]:
+        """Yield the output under each draw, computed for many draws at a time without cutting."""
+        size = max(1, STACKED_ROWS // len(shared))
+        for draws in torch.arange(num_draws).split(size):
+            x = shared.unsqueeze(0)
+            for layer in self._layers[:stop]:
+                if isinstance(layer, Mask):  # x is (draws, n, ...), or (1, n, ...) before the first mask
+                    shape = tuple(x.shape[2:3] if layer.channelwise else x.shape[2:])
+                    if layer.rate > 0:
+                        kept = torch.stack([layer.keep(draw, shape) for draw in draws.tolist()]).unsqueeze(1)
+                        x = layer.applied(x, kept.to(x.device).reshape(*kept.shape, *[1] * (x.ndim - kept.ndim)))
+                else:
+                    x = layer(x.expand(len(draws), *x.shape[1:]).flatten(0, 1)).unflatten(0, (len(draws), -1))
+            yield from x.expand(len(draws), *x.shape[1:])
+
+    def _run(self, now: _Slice, draw: int, first: int, stop: int | None) -> Tensor:
+        """Apply layers `first` to `stop` to a slice under a draw.
 
         Each case keeps an invariant: the activations of the full network are those of the slice times its scale, and 0
         for the units that are not in the slice. A layer that would break it gets all units (`whole`).
         """
-        for i, layer in enumerate(self._layers[:stop]):
+        for i, layer in enumerate(self._layers[first:stop], start=first):
             if isinstance(layer, Mask):
                 now = _masked(now, layer, draw, cut=_stays_cut(self._layers, i))
             elif is_plain(layer, (nn.Flatten,)) and layer.start_dim == 1 and layer.end_dim in (-1, now.x.ndim - 1):
@@ -238,7 +283,10 @@ def _delayed(layers: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _folded(layers: Sequence[Any]) -> list[nn.Module]:
-    """Merge batch normalisations into the convolutions before them."""
+    """Merge batch normalisations into the convolutions before them, and put max pools before ReLUs.
+
+    A max pool and a ReLU commute. With the pool first there is less work, and `Mixing` can include the pool.
+    """
     folded: list[Any] = []
     for layer in layers:
         before = folded[-1] if folded else layer
@@ -248,6 +296,9 @@ def _folded(layers: Sequence[Any]) -> list[nn.Module]:
             folded[-1] = nn.utils.fuse_conv_bn_eval(before, layer)
         else:
             folded.append(layer)
+    for i in range(len(folded) - 1):
+        if is_plain(folded[i], (nn.ReLU,)) and is_plain(folded[i + 1], MAX_POOLS):
+            folded[i], folded[i + 1] = folded[i + 1], folded[i]
     return folded
 
 

@@ -188,12 +188,13 @@ def network_options(network: Network) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def flops_of(model: nn.Module, inputs: Batch) -> float:
+def flops_of(model: nn.Module, inputs: Batch, within: Sequence[nn.Module] | None = None) -> float:
     """Estimate the operations of a network for one input: those of linear layers and convolutions.
 
     Args:
         model: a network in eval mode.
         inputs: (n, ...) a few inputs, which are run once.
+        within: count only the operations in these modules; in all if omitted.
     """
     total = 0.0
 
@@ -202,7 +203,8 @@ def flops_of(model: nn.Module, inputs: Batch) -> float:
         total += 2 * layer.weight[0].numel() * output.numel()  # type: ignore[index]
 
     counted = (nn.Linear, nn.modules.conv._ConvNd)
-    handles = [part.register_forward_hook(count) for part in model.modules() if isinstance(part, counted)]
+    parts = {part for module in ([model] if within is None else within) for part in module.modules()}
+    handles = [part.register_forward_hook(count) for part in parts if isinstance(part, counted)]
     try:
         logits_from(model, inputs)
     finally:
