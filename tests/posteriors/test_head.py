@@ -16,6 +16,7 @@ from batchbalance.posteriors.tuning import (
     stratified_folds,
     tuned,
     tuned_heads,
+    with_classes,
 )
 
 pytestmark = pytest.mark.typed
@@ -170,7 +171,7 @@ def test_folds_and_resamples():
     assert int((counts[11:14] == 0).sum(dim=0).max()) == 1
     out = held_out(labels, counts)
     assert out.sum(dim=1).tolist() == [1] * 14 + [0]  # the only row of its class cannot be predicted
-    drawn = resamples(labels, 50, g)
+    drawn = with_classes(labels, resamples(labels, 50, g))
     for label in range(3):
         assert (drawn[labels == label].sum(dim=0) > 0).all()
     missing = 0  # a class that came out empty has its own rows, beside the fifteen that were drawn

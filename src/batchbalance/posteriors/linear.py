@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.arguments.seeds import generator
-from batchbalance.posteriors.softmax import Span, class_frequencies, deviations, is_exact, most_probable, product
+from batchbalance.posteriors.softmax import Span, class_frequencies, is_exact, most_probable, product
 from batchbalance.posteriors.tuning import (
     PRECISIONS,
     TEMPERATURES,
@@ -26,10 +26,12 @@ from batchbalance.posteriors.tuning import (
     Folds,
     Resamples,
     Tuned,
+    deviations_of_labels,
     normal,
     resamples,
     tuned,
     tuned_heads,
+    with_classes,
 )
 
 FREE = 1.0  # c of a free bias
@@ -42,8 +44,8 @@ class LinearDraws:
     """The weights of a linear head; the last row of each is the bias.
 
     Attributes:
-        best: (D + 1, C) the most probable weights.
-        draws: (D + 1, S, C) the draws.
+        best: (D + 1, C) the most probable weights; (D + 1, L) for several labels, whose logits are log-odds.
+        draws: (D + 1, S, C) the draws, or (D + 1, S, L).
         tuned: precision, temperature and bias.
         covariance: "exact" or "kronecker" for Laplace's approximation; None for a bootstrap.
     """
@@ -60,7 +62,7 @@ class Bias:
 
     Attributes:
         size: c, the size of the constant feature.
-        offset: (1, C) s·log π, added to all logits.
+        offset: (1, C) s·log π, added to all logits; (L, C) for several labels.
     """
 
     size: float
@@ -70,18 +72,22 @@ class Bias:
     def chosen(cls, labels: Tensor, num_classes: int, size: float | None, like: Tensor) -> "Bias":
         """Choose the bias on the labels, unless c is given; if c is 0, frequencies are ignored too."""
         if size == 0:
-            return cls(0.0, like.new_zeros(1, num_classes))
+            return cls(0.0, like.new_zeros(labels[0].numel(), num_classes))
         found = class_frequencies(labels, num_classes)
-        return cls(found.skew**2 if size is None else size, found.offset[None].to(like))
+        return cls(found.skew**2 if size is None else size, found.offset.reshape(-1, num_classes).to(like))
 
-    def folded(self, weights: Tensor) -> Tensor:
-        """Return (D + 1, ..., C) weights with the bias in place of the weight of the constant feature."""
-        return torch.cat([weights[:-1], self.size * weights[-1:] + self.offset])
+    def folded(self, weights: Float[Tensor, "D1 *S L C"], labels: Tensor) -> Tensor:
+        """Return weights with the bias in place of the weight of the constant feature.
+
+        They are (D + 1, ..., C) for classes, and (D + 1, ..., L) log-odds of "yes" for several labels.
+        """
+        weights = torch.cat([weights[:-1], self.size * weights[-1:] + self.offset])
+        return weights[..., 0, :] if labels.ndim == 1 else weights[..., 1] - weights[..., 0]
 
 
 def laplace_draws(
     x: Float[Tensor, "N D"],
-    labels: Int[Tensor, " N"],
+    labels: Int[Tensor, "N ..."],
     num_classes: int,
     num_draws: int,
     *,
@@ -95,8 +101,8 @@ def laplace_draws(
 
     Args:
         x: the rows.
-        labels: their classes.
-        num_classes: C.
+        labels: their classes, (N,), or several labels of each, (N, L) of 0 and 1.
+        num_classes: C; 2 for several labels.
         num_draws: S.
         seed: seed for draws and cross-validation.
         precision: λ; chosen on the labels if omitted.
@@ -120,19 +126,22 @@ def laplace_draws(
     x = with_constant(x, biased.size)
     found = tuned(folds, tried, temperatures)
     if centre is None:
-        centre = span.basis.T @ _alone(span.rows, labels, num_classes, found.precision, biased.offset)[:, 0]
-    exact = is_exact(x, num_classes)
-    probs = torch.softmax(span.rows @ (span.basis @ centre) + biased.offset, dim=1)
-    noise = normal((x.shape[1], num_draws, num_classes), x, generator(seed, "laplace"))
-    moves = deviations(span, probs, found.precision, noise, exact=exact)
-    draws = centre[:, None] + found.temperature**0.5 * moves
+        best = product(span.basis.T, _alone(span.rows, labels, num_classes, found.precision, biased.offset))
+    else:
+        best = centre[:, None]
+    exact, num_labels = is_exact(x, num_classes), len(biased.offset)
+    probs = torch.softmax(product(span.rows, product(span.basis, best)) + biased.offset, dim=2)
+    noise = normal((x.shape[1], num_draws * num_labels, num_classes), x, generator(seed, "laplace"))
+    moves = deviations_of_labels(span, probs, found.precision, noise, exact=exact)
+    draws = best[:, None] + found.temperature**0.5 * moves
     found = replace(found, bias=biased.size)
-    return LinearDraws(biased.folded(centre), biased.folded(draws), found, "exact" if exact else "kronecker")
+    folded = biased.folded(best, labels), biased.folded(draws, labels)
+    return LinearDraws(*folded, found, "exact" if exact else "kronecker")
 
 
 def bootstrap_draws(
     x: Float[Tensor, "N D"],
-    labels: Int[Tensor, " N"],
+    labels: Int[Tensor, "N ..."],
     num_classes: int,
     num_draws: int,
     *,
@@ -150,22 +159,22 @@ def bootstrap_draws(
     resampled = Resamples(rows, labels, num_classes, generator(seed, "out of bag"), offset)
     found = replace(tuned_heads(alone, resampled, given=precision is not None), bias=biased.size)
     best = _alone(rows, labels, num_classes, found.precision, offset)
-    counts = resamples(labels, num_draws, generator(seed, "bootstrap")).to(x)
-    size = max(1, SOLVED_AT_ONCE // (num_classes * max(rows.shape)))
+    counts = resamples(labels, num_draws, generator(seed, "bootstrap"))
+    size = max(1, SOLVED_AT_ONCE // (len(offset) * num_classes * max(rows.shape)))
     parts = []
-    for some in torch.split(counts, size, dim=1):
-        precisions, start = (
-            x.new_full((some.shape[1],), found.heads_precision or found.precision),
-            best.expand(-1, some.shape[1], -1),
-        )
+    for part in torch.split(counts, size, dim=1):
+        some = with_classes(labels, part).to(x)
+        precisions = x.new_full((some.shape[1],), found.heads_precision or found.precision)
+        start = best.repeat(1, part.shape[1], 1)
         parts.append(most_probable(rows, labels, num_classes, some, precisions, start, offset=offset, rough=True))
-    draws = product(span.basis.T, torch.cat(parts, dim=1))
-    return LinearDraws(biased.folded(span.basis.T @ best[:, 0]), biased.folded(draws), found)
+    draws = product(span.basis.T, torch.cat(parts, dim=1)).unflatten(1, (num_draws, -1))
+    best = product(span.basis.T, best)
+    return LinearDraws(biased.folded(best, labels), biased.folded(draws, labels), found)
 
 
 def with_bias(
     x: Float[Tensor, "N D"],
-    labels: Int[Tensor, " N"],
+    labels: Int[Tensor, "N ..."],
     num_classes: int,
     size: float | None,
     precisions: tuple[float, ...],
@@ -186,17 +195,17 @@ def with_bias(
 
 
 def refitted(
-    x: Float[Tensor, "N D"], labels: Int[Tensor, " N"], num_classes: int, tuned: Tuned
+    x: Float[Tensor, "N D"], labels: Int[Tensor, "N ..."], num_classes: int, tuned: Tuned
 ) -> Float[Tensor, "D1 C"]:
     """Return the most probable weights of some rows, the bias last, with the precision and bias of another head."""
     biased = Bias.chosen(labels, num_classes, tuned.bias, x)
     found = _alone(with_constant(x, biased.size), labels, num_classes, tuned.precision, biased.offset)
-    return biased.folded(found[:, 0])
+    return biased.folded(found, labels)
 
 
 def _alone(rows: Tensor, labels: Tensor, num_classes: int, precision: float, offset: Tensor) -> Tensor:
-    """Return the most probable weights of one regression on all rows, (D, 1, C)."""
-    once = rows.new_ones(len(rows), 1)
+    """Return the most probable weights of one regression on all rows for each label, (D, L, C)."""
+    once = rows.new_ones(len(rows), len(offset))
     return most_probable(rows, labels, num_classes, once, once[0] * precision, offset=offset)
 
 

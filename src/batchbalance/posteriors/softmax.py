@@ -1,9 +1,10 @@
 """Softmax regressions with a Gaussian prior, many at a time, their Laplace approximation, and class frequencies.
 
-Regression m minimises Σ_n u_nm·CE(x_n W_m, y_n) + λ_m/2·‖W_m‖² over W_m (D, C), by Newton's method with conjugate
+Regression m minimises Σ_n u_nm·CE(x_n W_m, y_nm) + λ_m/2·‖W_m‖² over W_m (D, C), by Newton's method with conjugate
 gradients. Resamples, held-out folds and prior precisions only change the counts u and λ over the same rows x. So one
-step of all regressions is one matrix product, with weights stored as (D, M, C). Steps follow Nocedal and Wright,
-Numerical Optimization, algorithm 7.1, with the diagonal of the Hessian as preconditioner.
+step of all regressions is one matrix product, with weights stored as (D, M, C). Items with L labels are L regressions
+with the classes "no" and "yes". Steps follow Nocedal and Wright, Numerical Optimization, algorithm 7.1, with the
+diagonal of the Hessian as preconditioner.
 
 The Laplace approximation (MacKay 1992): the negative log posterior has the Hessian
 H = λI + Σ_n (diag p_n − p_n p_nᵀ) ⊗ x_n x_nᵀ. It differs from λI only in the span of the rows, of at most min(N, D)
@@ -39,32 +40,36 @@ FEW = 5.0  # labels; a class without labels counts as having at most this many
 
 def most_probable(
     x: Float[Tensor, "N D"],
-    labels: Int[Tensor, " N"],
+    labels: Int[Tensor, "N ..."],
     num_classes: int,
     counts: Float[Tensor, "N M"],
     precisions: Float[Tensor, " M"],
     start: Float[Tensor, "D M C"] | None = None,
     *,
-    offset: Float[Tensor, "#M C"] | None = None,
+    offset: Float[Tensor, "_ C"] | None = None,
     rough: bool = False,
 ) -> Float[Tensor, "D M C"]:
     """Return the weights of M regressions that maximise their posterior densities.
 
     Args:
         x: the rows.
-        labels: their classes.
-        num_classes: C.
+        labels: their classes, (N,); or (N, L) of 0 and 1 for several labels of each row. Then there are M/L
+            regressions for each label, and those of one label follow each other at a distance of L.
+        num_classes: C; 2 for several labels.
         counts: the non-negative weight of each row in each regression.
         precisions: precisions of the priors, above 0.
         start: initial weights; zeros if omitted.
-        offset: added to the logits of every row, (1, C) for all regressions; zeros if omitted.
+        offset: added to the logits of every row, (1, C) for all regressions or (L, C) by label; zeros if omitted.
         rough: stop early, in float32, when weights change at most in the third digit.
     """
-    problem = _Regressions(x, torch.nn.functional.one_hot(labels, num_classes).to(x.dtype), counts, precisions)
+    targets = one_hot(labels, num_classes).to(x.dtype)
+    if targets.shape[1] > 1:
+        targets = targets.repeat(1, counts.shape[1] // targets.shape[1], 1)
+    problem = _Regressions(x, targets, counts, precisions)
     weights = x.new_zeros(x.shape[1], counts.shape[1], num_classes) if start is None else start
     logits = product(x, weights)
     if offset is not None:
-        logits = logits + offset
+        logits = logits + (offset if len(offset) == 1 else offset.repeat(counts.shape[1] // len(offset), 1))
     tolerance = ROUGH if rough and x.dtype == torch.float32 else TOLERANCE[x.dtype]
     done = torch.zeros_like(precisions, dtype=torch.bool)
     for _ in range(MAX_NEWTON):
@@ -82,6 +87,16 @@ def most_probable(
     return weights
 
 
+def one_hot(labels: Int[Tensor, "N ..."], num_classes: int) -> Int[Tensor, "N L C"]:
+    """Return which class each label of each row is; rows of one class have one label."""
+    return torch.nn.functional.one_hot(by_label(labels), num_classes)
+
+
+def by_label(labels: Int[Tensor, "N ..."]) -> Int[Tensor, "N L"]:
+    """Return the labels of each row; rows of one class have one."""
+    return labels if labels.ndim == 2 else labels.unsqueeze(1)
+
+
 def product(matrix: Tensor, stacked: Tensor) -> Tensor:
     """Multiply (A, B) with (B, M, C) as one matrix product."""
     return (matrix @ stacked.flatten(1)).reshape(len(matrix), *stacked.shape[1:])
@@ -91,9 +106,9 @@ class _Regressions:
     """The loss of M regressions and its derivatives; `scale` (M,) is the size of the gradient at weights 0."""
 
     def __init__(self, x: Tensor, targets: Tensor, counts: Tensor, precisions: Tensor) -> None:
-        self._x, self._targets, self._precisions = x, targets[:, None], precisions
+        self._x, self._targets, self._precisions = x, targets, precisions
         self._counts = counts[:, :, None]
-        residual = self._counts * (1 / targets.shape[1] - self._targets)
+        residual = self._counts * (1 / targets.shape[2] - self._targets)
         self.scale = _norm(product(x.T, residual))
 
     def loss(self, logits: Tensor, weights: Tensor) -> Tensor:
@@ -231,31 +246,39 @@ class Frequencies(NamedTuple):
     """Frequencies of classes.
 
     Attributes:
-        shares: (C,) the expected frequencies, all above 0.
+        shares: (C,) the expected frequencies, all above 0; (L, 2) of "no" and "yes" for L labels.
         skew: the probability that α is at most `SKEWED`.
-        offset: (C,) added to the logits of a model, at most 0: the logarithms of the shares, times the skew. On
-            balanced labels the counts are mostly chance, and using them makes predictions worse. A class without
+        offset: like `shares`, at most 0, added to the logits of a model: the logarithms of the shares, times the skew.
+            On balanced labels the counts are mostly chance, and using them makes predictions worse. A class without
             labels is at most as frequent as one with `FEW`.
     """
 
-    shares: Float[Tensor, " C"]
+    shares: Float[Tensor, "*L C"]
     skew: float
-    offset: Float[Tensor, " C"]
+    offset: Float[Tensor, "*L C"]
 
 
-def class_frequencies(labels: Int[Tensor, " N"], num_classes: int) -> Frequencies:
-    """Return the frequencies of classes given (N,) labels, in float64 on the device of the labels."""
-    counts = torch.bincount(labels, minlength=num_classes).double()
+def class_frequencies(labels: Int[Tensor, "N ..."], num_classes: int) -> Frequencies:
+    """Return the frequencies of classes given (N,) labels, in float64 on the device of the labels.
+
+    Several labels of each row, (N, L) of 0 and 1, share α: if most labels are rare, so are those that were never seen.
+    """
+    counts = one_hot(labels, num_classes).sum(dim=0).double()  # (L, C)
     alphas = counts.new_tensor(CONCENTRATIONS)
     totals = num_classes * alphas
-    each = torch.lgamma(counts + alphas[:, None]) - torch.lgamma(alphas)[:, None]
-    evidence = each.sum(dim=1) + torch.lgamma(totals) - torch.lgamma(len(labels) + totals) - math.log(len(alphas))
-    of_equal = evidence.new_tensor([-len(labels) * math.log(num_classes)])
+    each = torch.lgamma(counts + alphas[:, None, None]) - torch.lgamma(alphas)[:, None, None]  # (alphas, L, C)
+    normaliser = torch.lgamma(totals) - torch.lgamma(len(labels) + totals)
+    evidence = each.sum(dim=(1, 2)) + len(counts) * normaliser - math.log(len(alphas))
+    of_equal = evidence.new_tensor([-len(labels) * len(counts) * math.log(num_classes)])
     weights = torch.softmax(torch.cat([evidence, of_equal]), dim=0)
-    shares = weights[:-1] @ ((counts + alphas[:, None]) / (len(labels) + totals)[:, None]) + weights[-1] / num_classes
+    of_alphas = (counts + alphas[:, None, None]) / (len(labels) + totals)[:, None, None]
+    shares = torch.tensordot(weights[:-1], of_alphas, dims=1) + weights[-1] / num_classes
     skew = float(weights[:-1][alphas <= SKEWED].sum())
-    offset, seen = skew * (shares / shares.max()).log(), counts > 0
+    offset, seen = skew * (shares / shares.amax(dim=1, keepdim=True)).log(), counts > 0
     if seen.any():
-        highest = offset[seen].mean() - (counts[seen].mean() / FEW).clamp_min(1).log()
+        num_seen = seen.sum(dim=1, keepdim=True)
+        of_seen = (offset * seen).sum(dim=1, keepdim=True) / num_seen
+        highest = of_seen - (counts.sum(dim=1, keepdim=True) / num_seen / FEW).clamp_min(1).log()
         offset = torch.where(seen, offset, offset.minimum(highest))
-    return Frequencies(shares, skew, offset)
+    shape = (*labels.shape[1:], num_classes)
+    return Frequencies(shares.view(shape), skew, offset.view(shape))
