@@ -1,6 +1,7 @@
 """The base class of all posteriors: a fixed list of hypotheses that predict any inputs.
 
-A subclass computes the logits of one batch under all draws; streaming, files, checks and saving are done here.
+A subclass computes the logits of one batch under all draws; streaming, files, checks and saving are done here. If an
+item may have several labels, they are log-odds or probabilities of each label instead, as `_values` says.
 """
 
 import math
@@ -20,7 +21,7 @@ from batchbalance.posteriors.saved import write_saved
 from batchbalance.posteriors.training.calling import changed, num_rows, padding_of, placed, some_rows
 from batchbalance.posteriors.training.fitting import check_dtype
 from batchbalance.posteriors.training.networks import flops_of
-from batchbalance.predictions import Label, Predictions, check_rows, note_path, stored_predictions, write_note
+from batchbalance.predictions import Label, Predictions, Values, check_rows, note_path, stored_predictions, write_note
 from batchbalance.system import threads
 from batchbalance.system.files import MappedFile, mapped_array, replacing
 from batchbalance.system.memory import as_text, free_memory
@@ -42,6 +43,7 @@ class Posterior(ABC):
     takes_structures: ClassVar[bool] = False
     weights: Tensor | None = None
     classes: list[Any] | None = None
+    _values: Values = "log-probs"  # or those of labels, which are stored as they are
     _draw_ids: tuple[str, ...] = ()  # empty before a fit
     _network: nn.Module | None = None  # if the draws share one; its config names the padding token
     _flops: float | None = None  # of the network, for one input
@@ -154,8 +156,7 @@ class Posterior(ABC):
         with shown_progress("predicting", total, progress) as bar:
             chunks = self._chunks(inputs, batch_size, bar, self._logits)
             if path is None:
-                numbers = _collected(chunks, total)
-                return stored_predictions(numbers, "log-probs", self.draw_ids, self.weights, classes=self.class_names)
+                return self._stored(_collected(chunks, total))
             if Path(path).suffix != ".npy":
                 raise ValueError(f"`path` must end in .npy, got {str(path)!r}")
             if total is None:
@@ -163,10 +164,14 @@ class Posterior(ABC):
             with replacing(path, first=note_path(Path(path))) as temporary, temporary.open("wb") as file:
                 _write_npy(file, chunks, total)
         array = mapped_array(Path(path))
-        ids, weights, classes = self.draw_ids, self.weights, self.class_names
-        write_note(Path(path), array.shape, "log-probs", ids, weights, classes)
-        mapped = MappedFile.of(array, Path(path))
-        return stored_predictions(torch.from_numpy(array), "log-probs", ids, weights, mapped, classes)
+        write_note(Path(path), array.shape, self._values, self.draw_ids, self.weights, self.class_names)
+        return self._stored(torch.from_numpy(array), MappedFile.of(array, Path(path)))
+
+    def _stored(self, numbers: Tensor, mapped: MappedFile | None = None) -> Predictions:
+        """Return predictions of numbers as `_chunks` yields them."""
+        num_labels = None if self._values == "log-probs" else numbers.shape[2]
+        names = self.class_names
+        return stored_predictions(numbers, self._values, self.draw_ids, self.weights, mapped, names, num_labels)
 
     def embed(
         self, inputs: Inputs, *, every_draw: bool = False, batch_size: int | None = None, progress: bool = False
@@ -200,8 +205,7 @@ class Posterior(ABC):
 
         with shown_progress("predicting", total, progress) as bar:
             numbers = _collected(self._chunks(inputs, batch_size, bar, logits_of), total)
-        predictions = stored_predictions(numbers, "log-probs", self.draw_ids, self.weights, classes=self.class_names)
-        return predictions, torch.cat(parts)
+        return self._stored(numbers), torch.cat(parts)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write the draws into a folder: safetensors and JSON. An interrupted save leaves an older one usable."""
@@ -221,12 +225,12 @@ class Posterior(ABC):
     def _chunks(
         self, inputs: Inputs, batch_size: int | None, bar: Bar, logits_of: Callable[[Any], Tensor]
     ) -> Iterator[Tensor]:
-        """Yield the log-probabilities of each batch, (n, S, C)."""
-        seen = 0
+        """Yield the log-probabilities of each batch, (n, S, C), or the values of labels, (n, S, L)."""
+        seen, of_labels = 0, self._values != "log-probs"
 
         def log_probs(batch: Any) -> Tensor:
             logits = logits_of(batch)
-            if seen == 0:
+            if seen == 0 and not of_labels:
                 if logits.shape[-1] < 2:
                     raise ValueError(
                         "predictions must be of at least two classes, got one; check the last layer of the model"
@@ -234,7 +238,7 @@ class Posterior(ABC):
                 check_rows(logits, "logits", [slice(0, len(logits))])
             if logits.dtype == torch.bfloat16:  # NumPy has no bfloat16
                 logits = logits.float()
-            chunk = torch.log_softmax(logits, dim=-1).cpu()
+            chunk = logits.cpu() if of_labels else torch.log_softmax(logits, dim=-1).cpu()
             wrong = torch.isnan(chunk).any(dim=-1).nonzero()
             if len(wrong):
                 row, draw = wrong[0].tolist()
@@ -242,6 +246,8 @@ class Posterior(ABC):
                     f"predictions must be finite, got NaN at point {seen + row}, draw {draw}; "
                     "check `inputs` for NaN or huge numbers"
                 )
+            if of_labels:
+                check_rows(chunk, self._values, [slice(0, len(chunk))])
             return chunk
 
         for chunk in self._passes(inputs, batch_size, bar, log_probs):

@@ -37,6 +37,7 @@ from batchbalance.posteriors.training.fitting import (
     ModelFactory,
     check_dtype,
     check_labelled,
+    check_several,
     class_weights,
     copied_state,
     epoch_batches,
@@ -160,6 +161,7 @@ class CyclicalSGMCMC(WeightDraws):
             device: where to run; the tensors are copied there once.
             progress: show loss and time left.
         """
+        check_several(labels, False)
         check_labelled("inputs", "labels", inputs, labels, num_classes)
         labels = labels.to(device)
         examples: Examples | None = None

@@ -30,6 +30,7 @@ from batchbalance.posteriors.training.fitting import (
     ModelFactory,
     Recipe,
     check_finite,
+    check_several,
     copied_state,
     fit,
 )
@@ -44,8 +45,16 @@ class WeightDraws(Posterior):
     takes_structures: ClassVar[bool] = True
     _network: nn.Module  # set by a fit
 
-    def __init__(self, model_factory: ModelFactory, seed: int, outputs: str = "logits", binary: bool = False) -> None:
-        self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary}
+    def __init__(
+        self,
+        model_factory: ModelFactory,
+        seed: int,
+        outputs: str = "logits",
+        binary: bool = False,
+        multi_label: bool = False,
+    ) -> None:
+        self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary, "multi_label": multi_label}
+        self._values = "label-logits" if multi_label else "log-probs"
         self._model_factory = model_factory
         if binary or outputs != "logits":
             self._model_factory = lambda: with_outputs(model_factory(), **self._reading)
@@ -98,7 +107,7 @@ class WeightDraws(Posterior):
 
     def _logits(self, batch: Batch) -> Tensor:
         outputs = list(self._outputs(batch))
-        check_logits(outputs[0])
+        check_logits(outputs[0], multi_label=self._reading["multi_label"])
         return torch.stack(outputs, dim=1)
 
     def _hidden(self, batch: Batch) -> Tensor:
@@ -127,6 +136,7 @@ class DeepEnsemble(WeightDraws):
         seed: each member has a seed derived from it.
         outputs: what the network returns: "logits" (or log-probabilities), or "probs" if it ends in a softmax.
         binary: the network returns one output, the logit (or probability) of the second of two classes.
+        multi_label: the network returns one output for each of L labels, of which an input may have several.
 
     Attributes:
         kept: which weights of each member were kept; empty before a fit and for a loaded ensemble.
@@ -143,8 +153,9 @@ class DeepEnsemble(WeightDraws):
         seed: int = 0,
         outputs: str = "logits",
         binary: bool = False,
+        multi_label: bool = False,
     ) -> None:
-        super().__init__(model_factory, seed, outputs, binary)
+        super().__init__(model_factory, seed, outputs, binary, multi_label)
         self.size = check_whole("size", size, 1, MAX_DRAWS)
         self.recipe = recipe or Recipe()
         self.kept: tuple[KeptWeights, ...] = ()
@@ -160,6 +171,7 @@ class DeepEnsemble(WeightDraws):
         progress: bool = False,
     ) -> "DeepEnsemble":
         """Train every member; arguments as in `training.fit`. An interrupted run leaves the posterior unchanged."""
+        check_several(labels, self._reading["multi_label"])
         states: list[State] = []
         kept = []
         for member in range(self.size):
@@ -182,7 +194,7 @@ class DeepEnsemble(WeightDraws):
 
     @classmethod
     def _from_options(cls, model_factory: ModelFactory, options: dict[str, Any]) -> "DeepEnsemble":
-        reading = {key: options[key] for key in ("outputs", "binary")}
+        reading = {key: options[key] for key in ("outputs", "binary", "multi_label")}
         return cls(model_factory, options["num_draws"], Recipe(**options["recipe"]), seed=options["seed"], **reading)
 
     def _options(self) -> dict[str, Any]:
@@ -204,7 +216,8 @@ class EnsembleOptions(PosteriorOptions):
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
         """Train every member; ε is the error of the mean prediction."""
-        ensemble = DeepEnsemble(context.factory(inputs), self.size, context.recipe, seed=context.seed)
+        options = {"seed": context.seed, "multi_label": labels.ndim == 2}
+        ensemble = DeepEnsemble(context.factory(inputs), self.size, context.recipe, **options)
         ensemble.fit(
             inputs, labels, num_classes=context.num_classes, validation=context.validation, device=context.device
         )

@@ -29,7 +29,7 @@ from batchbalance.posteriors.contract import Posterior
 from batchbalance.posteriors.kinds import FitContext, Fitted, PosteriorOptions
 from batchbalance.posteriors.linear import bootstrap_draws, laplace_draws, linear_logits, refitted
 from batchbalance.posteriors.saved import fingerprint, read_saved, refuse_network
-from batchbalance.posteriors.training.fitting import Labelled, check_labelled
+from batchbalance.posteriors.training.fitting import Labelled, check_labelled, check_several, label_matrix
 from batchbalance.posteriors.tuning import NUM_FOLDS, Tuned
 from batchbalance.system.threads import for_work
 
@@ -54,6 +54,8 @@ class BayesianHead(Posterior):
         classes: the labels in the order of the class axis, if they were not numbers; else None.
         tuned: precision, temperature and their cross-validation results; None before a fit.
         covariance: "exact", or "kronecker" for large heads (laplace); else None.
+        never_seen: of several labels, those that no row of the fit has. They get the probability of a rare label.
+        always_seen: those that every row of the fit has.
     """
 
     kind: ClassVar[str] = "bayesian-head"
@@ -87,11 +89,16 @@ class BayesianHead(Posterior):
         self.classes: list[Any] | None = None
         self.tuned: Tuned | None = None
         self.covariance: str | None = None
+        self.never_seen: list[Any] = []
+        self.always_seen: list[Any] = []
 
     def __repr__(self) -> str:
-        draws = f"{type(self).__name__}({self._options['method']!r}, {self._options['num_draws']} draws"
-        covariance = "" if self.covariance is None else f"; {self.covariance} covariance"
-        return f"{draws})" if self.tuned is None else f"{draws}; {self.tuned}{covariance})"
+        parts = [f"{type(self).__name__}({self._options['method']!r}, {self._options['num_draws']} draws"]
+        parts += [] if self.tuned is None else [str(self.tuned)]
+        parts += [] if self.covariance is None else [f"{self.covariance} covariance"]
+        for which, names in (("never", self.never_seen), ("always", self.always_seen)):
+            parts += [f"{len(names)} labels were {which} seen"] if names else []
+        return "; ".join(parts) + ")"
 
     @property
     def most_probable(self) -> "BayesianHead":
@@ -112,10 +119,11 @@ class BayesianHead(Posterior):
 
         Args:
             embeddings: (N, D) features, a tensor or an array.
-            labels: (N,) classes: whole numbers from 0, or texts.
+            labels: (N,) classes: whole numbers from 0, or texts. For items that may have several labels, or none,
+                (N, L) of 0 and 1, one column for each label.
             num_classes: C, if labels are numbers; one more than the largest if omitted.
             classes: all possible labels, in the order of the class axis; if omitted and labels are texts, the sorted
-                distinct labels.
+                distinct labels. Names of the columns for several labels.
             unlabelled: (U, D) features of the pool. They and the labelled ones determine the centre.
         """
         given = as_embeddings("embeddings", embeddings)
@@ -123,13 +131,15 @@ class BayesianHead(Posterior):
         codes, self.classes, num_classes = _encoded(labels, num_classes, classes)
         codes = codes.to(x.device)
         check_labelled("embeddings", "labels", x, codes, num_classes)
+        self._read_kinds(codes)
+        num_classes = num_classes if codes.ndim == 1 else 2
         pool = [x] if unlabelled is None else [x, as_embeddings("unlabelled", unlabelled, x)]
         mean = mean_of(pool)
         rows = directions(x, mean)
         options = self._options
         wanted = {"seed": options["seed"], "precision": options["prior_precision"], "bias": options["bias"]}
         regressions = NUM_FOLDS if options["method"] == "laplace" else options["num_draws"]
-        with for_work(STEPS * len(x) * min(x.shape) * num_classes * regressions):
+        with for_work(STEPS * min(x.shape) * codes.numel() * num_classes * regressions):
             if options["method"] == "laplace":
                 temperature = options["temperature"]
                 found = laplace_draws(rows, codes, num_classes, options["num_draws"], temperature=temperature, **wanted)
@@ -139,17 +149,28 @@ class BayesianHead(Posterior):
         self._hold({"mean": mean, "best": found.best, "draws": found.draws})
         return self
 
+    def _read_kinds(self, codes: Tensor) -> None:
+        """Note whether rows have several labels, and which of them were never or always seen."""
+        several = codes.ndim == 2
+        self._values = "label-logits" if several else "log-probs"
+        names = self.classes or list(range(codes.shape[-1]))
+        seen = codes.sum(dim=0).tolist() if several else []
+        self.never_seen = [name for name, count in zip(names, seen, strict=False) if count == 0]
+        self.always_seen = [name for name, count in zip(names, seen, strict=False) if count == len(codes)]
+
     def refitted(self, embeddings: Any, labels: Any) -> "BayesianHead":
         """Return one draw at the most probable weights given other labels, with the centre and prior of this head.
 
         Args:
             embeddings: (N, D) features.
-            labels: (N,) classes as whole numbers, among those of this head.
+            labels: (N,) classes as whole numbers, among those of this head; (N, L) of 0 and 1 for several labels.
         """
         x = self._rows(as_embeddings("embeddings", embeddings))
         codes = as_tensor(labels, "`labels`").to(x.device)
         assert self.tuned is not None  # after a fit
-        return self._single(refitted(x, codes, self._tensors["best"].shape[1], self.tuned))
+        several = self._values == "label-logits"
+        check_several(codes, several)
+        return self._single(refitted(x, codes, 2 if several else self._tensors["best"].shape[1], self.tuned))
 
     def _single(self, weights: Tensor) -> "BayesianHead":
         """Return a head of one draw, at (D + 1, C) weights."""
@@ -166,6 +187,9 @@ class BayesianHead(Posterior):
         facts = options.pop("fitted")
         loaded = cls(**options)
         loaded.classes, loaded.covariance, loaded.tuned = facts["classes"], facts["covariance"], Tuned(**facts["tuned"])
+        loaded._values, loaded.never_seen, loaded.always_seen = (
+            facts[k] for k in ("values", "never_seen", "always_seen")
+        )
         loaded._hold(tensors)
         return loaded
 
@@ -179,6 +203,7 @@ class BayesianHead(Posterior):
         self._check_fitted()
         assert self.tuned is not None
         facts = {"classes": self.classes, "covariance": self.covariance, "tuned": asdict(self.tuned)}
+        facts |= {"values": self._values, "never_seen": self.never_seen, "always_seen": self.always_seen}
         return self._tensors, {**self._options, "fitted": facts}
 
     def _logits(self, batch: Tensor) -> Tensor:
@@ -265,8 +290,13 @@ def mean_of(parts: Sequence[Tensor]) -> Tensor:
 def _encoded(
     labels: Any, num_classes: int | None, classes: Sequence[Any] | None
 ) -> tuple[Tensor, list[Any] | None, int]:
-    """Return the class numbers of labels, the names of the classes if they have any, and C."""
+    """Return the class numbers of labels, the names of the classes if they have any, and C; L for several labels."""
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(unmasked("`labels`", labels))
+    if array.ndim == 2:
+        codes, names = label_matrix("`labels`", array), None if classes is None else list(classes)
+        if names is not None and (len(set(names)) < len(names) or len(names) != codes.shape[1]):
+            raise ValueError(f"`classes` must be {codes.shape[1]} distinct names, one for each column, got {names}")
+        return codes, names, codes.shape[1]
     if array.ndim != 1 or array.dtype.kind not in "iuUO":
         raise ValueError(f"`labels` must be (N,) whole numbers or texts, got shape {array.shape}, {array.dtype}")
     listed = None

@@ -57,7 +57,7 @@ class FitContext:
     """The arguments of a fit besides inputs and labels.
 
     Attributes:
-        num_classes: C.
+        num_classes: C, or the number of labels if `labels` are (N, L) of 0 and 1.
         seed: random seed; the same seed gives the same draws.
         network: builds the network, for the kinds that have one.
         network_options: options of the network.
@@ -111,8 +111,13 @@ class PosteriorOptions(Section, ABC):
         return None
 
     def error(self, posterior: Posterior, labelled: Labelled) -> float:
-        """Return the error rate of the draws on labelled inputs, which is ε for validation data."""
-        predicted = posterior.predict(labelled[0]).mean_probs().argmax(dim=1)
+        """Return the error rate of the draws on labelled inputs, which is ε for validation data.
+
+        For several labels of each input it is the share of wrong ones.
+        """
+        predictions = posterior.predict(labelled[0])
+        of_labels = predictions.num_labels is not None
+        predicted = predictions.label_probs() > 0.5 if of_labels else predictions.mean_probs().argmax(dim=1)
         return float((predicted != labelled[1].to(predicted.device)).to(torch.float64).mean())
 
     def fitted(self, posterior: Posterior, context: FitContext, kept: tuple[KeptWeights, ...] = ()) -> Fitted:
@@ -168,7 +173,7 @@ class PosteriorFit:
         context = self._given(len(labels), seed, unlabelled)
         fitted = self.options.fit(inputs, labels, context)
         known = context.validation is not None or fitted.cross_validation is not None
-        if known or len(labels.unique()) == len(labels):
+        if known or (labels.ndim == 1 and len(labels.unique()) == len(labels)):
             return fitted
         return replace(fitted, cross_validation=partial(cross_validated_error, self.options, inputs, labels, context))
 

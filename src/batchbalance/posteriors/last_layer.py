@@ -18,6 +18,7 @@ from batchbalance.arguments.sections import MAX_DRAWS
 from batchbalance.posteriors.contract import Posterior, last_hidden
 from batchbalance.posteriors.inputs import fitting
 from batchbalance.posteriors.linear import LinearDraws, laplace_draws, linear_logits
+from batchbalance.posteriors.outputs import network_of
 from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
 from batchbalance.posteriors.training.calling import LABELS, Batch, first_of, logits_from
 from batchbalance.posteriors.training.fitting import check_labelled
@@ -84,7 +85,7 @@ class LastLayer(Posterior):
         check_whole("num_draws", num_draws, 1, MAX_DRAWS)
         given = {"precision": prior_precision, "temperature": temperature}
         given = {name: None if value is None else check_real(name, value, above=True) for name, value in given.items()}
-        copied = copy.deepcopy(model).eval()
+        copied = copy.deepcopy(network_of(model)).eval()
         features, labels, layer = _features_of(copied, loader)
         scale = (features.double().square().sum(dim=1).mean() + 1).sqrt().to(features)  # includes the constant feature
         bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias

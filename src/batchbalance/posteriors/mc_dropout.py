@@ -35,7 +35,7 @@ from batchbalance.posteriors.masks import (
     is_plain,
     training_noise,
 )
-from batchbalance.posteriors.outputs import check_logits, with_outputs
+from batchbalance.posteriors.outputs import check_logits, is_multi_label, network_of, with_outputs
 from batchbalance.posteriors.replay import Replay, replayable
 from batchbalance.posteriors.saved import as_network, fingerprint, load_weights, read_saved, structure_of
 from batchbalance.posteriors.sliced import Chain
@@ -73,6 +73,9 @@ class MCDropout(Posterior):
             compared with that. Only layers that are exactly of a known type are made smaller.
         outputs: what the model returns: "logits" (or log-probabilities), or "probs" if it ends in a softmax.
         binary: the model returns one output, the logit (or probability) of the second of two classes.
+        multi_label: the model returns one output for each of L labels, of which an input may have several: log-odds, or
+            with outputs="probs" probabilities, as after a sigmoid. If omitted, a Hugging Face model knows it by its
+            `problem_type`, and other models predict one class.
     """
 
     kind: ClassVar[str] = "mc-dropout"
@@ -87,11 +90,15 @@ class MCDropout(Posterior):
         fast: bool = True,
         outputs: str = "logits",
         binary: bool = False,
+        multi_label: bool | None = None,
     ) -> None:
         num_draws = check_whole("num_draws", num_draws, 1, MAX_DRAWS)
+        model = network_of(model)
+        multi_label = is_multi_label(model) if multi_label is None else multi_label
         check_finite(model)
         self._network: nn.Module = copy.deepcopy(model).eval().requires_grad_(False)
-        self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary}
+        self._reading: dict[str, Any] = {"outputs": outputs, "binary": binary, "multi_label": multi_label}
+        self._values = "label-logits" if multi_label else "log-probs"
         structure = structure_of(with_outputs(self._network, **self._reading))
         self._model = with_outputs(copy.deepcopy(self._network), **self._reading).eval()  # with masks for dropout
         set_channels_last(self._model)
@@ -122,7 +129,10 @@ class MCDropout(Posterior):
         return fewer
 
     def accuracy(self, inputs: Tensor, labels: Tensor) -> float:
-        """Return the accuracy of the network with dropout off on inputs (N, ...) and their classes (N,)."""
+        """Return the accuracy of the network with dropout off on inputs (N, ...) and their classes (N,).
+
+        For labels (N, L) of 0 and 1 it is the share of right ones.
+        """
         parameter = next(self._network.parameters(), None)
         device = inputs.device if parameter is None else parameter.device
         network = with_outputs(self._network, **self._reading)
@@ -138,7 +148,7 @@ class MCDropout(Posterior):
             return self._all_draws(batch)
         self._warn_and_plan(some_rows(batch, slice(PROBED)))
         logits = self._all_draws(batch)
-        check_logits(logits[:, 0])
+        check_logits(logits[:, 0], multi_label=self._reading["multi_label"])
         logits = self._compared(batch, logits)
         self._checked = True
         return logits
@@ -334,7 +344,7 @@ class MCDropoutOptions(PosteriorOptions):
             seed=context.seed,
             device=context.device,
         )
-        return self._draws(trained.model, context, (trained.kept,))
+        return self._draws(trained.model, context, (trained.kept,), multi_label=labels.ndim == 2)
 
     def untrained(self, inputs: Tensor, context: FitContext) -> Fitted:
         """Return draws of the network before any training."""
@@ -350,8 +360,11 @@ class MCDropoutOptions(PosteriorOptions):
             return super().error(posterior, labelled)
         return 1 - posterior.accuracy(*labelled)
 
-    def _draws(self, model: nn.Module, context: FitContext, kept: tuple[KeptWeights, ...] = ()) -> Fitted:
-        return self.fitted(MCDropout(model, self.num_draws, derived_seed(context.seed, "masks")), context, kept)
+    def _draws(
+        self, model: nn.Module, context: FitContext, kept: tuple[KeptWeights, ...] = (), multi_label: bool | None = None
+    ) -> Fitted:
+        seed = derived_seed(context.seed, "masks")
+        return self.fitted(MCDropout(model, self.num_draws, seed, multi_label=multi_label), context, kept)
 
 
 def _stacked(runs: Iterator[Tensor]) -> Tensor:

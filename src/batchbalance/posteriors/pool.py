@@ -96,6 +96,7 @@ def predicted_pool(
         raise TypeError(f"`loader` must return a posterior, got {type(posterior).__name__}")
     batch_size = posterior.batch_size if batch_size is None else batch_size
     shown = posterior.predict(files[0].read(slice(0, 1)))
+    shown.check_one_class()
     return join(
         [
             Predictions(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from batchbalance.arguments.checks import check_device, check_flag, check_real, check_whole
+from batchbalance.arguments.checks import as_tensor, check_device, check_flag, check_real, check_whole
 from batchbalance.arguments.seeds import derived_seed, generator
 from batchbalance.errors import UnknownNameError, is_out_of_memory
 from batchbalance.posteriors.training.calling import (
@@ -161,7 +161,8 @@ def fit(
         model_factory: builds the network; called once, with a separate seed.
         inputs: (N, ...) in the dtype of the weights; a dict or a tuple of such tensors; a Dataset, or a DataLoader, of
             which the data set and the `collate_fn` are used.
-        labels: (N,) classes, int64, from 0 to num_classes − 1.
+        labels: (N,) classes, int64, from 0 to num_classes − 1; or (N, num_classes) of 0 and 1 for inputs that may have
+            several labels, each with a sigmoid of its own.
         recipe: optimizer, sizes, length; the defaults of `Recipe` if omitted.
         num_classes: C.
         validation: inputs and labels for early stopping, if the recipe uses epochs. If omitted, the last weights
@@ -181,12 +182,11 @@ def fit(
     examples, labels = Examples(inputs, padding_of(model), device), labels.to(device)
     if validation is not None:
         validation = Examples(validation[0], padding_of(model), device), validation[1].to(device)
-    _check_outputs(model, examples[:PROBED], num_classes)
+    _check_outputs(model, examples[:PROBED], num_classes, several=labels.ndim == 2)
     # the backward pass costs about twice the forward pass
     step_flops = 3 * flops_of(model, examples[:1]) * min(recipe.batch_size, len(examples))
     optimizer = _optimizer(recipe, [each for each in model.parameters() if each.requires_grad])
-    weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
-    loss = nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
+    loss = _loss(model, labels, num_classes, recipe)
     order = generator(seed, "order")
     changing = generator(seed, "augmentation") if recipe.augmentation == "crop-flip" else None
     history: list[Epoch] = []
@@ -233,6 +233,15 @@ def fit(
     )
 
 
+def _loss(model: nn.Module, labels: Tensor, num_classes: int, recipe: Recipe) -> Callable[[Tensor, Tensor], Tensor]:
+    if labels.ndim == 2:
+        if recipe.class_weighted:
+            raise ValueError("`class_weighted` must be false for several labels of each input, got true; omit it")
+        return lambda logits, true: nn.functional.binary_cross_entropy_with_logits(logits, true.to(logits.dtype))
+    weight = class_weights(labels, num_classes).to(next(model.parameters()).dtype)
+    return nn.CrossEntropyLoss(weight if recipe.class_weighted else None)
+
+
 def _optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     rate, decay = recipe.learning_rate, recipe.weight_decay
     if recipe.optimizer == "sgd":
@@ -247,15 +256,16 @@ def network_accuracy(model: nn.Module, inputs: Any, labels: Tensor) -> float:
     examples = inputs if isinstance(inputs, Examples) else Examples(inputs, padding_of(model), labels.device)
     right = 0
     for rows in spans_of(len(examples), EVALUATION_BATCH):
-        right += int((logits_from(model, examples[rows]).argmax(dim=-1) == labels[rows]).sum())
-    return right / len(labels)
+        logits = logits_from(model, examples[rows])
+        right += int(((logits.argmax(dim=-1) if labels.ndim == 1 else logits > 0) == labels[rows]).sum())
+    return right / labels.numel()
 
 
 @torch.no_grad()
-def _check_outputs(model: nn.Module, batch: Batch, num_classes: int) -> None:
+def _check_outputs(model: nn.Module, batch: Batch, num_classes: int, *, several: bool) -> None:
     """Raise ValueError if inputs do not fit a network, or if it ends in a softmax, which the loss would apply again."""
     check_dtype(model, batch)
-    if looks_like_probs(logits_of(model.eval(), batch, num_classes)):
+    if looks_like_probs(logits_of(model.eval(), batch, num_classes)) and not several:
         raise ValueError(
             "the model must return logits, got rows that are non-negative and sum to 1; remove its softmax, which the "
             "loss applies"
@@ -365,12 +375,15 @@ def copied_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def check_labelled(inputs_name: str, labels_name: str, inputs: Any, labels: Tensor, num_classes: int) -> None:
-    """Raise ValueError unless these are N ≥ 1 finite inputs with N classes below `num_classes`."""
+    """Raise ValueError unless these are N ≥ 1 finite inputs with N classes below `num_classes`, or (N, L) labels."""
     if not isinstance(inputs, Tensor | Mapping | tuple | Dataset | DataLoader) or not isinstance(labels, Tensor):
         got = f"{type(inputs).__name__} and {type(labels).__name__}"
         raise ValueError(f"{inputs_name} and {labels_name} must be tensors, got {got}; use torch.as_tensor")
-    if labels.dtype != torch.int64 or labels.ndim != 1:
-        raise ValueError(f"{labels_name} must be (N,) int64, got {tuple(labels.shape)} {labels.dtype}")
+    if labels.dtype != torch.int64 or (labels.ndim != 1 and labels.shape[1:] != (num_classes,)):
+        raise ValueError(
+            f"{labels_name} must be (N,) int64, or (N, {num_classes}) of 0 and 1 for several labels, got "
+            f"{tuple(labels.shape)} {labels.dtype}"
+        )
     held = None if isinstance(inputs, Dataset | DataLoader) else as_batch(inputs)
     num_inputs = len(Examples(inputs)) if held is None else num_rows(held)
     is_flat = isinstance(inputs, Tensor) and inputs.ndim < 2
@@ -379,10 +392,32 @@ def check_labelled(inputs_name: str, labels_name: str, inputs: Any, labels: Tens
         raise ValueError(
             f"{inputs_name} must be one row for each of at least one {labels_name}, got {got} and {len(labels)} labels"
         )
-    if int(labels.min()) < 0 or int(labels.max()) >= num_classes:
+    highest = num_classes - 1 if labels.ndim == 1 else 1
+    if int(labels.min()) < 0 or int(labels.max()) > highest:
         raise ValueError(
-            f"{labels_name} must be classes from 0 to {num_classes - 1}, got {int(labels.min())} to {int(labels.max())}"
+            f"{labels_name} must be classes from 0 to {highest}, got {int(labels.min())} to {int(labels.max())}"
         )
     tensors = [] if held is None else tensors_in(held)
     if not all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point()):
         raise ValueError(f"{inputs_name} must be finite, got NaN or infinity; drop or fill those rows")
+
+
+def check_several(labels: Any, multi_label: bool) -> None:
+    """Raise ValueError unless labels are (N, L) for a model of several labels, and (N,) for another one."""
+    ndim = getattr(labels, "ndim", 1)
+    if multi_label != (ndim == 2):
+        raise ValueError(
+            f"labels must be {'(N, L) of 0 and 1' if multi_label else '(N,) classes'} for this model, got {ndim} axes; "
+            "for several labels of each input, use MCDropout or DeepEnsemble with multi_label=True, BayesianHead or "
+            "Committee"
+        )
+
+
+def label_matrix(name: str, labels: Any) -> Tensor:
+    """Return labels (N, L), one column of 0 and 1 for each label, as int64."""
+    given = as_tensor(labels, name)
+    if given.ndim != 2 or 0 in given.shape or not bool(((given == 0) | (given == 1)).all()):
+        raise ValueError(
+            f"{name} must be (N, L) of 0 and 1, one column for each label, got {tuple(given.shape)} {given.dtype}"
+        )
+    return given.to(torch.int64)
