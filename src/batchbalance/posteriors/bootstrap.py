@@ -1,7 +1,8 @@
 """A bootstrap of any classifier: members fitted on resampled rows, each a draw.
 
 Rows are drawn with replacement. A class with fewer rows than in the data is filled up from its own rows. So every
-resample has at least as many rows of each class as the data, for example for the folds of an estimator.
+resample has at least as many rows of each class as the data, for example for the folds of an estimator. If rows have
+several labels, every label has a row with it and one without.
 """
 
 import random
@@ -25,6 +26,7 @@ from batchbalance.arguments.seeds import derived_seed
 from batchbalance.errors import sentence
 from batchbalance.posteriors.inputs import as_rows, height, take
 from batchbalance.posteriors.members import Array, Ensemble
+from batchbalance.posteriors.training.fitting import label_matrix
 from batchbalance.system.progress import progress as shown_progress
 from batchbalance.system.threads import one_thread
 
@@ -38,8 +40,8 @@ class Resampling:
     Attributes:
         estimator: the user's estimator.
         inputs: the rows, of any type that `take` reads.
-        labels: (n,) the labels passed to the estimator.
-        codes: (n,) the number of each row's class.
+        labels: (n,) the labels passed to the estimator, or (n, L) of 0 and 1.
+        codes: (n,) the number of each row's class; the same as `labels` if these are (n, L).
         seed: random seed; the same seed gives the same members.
         one_job: whether the estimator's own ``n_jobs`` becomes 1.
     """
@@ -76,11 +78,22 @@ def bootstrapped(
         what = f"the class {estimator.__name__}; pass an instance" if isinstance(estimator, type) else repr(estimator)
         raise ValueError(f"`estimator` must be a classifier with `fit` and `predict_proba`, got {what}")
     inputs = as_rows(inputs, "`X`")
-    checked = as_labels(labels, height(inputs))
-    classes, codes = np.unique(checked, return_inverse=True)
-    if len(classes) < 2:
+    several = np.ndim(labels) == 2 and np.shape(labels)[1] > 1
+    if several:
+        matrix = label_matrix("`y`", labels).numpy()
+        if len(matrix) != height(inputs):
+            raise ValueError(f"`y` must be one row for each of {height(inputs)} rows of `X`, got {len(matrix)}")
+        shares = (matrix.sum(axis=0) + 1) / (len(matrix) + 2)
+        varying = np.flatnonzero(matrix.min(axis=0) < matrix.max(axis=0))
+        checked = codes = matrix[:, varying]
+        classes = np.arange(matrix.shape[1])
+    else:
+        checked = as_labels(labels, height(inputs))
+        classes, codes = np.unique(checked, return_inverse=True)
+        varying = classes[1:]
+    if not len(varying):
         raise ValueError(
-            f"`y` must hold at least two classes, got only {classes[0]!s}; label rows of another one first"
+            f"`y` must hold at least two classes, got only {checked[0]!s}; label rows of another one first"
         )
     task = Resampling(estimator, inputs, checked, codes, check_whole("seed", seed, 0))
     with shown_progress("fitting members", size, progress) as bar:
@@ -89,6 +102,8 @@ def bootstrapped(
         for member in found:
             members.append(member)
             bar.advance()
+    if several:
+        return Ensemble(members, [varying] * size, classes.tolist(), constant=_apart(shares, varying)), _named(task)
     # Every member saw every class, so a member without `classes_` has a column for each class.
     seen = np.arange(len(classes)) if task.labels is task.codes else classes
     own = [np.asarray(getattr(member, "classes_", seen)) for member in members]
@@ -97,9 +112,24 @@ def bootstrapped(
     return Ensemble(members, own, classes.tolist()), _named(task)
 
 
+def _apart(shares: Array, varying: Array) -> Array:
+    """Return the probabilities of the labels that are not fitted, and 0 for those that are."""
+    constant: Array = shares.copy()
+    constant[varying] = 0
+    return constant
+
+
 def resampled(codes: Array, generator: np.random.Generator) -> Array:
-    """Draw n rows with replacement, and fill up each class that has fewer rows than in the data."""
+    """Draw n rows with replacement, and fill up each class that has fewer rows than in the data.
+
+    If rows have several labels, codes (n, L), a row with a label, or without it, is added if all of them are missing.
+    """
     rows = generator.integers(len(codes), size=len(codes))
+    if codes.ndim == 2:
+        for column in codes.T:
+            for value in {0, 1} - set(column[rows].tolist()):
+                rows = np.append(rows, generator.choice(np.flatnonzero(column == value)))
+        return rows
     lacking = np.bincount(codes) - np.bincount(codes[rows], minlength=int(codes.max()) + 1)
     more = [generator.choice(np.flatnonzero(codes == code), lacking[code]) for code in np.flatnonzero(lacking > 0)]
     return np.concatenate([rows, *more])

@@ -40,6 +40,9 @@ class Committee(Posterior):
     not see gets probability 0. A committee has no hidden layer: ``embed`` returns the features after the transformers
     that all members share, or after those of the first member if each is a pipeline. Predictions are float32.
 
+    Members may predict several labels of each row: `MultiOutputClassifier`, `OneVsRestClassifier`, `ClassifierChain`
+    and other classifiers that scikit-learn fits on (N, L) labels of 0 and 1.
+
     Attributes:
         classes: the C labels, in the order of the class axis.
     """
@@ -54,11 +57,13 @@ class Committee(Posterior):
         draw_ids: Sequence[str],
         weights: Any = None,
         preparation: Preparation | None = None,
+        constant: Array | None = None,
     ) -> None:
         self._members, self._draw_ids = list(members), tuple(draw_ids)
         self.classes = list(check_classes(list(classes), len(classes)) or ())
         self.weights = check_weights(weights, len(self._members))
-        self._preparation = preparation or Preparation()
+        self._preparation, self._constant = preparation or Preparation(), constant
+        self._values = "log-probs" if constant is None else "label-probs"
 
     @property
     def batch_size(self) -> int:
@@ -72,7 +77,8 @@ class Committee(Posterior):
         Args:
             fitted: the ensemble, a pipeline that ends in one and whose transformers are kept, a search whose best
                 estimator is one of these, or the list. Weights of a voting classifier become draw weights.
-            classes: the list of all labels; if omitted, those of the ensemble, or the sorted union over members.
+            classes: the list of all labels; if omitted, those of the ensemble, or the sorted union over members. For
+                several labels of each row, their names in the order of the columns.
         """
         import joblib  # type: ignore[import-untyped]
 
@@ -90,6 +96,9 @@ class Committee(Posterior):
         """Return a committee over `classes`, which must include every label seen; over these labels if None."""
         given = classes.tolist() if hasattr(classes, "tolist") else classes
         listed = found.labels if given is None else list(check_classes(given, len(given)) or ())
+        if found.constant is not None:
+            names = listed if given is None else list(check_classes(given, len(found.labels)) or ())
+            return cls(found.aligned(found.labels), names, draw_ids, None, found.preparation, found.constant)
         missing = [label for label in found.labels if label not in listed]
         if missing:
             raise ValueError(f"`classes` must hold every member's labels, got {listed} without {missing}")
@@ -110,6 +119,9 @@ class Committee(Posterior):
     ) -> "Committee":
         """Fit any classifier on `size` resamples of the labelled rows; each fit is a member.
 
+        A label that all rows have, or none, is not fitted: with n rows its probability is (n + 1) / (n + 2), or
+        1 / (n + 2).
+
         Rows are drawn with replacement. A class with too few rows is filled up from its own rows, so that no class is
         lost. Every random state in the estimator is set from `seed`. Each member is fitted on one thread.
 
@@ -117,7 +129,7 @@ class Committee(Posterior):
             estimator: any object with ``fit`` and ``predict_proba``, also a pipeline; of a fitted search, its best
                 estimator is used. It is not changed.
             X: n rows: an array, DataFrame, sparse matrix, or list of texts.
-            y: (n,) labels, text or numbers.
+            y: (n,) labels, text or numbers; or (n, L) of 0 and 1 for rows that may have several labels, or none.
             size: S, the number of members.
             seed: random seed; the same seed gives the same members for any `jobs`.
             classes: the list of all labels, also of those not seen yet; the sorted labels of `y` if omitted.
@@ -153,10 +165,11 @@ class Committee(Posterior):
             classifiers: list[Any] = [StoredTree(**tree) for tree in arrays]
         else:
             classifiers, transformers = _from_skops(written.numpy().tobytes(), trusted, directory)
-        members = [Member(*each) for each in zip(classifiers, columns, features, strict=True)]
-        # older folders hold trees, which take arrays
-        preparation = Preparation(transformers, options.get("names"), options.get("as_array", True))
-        return cls(members, options["classes"], options["draw_ids"], options["weights"], preparation)
+        constant = None if options["constant"] is None else np.array(options["constant"])
+        several = constant is not None
+        members = [Member(*each, several) for each in zip(classifiers, columns, features, strict=True)]
+        preparation = Preparation(transformers, options["names"], options["as_array"])
+        return cls(members, options["classes"], options["draw_ids"], options["weights"], preparation, constant)
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         classifiers, before = [member.classifier for member in self._members], self._preparation
@@ -178,6 +191,7 @@ class Committee(Posterior):
             "weights": None if self.weights is None else self.weights.tolist(),
             "names": before.names,
             "as_array": before.as_array,
+            "constant": None if self._constant is None else self._constant.tolist(),
         }
 
     def _batches(self, inputs: Any, batch_size: int | None) -> Iterator[Any]:
@@ -198,12 +212,14 @@ class Committee(Posterior):
                     own = member.probs(x)
                     if probs is None:
                         probs = np.zeros((len(own), len(self._members), len(self.classes)), dtype=np.float32)
+                        probs += 0 if self._constant is None else self._constant
                     probs[:, draw, member.columns] = own
         except (AttributeError, KeyError, TypeError) as error:  # texts instead of numbers, or a missing column
             raise ValueError(
                 f"`inputs` must be like those of the fit, got {described_rows(batch)}: {sentence(error)}"
             ) from error
-        return torch.from_numpy(probs).log_()
+        found = torch.from_numpy(probs)
+        return found.log_() if self._constant is None else found
 
     def _hidden(self, batch: Any) -> Tensor:
         x = batch
@@ -241,12 +257,13 @@ class EstimatorFit:
 
     def __call__(self, inputs: Any, labels: Tensor, seed: int) -> Committee | None:
         """Fit on rows and the numbers of their classes; return None while all labels are of one class."""
-        if len(labels.unique()) < 2:
+        several = labels.ndim == 2
+        if len(labels.unique(dim=0)) < 2:
             return None
-        y = np.array(self.classes)[labels.numpy()]
+        y = labels.numpy() if several else np.array(self.classes)[labels.numpy()]
         x = inputs.numpy() if isinstance(inputs, Tensor) else inputs
         last = self.estimator.steps[-1][1] if hasattr(self.estimator, "steps") else self.estimator
-        if gives_members(last):
+        if gives_members(last) and not several:
             fitted = as_new(self.estimator, seed % 2**32).fit(x, y)
             return Committee.from_sklearn(fitted, self.classes)
         return Committee.bootstrap(self.estimator, x, y, self.size, seed=seed, classes=self.classes, jobs=self.jobs)

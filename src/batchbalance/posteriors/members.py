@@ -22,15 +22,19 @@ class Member:
         classifier: the classifier.
         columns: (K,) the positions of its classes among those of the committee.
         features: the features that it reads; None for all.
+        several: whether it predicts several labels of each row; K are then labels.
     """
 
     classifier: Any
     columns: Array
     features: Array | None = None
+    several: bool = False
 
     def probs(self, x: Any) -> Array:
         """Return (n, K) class probabilities; without `predict_proba`, a vote counts as probability 1."""
         seen = x if self.features is None else x[:, self.features]
+        if self.several:
+            return label_probs(self.classifier, seen)[:, -len(self.columns) :]
         if not hasattr(self.classifier, "predict_proba"):
             labels = np.asarray(self.classifier.predict(seen))
             votes: Array = (labels[:, None] == classes_of(self.classifier)[None, :]).astype(np.float32)
@@ -85,6 +89,8 @@ class Ensemble:
         features: the columns that each member reads, or None for all; None if every member reads all.
         weights: weights of the members; None for equal weights.
         preparation: the steps before all members.
+        constant: (L,) the probabilities of labels that members do not predict, if rows may have several labels, which
+            are then numbered; else None.
     """
 
     members: list[Any]
@@ -93,12 +99,30 @@ class Ensemble:
     features: list[Array | None] | None = None
     weights: list[float] | None = None
     preparation: Preparation = Preparation()
+    constant: Array | None = None
 
     def aligned(self, classes: list[Any]) -> list[Member]:
         """Return the members, with their columns among those of `classes`."""
         columns = [np.array([classes.index(label) for label in own.tolist()]) for own in self.own_labels]
         features = self.features or [None] * len(columns)
-        return [Member(*each) for each in zip(self.members, columns, features, strict=True)]
+        several = self.constant is not None
+        return [Member(*each, several) for each in zip(self.members, columns, features, strict=True)]
+
+
+def num_labels_of(fitted: Any) -> int | None:
+    """Return the number of labels if a fitted classifier predicts several of each row; else None."""
+    last = fitted.steps[-1][1] if hasattr(fitted, "steps") else fitted
+    classes = getattr(last, "classes_", None)
+    return len(classes) if isinstance(classes, list) or getattr(last, "multilabel_", False) is True else None
+
+
+def label_probs(classifier: Any, x: Any) -> Array:
+    """Return the probability of each label, (n, L), from any form that scikit-learn uses; 0 for one never seen."""
+    found = classifier.predict_proba(x)
+    if not isinstance(found, list):  # of OneVsRestClassifier and ClassifierChain
+        return np.asarray(found)
+    pairs = zip(found, classifier.classes_, strict=True)
+    return np.stack([p[:, list(own).index(1)] if 1 in own else np.zeros(len(p)) for p, own in pairs], axis=1)
 
 
 def classes_of(member: Any) -> Array:
@@ -123,6 +147,13 @@ def ensemble_of(fitted: Any) -> Ensemble:
         if not fitted:
             raise ValueError("a committee must have at least one member, got an empty list")
         members = [getattr(member, "best_estimator_", member) for member in fitted]
+        counts = {num_labels_of(member) for member in members}
+        if counts != {None}:
+            if len(counts) > 1 or not all(hasattr(member, "predict_proba") for member in members):
+                raise ValueError("members must all predict the same number of labels, with `predict_proba`")
+            num_labels = int(counts.pop())  # type: ignore[arg-type]
+            own = [np.arange(num_labels)] * len(members)
+            return Ensemble(members, own, list(range(num_labels)), constant=np.zeros(num_labels))
         own = [classes_of(member) for member in members]
         kinds = {isinstance(label, str): label for labels in own for label in labels.tolist()}
         if len(kinds) > 1:
@@ -145,7 +176,10 @@ def ensemble_of(fitted: Any) -> Ensemble:
     if not hasattr(outer, "estimators_"):
         raise ValueError(f"the {type(outer).__name__} must be fitted first; call `fit`")
     if isinstance(outer.classes_, list):
-        raise ValueError(f"a committee must predict one label, got a forest for {len(outer.classes_)} outputs")
+        raise ValueError(
+            f"the trees of a forest for {len(outer.classes_)} outputs must not be members; pass a list of forests, or "
+            "`Committee.bootstrap(forest, X, Y)`"
+        )
     is_voting = isinstance(outer, VotingClassifier)
     names = None if is_voting or before else names_of(outer)
     preparation = Preparation(before, names, as_array=not is_voting)
@@ -204,7 +238,8 @@ def is_tree(member: Any) -> bool:
     """Return whether a fitted classifier can be stored as arrays."""
     from sklearn.tree import DecisionTreeClassifier
 
-    return isinstance(member, StoredTree | DecisionTreeClassifier)
+    single = getattr(member, "n_outputs_", 1) == 1
+    return isinstance(member, StoredTree) or (isinstance(member, DecisionTreeClassifier) and single)
 
 
 def stored(member: Any) -> StoredTree:
