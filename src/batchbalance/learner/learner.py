@@ -62,6 +62,7 @@ class Learner:
         reference: inputs of the reference set, where draws are compared; the candidates if omitted.
         candidates: choose from a random sample of this many points each time; None chooses from all.
         metric: how distances are measured, as in ``select``; "raw" for the columns of a table.
+        multi_label: whether a point may have several labels, or none. `tell` then takes a list of labels for each.
         seed: random seed; the same seed, data and answers give the same questions.
         device: where to select; the device of the predictions if omitted.
         events: the initial events, if there is no directory.
@@ -89,6 +90,7 @@ class Learner:
         reference: Any = None,
         candidates: SupportsIndex | None = None,
         metric: Metric = "auto",
+        multi_label: bool = False,
         seed: SupportsIndex = 0,
         device: str | None = None,
         events: list[Entry] | None = None,
@@ -115,13 +117,13 @@ class Learner:
         self.error: float | None = None
         self.seconds: dict[str, float] = {}
         self._has_begun = False
-        self._store = Store(_as_ids(ids, len(self._inputs)), named, directory, events or [])
+        self._store = Store(_as_ids(ids, len(self._inputs)), named, directory, events or [], several=multi_label)
 
     @property
-    def labels(self) -> dict[Id, Label]:
-        """The labels so far."""
-        ids, classes = self._store.ids, self._store.classes
-        return {ids[row]: classes[label] for row, label in sorted(self._store.known().labels.items())}
+    def labels(self) -> dict[Id, Any]:
+        """The labels so far; a list for each point if it may have several."""
+        ids, named = self._store.ids, self._store.named
+        return {ids[row]: named(label) for row, label in sorted(self._store.known().labels.items())}
 
     @property
     def open_questions(self) -> list[Id]:
@@ -161,7 +163,7 @@ class Learner:
 
         Args:
             ids: the points.
-            labels: one for each.
+            labels: one for each; a list for each if a point may have several, empty for none.
             correct: allow labels that differ from earlier ones, and replace these.
         """
         self._store.add_answers(ids, labels, correct=correct)
@@ -186,7 +188,8 @@ class Learner:
             rows = order[~taken[order]][: max(self._candidates, count)].sort().values
         counts = [0] * len(self._store.classes)
         for label in known.labels.values():
-            counts[label] += 1
+            for each in label if self._store.several else [label]:
+                counts[each] += 1
         choice = {"batch_size": count, "seed": batch_seed(self._seed, known.round)}
         pool = self._pool(rows, known, self._fitted(known) if known.labels else None).to_choose(**choice)
 
@@ -304,17 +307,25 @@ class Learner:
             start = torch.zeros(1, dtype=torch.long)
             return untrained(self._inputs[start], seed) if untrained else None
         rows = sorted(known.labels)  # the fit must not depend on the order of the labels
+        told = torch.tensor([known.labels[row] for row in rows]) if not self._store.several else self._matrix(known)
         key = (known.label_round, rows, [known.labels[row] for row in rows])
         if self._cached is None or self._cached[0] != key:
             self.seconds = {}
             with self._timed("train"):
                 result: Posterior | Fitted | None = self._fit(
-                    self._inputs[torch.tensor(rows)], torch.tensor(key[2]), seed, **self._unlabelled(rows)
+                    self._inputs[torch.tensor(rows)], told, seed, **self._unlabelled(rows)
                 )
             if not isinstance(result, Posterior | Fitted | None):
                 raise TypeError(f"`model` must return a Posterior or a Fitted, got {type(result).__name__}")
             self._cached = key, Fitted(result) if isinstance(result, Posterior) else result
         return self._cached[1]
+
+    def _matrix(self, known: Known) -> Tensor:
+        """Return the labels of the labelled points in the order of rows, (n, L) of 0 and 1."""
+        matrix = torch.zeros(len(known.labels), len(self._store.classes), dtype=torch.long)
+        for number, row in enumerate(sorted(known.labels)):
+            matrix[number, known.labels[row]] = 1
+        return matrix
 
     def _unlabelled(self, labelled: list[int]) -> dict[str, Tensor]:
         """Return a sample of the unlabelled inputs, for a fit that uses them."""

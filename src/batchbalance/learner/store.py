@@ -24,14 +24,14 @@ class Known:
     """The state after all events, by rows of the inputs.
 
     Attributes:
-        labels: the class of each labelled row.
+        labels: the class of each labelled row, or the list of its classes if a point may have several.
         asked: rows that were asked and have no label yet, in the order they were asked.
         round: the number of times that new points were chosen.
         label_round: the value of `round` when the last label arrived.
         num_events: the number of events.
     """
 
-    labels: dict[int, int]
+    labels: dict[int, Any]
     asked: list[int]
     round: int
     label_round: int
@@ -47,6 +47,7 @@ class Store:
         directory: the folder of the database, created if missing; None keeps events in memory.
         events: the initial events of a log in memory: {"event": "asked", "ids": …} and {"event": "told", "ids": …,
             "labels": …}.
+        several: whether a point may have several labels, or none; its label is then a list.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class Store:
         classes: Sequence[Label],
         directory: str | os.PathLike[str] | None = None,
         events: Iterable[Entry] = (),
+        *,
+        several: bool = False,
     ) -> None:
-        self.ids, self.classes = list(ids), list(classes)
+        self.ids, self.classes, self.several = list(ids), list(classes), several
         self._row_of = {name: row for row, name in enumerate(self.ids)}
         if directory is None:
             self._log = EventLog(None)
@@ -70,7 +73,7 @@ class Store:
 
     def known(self) -> Known:
         """Return the state after all events so far."""
-        labels: dict[int, int] = {}
+        labels: dict[int, Any] = {}
         asked: dict[int, None] = {}
         rounds = label_round = num_events = 0
         for event in self._log.events():
@@ -93,7 +96,7 @@ class Store:
 
     def add_answers(self, ids: Iterable[Any], labels: Iterable[Any], *, correct: bool) -> None:
         """Record labels, or none of them if one is invalid. Arguments as in ``Learner.tell``."""
-        names, told = [plain(name) for name in ids], [plain(label) for label in labels]
+        names, told = [plain(name) for name in ids], list(labels)
         if len(names) != len(told):
             raise ValueError(f"`labels` must be one for each of {len(names)} ids, got {len(told)}")
         rows = [self._row(name) for name in names]
@@ -104,7 +107,7 @@ class Store:
             for row, label in zip(rows, classes, strict=True):
                 before = answers.setdefault(row, label)
                 if before != label and not correct:
-                    old, new = self.classes[before], self.classes[label]
+                    old, new = self.named(before), self.named(label)
                     raise ValueError(
                         f"{self.ids[row]!r} must keep its label {old!r}, got {new!r}; use correct=True to change it"
                     )
@@ -116,6 +119,7 @@ class Store:
         """Write the first events of a new log; refuse a log about other data."""
         digest = hashlib.sha256(json.dumps(self.ids).encode()).hexdigest()[:16]
         header = {"num_points": len(self.ids), "ids": digest, "classes": self.classes}
+        header |= {"several": True} if self.several else {}
         if not self._log.events():
             with self._log.writing():
                 if not self._log.events():
@@ -147,8 +151,20 @@ class Store:
             raise ValueError(f"`ids` must be ids of this learner's points, got {name!r}")
         return row
 
-    def _class(self, label: Label) -> int:
-        """Return the class of a label; as for ids, "3" and 3 are the same."""
+    def named(self, label: Any) -> Any:
+        """Return the name of a class, or the list of names if a point may have several."""
+        return [self.classes[each] for each in label] if self.several else self.classes[label]
+
+    def _class(self, label: Any) -> Any:
+        """Return the class of a label, or a list of classes; as for ids, "3" and 3 are the same."""
+        if self.several:
+            if isinstance(label, str) or not isinstance(label, Iterable):
+                raise ValueError(f"`labels` must be a list of labels for each point, empty for none, got {label!r}")
+            return sorted({self._one_class(each) for each in label})
+        return self._one_class(label)
+
+    def _one_class(self, label: Any) -> int:
+        label = plain(label)
         for known in (label, other(label)):
             if known in self.classes:
                 return self.classes.index(known)

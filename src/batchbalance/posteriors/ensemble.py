@@ -216,8 +216,8 @@ class EnsembleOptions(PosteriorOptions):
 
     def fit(self, inputs: Tensor, labels: Tensor, context: FitContext) -> Fitted:
         """Train every member; ε is the error of the mean prediction."""
-        options = {"seed": context.seed, "multi_label": labels.ndim == 2}
-        ensemble = DeepEnsemble(context.factory(inputs), self.size, context.recipe, **options)
+        build, several = context.factory(inputs), labels.ndim == 2
+        ensemble = DeepEnsemble(build, self.size, context.recipe, seed=context.seed, multi_label=several)
         ensemble.fit(
             inputs, labels, num_classes=context.num_classes, validation=context.validation, device=context.device
         )

@@ -112,7 +112,7 @@ class Ensemble:
 def num_labels_of(fitted: Any) -> int | None:
     """Return the number of labels if a fitted classifier predicts several of each row; else None."""
     last = fitted.steps[-1][1] if hasattr(fitted, "steps") else fitted
-    classes = getattr(last, "classes_", None)
+    classes: Any = getattr(last, "classes_", None)
     return len(classes) if isinstance(classes, list) or getattr(last, "multilabel_", False) is True else None
 
 
