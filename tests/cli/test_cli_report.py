@@ -1,5 +1,6 @@
 """`batchbalance report` as a stranger would use it."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -85,11 +86,37 @@ def test_a_missing_extra_names_the_command(tmp_path, monkeypatch):
     assert (code, "batchbalance[report]" in err) == (2, True)
 
 
-def test_runs_of_an_edited_config_are_shown_under_their_settings(tmp_path, no_figures):
-    for size in (10, 20):
-        made = made_run(tmp_path / "runs")
-        write_run(replace(made, path=made.path.parent / f"random-{size}", config=made.config | {"batch_size": size}))
-    code, out, err = run(tmp_path / "runs", "--output", tmp_path / "r")
-    assert code == 0
-    assert "random [batch_size=10]" in out
-    assert "`--control LABEL`, or select runs with `--only LABEL`" in " ".join(err.split())
+def test_an_edited_config_shows_the_newest_settings(tmp_path, no_figures):
+    """Old, new and failed runs in one folder: the new ones are compared, the old ones named."""
+    moment = 1_000_000_000
+
+    def run(name, size, seeds=range(6)):
+        nonlocal moment
+        made = made_run(tmp_path / "runs", name, seeds)
+        path = made.path.parent / f"{name}-size{size}"
+        write_run(replace(made, path=path, config=made.config | {"batch_size": size}))
+        for file in path.iterdir():
+            moment += 10
+            os.utime(file, (moment, moment))
+
+    for name in ("random", "bald", "batch-bald"):
+        run(name, 10)
+    for name in ("random", "batch-balance"):
+        run(name, 20)
+    run("random", 40, seeds=())  # failed before its first record
+    arguments = ["report", str(tmp_path / "runs"), "--output", str(tmp_path / "r")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "nothing is tested" not in said
+    assert "Omitted, because other settings were run last in their folder:" in said
+    assert "`--all` includes them" in said
+    names = [line.split(",")[0] for line in (tmp_path / "r" / "trials.csv").read_text().splitlines()[1:]]
+    assert set(names) == {"random", "batch-balance"}
+    assert "bald" in (tmp_path / "r" / "report.md").read_text()
+    result = CliRunner().invoke(app, [*arguments, "--all"])
+    assert result.exit_code == 0, result.output
+    assert "run last" not in result.output
+    named = [str(tmp_path / "runs" / name) for name in ("random-size10", "bald-size10")]
+    result = CliRunner().invoke(app, ["report", *named, "--output", str(tmp_path / "r")])
+    assert "run last" not in result.output

@@ -1,6 +1,7 @@
 """`batchbalance report`."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -35,24 +36,29 @@ def report_command(
     curves: Annotated[
         str, typer.Option(help="Statistic of the curves: means with 95 % intervals, or medians with quartiles.")
     ] = "means",
+    every: Annotated[
+        bool, typer.Option("--all", help="Include runs with earlier settings of an edited config.")
+    ] = False,
 ) -> None:
     """Turn runs into plots and tables: an HTML page, Markdown, CSV, PNG and SVG."""
     with reported_errors(report_command):
-        from batchbalance.lab.records import only_labelled, read_runs
+        from batchbalance.lab.records import newest_settings, only_labelled, read_runs
         from batchbalance.lab.report import compare, notes, overview, write_report
         from batchbalance.lab.report.figures import require_matplotlib
 
         require_matplotlib()
         imports_done()
         found = read_runs(runs)
+        shown, earlier = (found, []) if only or every else newest_settings(found, runs)
         report = compare(
-            only_labelled(found, only) if only else found,
+            only_labelled(found, only) if only else shown,
             metric=metric,
             control=control,
             at=None if at is None else parse_counts(at),
             target=target,
             curves=cast("Drawn", curves),
         )
+        report = replace(report, earlier=tuple(run.label for run in earlier))
         page = write_report(report, output, progress=sys.stderr.isatty())
         show(overview(report))
         for note in notes(report):

@@ -109,6 +109,7 @@ def run_command(
         except KeyboardInterrupt:
             complain("stopped", "complete rounds are kept; the same command continues from there")
             raise typer.Exit(130) from None
+        failed += lost_records(tasks, failed)
         seconds = time.perf_counter() - started
         out.print(Text(f"{len(tasks) - len(failed)} of {len(tasks)} trials are complete after {seconds:.0f} s"))
         again = f"; the same command runs the {len(failed)} failed ones again" if failed else ""
@@ -149,6 +150,19 @@ def show_plan(tasks: list["Task"]) -> None:
         path = trial_path(folder, task.seed)
         done = len(settled(read_journal(path), path, task.seed)) if path.is_file() else 0
         out.print(Text(f"{label}, trial {task.seed}: {done} rounds in {folder}"), soft_wrap=True)
+
+
+def lost_records(tasks: list["Task"], failed: list[int]) -> list[int]:
+    """Report and return trials that succeeded but whose records are missing, for example deleted meanwhile."""
+    from batchbalance.lab.records import trial_path
+
+    lost = []
+    for index, task in enumerate(tasks):
+        path = trial_path(task.config.folder(task.runs_dir), task.seed)
+        if index not in failed and not (path.is_file() and read_journal(path)):
+            lost.append(index)
+            complain("error", f"{task.label}: its records in {path} were removed while it ran; start it again")
+    return lost
 
 
 def follow(tasks: list["Task"], all_news: Iterator["News"], stream: Any = None) -> list[int]:

@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,48 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
             raise FileNotFoundError(f"{path} must be a run directory or a folder of them, got {what}")
         folders.update(dict.fromkeys(folder.resolve() for folder in found))
     return _with_distinct_labels([_read_run(folder) for folder in folders])
+
+
+def newest_settings(runs: Sequence[Run], named: Sequence[Path] = ()) -> tuple[list[Run], list[Run]]:
+    """Split runs into those with the settings that were run last in their folder, and those with earlier ones.
+
+    If a folder has one strategy under several settings, its config was edited. The settings in which these runs differ
+    must then equal those of the run written last; runs without records are ignored for that.
+
+    Args:
+        runs: as `read_runs` returns them.
+        named: run directories that are always kept.
+    """
+    kept = [run for run in runs if run.path in {Path(path).resolve() for path in named}]
+    omitted: list[Run] = []
+    folders: dict[Path, list[Run]] = {}
+    for run in runs:
+        if run not in kept:
+            folders.setdefault(run.path.parent, []).append(run)
+    for found in folders.values():
+        settings = [
+            {key: x for key, x in _flat(run.config).items() if not key.startswith("strategy.")} for run in found
+        ]
+        strategies = [run.config["strategy"] for run in found]
+        edited = {
+            key
+            for (i, one), (j, other) in combinations(enumerate(settings), 2)
+            if strategies[i] == strategies[j]
+            for key in one | other
+            if one.get(key) != other.get(key)
+        }
+        newest = max(range(len(found)), key=lambda i: (any(found[i].trials.values()), _last_change(found[i])))
+        for run, own in zip(found, settings, strict=True):
+            is_old = any(own.get(key) != settings[newest].get(key) for key in edited)
+            (omitted if is_old else kept).append(run)
+    order = {run.path: place for place, run in enumerate(runs)}
+    plain = [replace(run, label=strategy_label(run.config["strategy"])) for run in kept]
+    return _with_distinct_labels(sorted(plain, key=lambda run: order[run.path])), omitted
+
+
+def _last_change(run: Run) -> int:
+    paths = [run.path / CONFIG, *(trial_path(run.path, seed) for seed in run.trials)]
+    return max(path.stat().st_mtime_ns for path in paths)
 
 
 def only_labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:
@@ -128,10 +171,15 @@ def check_records(records: Iterable[Record], path: Path) -> None:
             if not isinstance(value, int | float if kind is float else kind) and not optional:
                 got = "no such field" if value is ... else f"{value!r}"
                 raise FileFormatError(f"{where} must hold `{name}`, got {got}; restore it, or run the trial again")
-        trained = [each.get("training_accuracy") for each in record.get("training", [])]
-        numbers = [*(record["metrics"] or {}).values(), *(record["seconds"] or {}).values(), record.get("peak_memory")]
-        if not all(isinstance(each, int | float | None) for each in (*trained, *numbers)) or None in trained:
-            raise FileFormatError(f"{where} must hold numbers, got others; restore it, or run the trial again")
+        trained = record.get("training", [])
+        tables = trained if isinstance(trained, list) else [trained]
+        accuracies = [each.get("training_accuracy") if isinstance(each, dict) else None for each in tables]
+        if not all(isinstance(each, int | float) for each in accuracies):
+            raise FileFormatError(f"{where} must hold `training`, one table for each network, got {trained!r}")
+        named = {**(record["metrics"] or {}), **(record["seconds"] or {}), "peak_memory": record.get("peak_memory")}
+        wrong = next((k for k, v in named.items() if v is not None and not isinstance(v, int | float)), None)
+        if wrong is not None:
+            raise FileFormatError(f"{where} must hold a number as `{wrong}`, got {named[wrong]!r}; restore it")
 
 
 def versions() -> dict[str, str]:

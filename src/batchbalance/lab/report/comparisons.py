@@ -135,6 +135,7 @@ class Report:
         summaries: one for each run, the control first.
         comparisons: one for each run except the control.
         empty: labels of runs omitted because they have no value of the metric yet.
+        earlier: labels of runs omitted because they have earlier settings.
         curves: the statistic of the learning curves: means with 95 % intervals, or medians with quartiles.
     """
 
@@ -151,6 +152,7 @@ class Report:
     comparisons: tuple[PairedComparison, ...]
     empty: tuple[str, ...]
     curves: Drawn = "means"
+    earlier: tuple[str, ...] = ()
 
     @property
     def runs(self) -> tuple[Run, ...]:

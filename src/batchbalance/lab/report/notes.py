@@ -102,6 +102,11 @@ def _runs(report: Report) -> Iterator[str]:
     if not report.alike:
         names = ", ".join(report.data)
         yield f"The runs differ in data or split ({names}), but pairing assumes that trials of one seed start alike."
+    if report.earlier:
+        yield (
+            f"Omitted, because other settings were run last in their folder: {', '.join(report.earlier)}. "
+            "`--all` includes them; `--only LABEL` selects some."
+        )
     if report.empty:
         yield f"Omitted, because they have no value of {report.metric} yet: {', '.join(report.empty)}."
     if report.control is None:
