@@ -1,7 +1,9 @@
 """The data of the suite: ``python results/suite/embeddings.py --data-dir DATA``.
 
 Writes `x`, `y`, `x_test` and `y_test` of each set as a ``.npz`` file, leaves files that are there alone, and writes
-what they hold into ``sets.json``, or compares it with what is there.
+what they hold into ``sets.json``, or compares it with what is there. Labels, split, texts, pixels and the version of
+the encoder must be the same to the bit. Features differ in the last digits between processors, so a sketch of them must
+agree to a thousandth of a row's length.
 
 Images: the first 10,000 training and 2,000 test images of MNIST, Fashion-MNIST and CIFAR-10 by EfficientNet-Lite0 at
 128 pixels. Texts by WordLlama: all of Banking77, its first ten categories, TREC, and customer reviews, of which the
@@ -14,6 +16,7 @@ import csv
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,23 +31,46 @@ OWN = Path(__file__).parent
 FOLDER = OWN / "embeddings"
 SETS = OWN / "sets.json"
 SEED = 36
+SKETCHED, TOLERANCE = 32, 1e-3  # rows, and a share of the mean length of a row
 Arrays = dict[str, Any]
 
 
-def images(name: str, data_dir: Path) -> Arrays:
-    """Return the arrays of a published set of images."""
+@dataclass(frozen=True)
+class Raw:
+    """A published set: the inputs and classes of the pool and of the test set, and what embeds them."""
+
+    encoder: Any
+    parts: dict[str, tuple[list[Any], Any]]
+
+    def embedded(self) -> Arrays:
+        """Return the arrays of the set."""
+        arrays = {}
+        for part, (inputs, labels) in self.parts.items():
+            arrays[f"x{part}"] = np.asarray(embed(inputs, self.encoder, progress=True).vectors)
+            arrays[f"y{part}"] = np.asarray(labels)
+        return arrays
+
+    def facts(self) -> dict[str, str]:
+        """Return the version of the encoder, and a hash of the inputs."""
+        digest = hashlib.sha256()
+        for inputs, _ in self.parts.values():
+            for each in inputs:
+                digest.update(each.encode() if isinstance(each, str) else each.tobytes())
+        return {"encoder": self.encoder.fingerprint.partition("/torch ")[0], "inputs": digest.hexdigest()}
+
+
+def images(name: str, data_dir: Path) -> Raw:
+    """Return a published set of images."""
     data = load(name, data_dir=data_dir, partial=name == "cifar-10")
-    lite = encoder("efficientnet-lite0", image_size=128)
-    arrays = {}
+    found = {}
     for part, pixels, labels in (("", data.train_x[:10_000], data.train_y), ("_test", data.test_x[:2000], data.test_y)):
         pictures = [Image.fromarray(np.moveaxis(image.numpy(), 0, -1).squeeze()) for image in pixels]
-        arrays[f"x{part}"] = np.asarray(embed(pictures, lite, progress=True).vectors)
-        arrays[f"y{part}"] = labels[: len(pixels)].numpy()
-    return arrays
+        found[part] = pictures, labels[: len(pixels)].numpy()
+    return Raw(encoder("efficientnet-lite0", image_size=128), found)
 
 
-def texts(folder: str, column: str, num_classes: int | None, data_dir: Path) -> Arrays:
-    """Return the arrays of texts in CSV files: of all classes, or of the first ones of ``categories.json``."""
+def texts(folder: str, column: str, num_classes: int | None, data_dir: Path) -> Raw:
+    """Return the texts in CSV files: of all classes, or of the first ones of ``categories.json``."""
     listed, found = data_dir / folder / "categories.json", {}
     for part, name in (("", "train.csv"), ("_test", "test.csv")):
         path = data_dir / folder / name
@@ -59,12 +85,12 @@ def texts(folder: str, column: str, num_classes: int | None, data_dir: Path) -> 
     classes = sorted({row[column] for row in found[""]})
     if listed.is_file():
         classes = json.loads(listed.read_text(encoding="utf-8"))[:num_classes]
-    arrays = {}
-    for part, rows in found.items():
-        kept = [row for row in rows if row[column] in classes]
-        arrays[f"x{part}"] = np.asarray(embed([row["text"] for row in kept], encoder("wordllama")).vectors)
-        arrays[f"y{part}"] = np.array([classes.index(row[column]) for row in kept])
-    return arrays
+    kept = {part: [row for row in rows if row[column] in classes] for part, rows in found.items()}
+    named = {
+        part: ([row["text"] for row in rows], np.array([classes.index(row[column]) for row in rows]))
+        for part, rows in kept.items()
+    }
+    return Raw(encoder("wordllama"), named)
 
 
 def rare(base: str, positive: list[int], share: float) -> Arrays:
@@ -135,7 +161,7 @@ def parts(name: str) -> dict[str, tuple[Any, Any]]:
         return {part: (file[f"x{part}"], file[f"y{part}"]) for part in ("", "_test")}
 
 
-PUBLISHED: dict[str, Callable[[Path], Arrays]] = {
+PUBLISHED: dict[str, Callable[[Path], Raw]] = {
     "banking77": partial(texts, "banking77", "category", None),
     "banking10": partial(texts, "banking77", "category", 10),
     "trec": partial(texts, "trec", "label", None),
@@ -160,41 +186,60 @@ VARIANTS: dict[str, Callable[[], Arrays]] = {
 
 
 def facts_of(path: Path) -> dict[str, Any]:
-    """Return what a set holds, a hash of it, and how well always answering its most frequent class does."""
+    """Return what a set holds, a hash of its labels, and how well always answering its most frequent class does."""
     with np.load(path) as file:
         arrays = {name: file[name] for name in ("x", "y", "x_test", "y_test")}
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        rounded = np.round(arrays[name].astype(np.float64), 3) if name.startswith("x") else arrays[name]
-        digest.update(np.ascontiguousarray(rounded + 0.0).tobytes())  # −0 becomes 0
+    digest = hashlib.sha256(b"".join(arrays[name].astype("<i8").tobytes() for name in ("y", "y_test")))
     counts = np.bincount(arrays["y_test"])
     share, present = float(counts.max() / counts.sum()), int((counts > 0).sum())
     return {
         "points": len(arrays["x"]), "test": len(arrays["x_test"]), "features": arrays["x"].shape[1],
         "classes": int(arrays["y"].max()) + 1, "majority accuracy": round(share, 4),
         "majority macro_f1": round(2 * share / (1 + share) / present, 4),
-        "majority balanced_accuracy": round(1 / present, 4), "sha256": digest.hexdigest(),
+        "majority balanced_accuracy": round(1 / present, 4), "labels": digest.hexdigest(),
+        "sketch": [sketch(arrays[name]) for name in ("x", "x_test")],
     }  # fmt: skip
+
+
+def sketch(x: Any) -> list[list[float]]:
+    """Return two projections of some rows, evenly spread, in units of the mean length of a row."""
+    rows = x[np.linspace(0, len(x) - 1, SKETCHED).astype(int)].astype(np.float64)
+    directions = np.cos(np.outer(np.arange(x.shape[1]), (1.0, 2.0)))
+    length = np.linalg.norm(x.astype(np.float64), axis=1).mean()
+    return np.round(rows @ directions / length, 6).tolist()
+
+
+def differences(found: dict[str, Any], known: dict[str, Any]) -> list[str]:
+    """Return the facts in which a set differs; a sketch may differ by `TOLERANCE`."""
+    exact = [name for name in known if name != "sketch" and found.get(name) != known[name]]
+    sketches = [np.asarray(each["sketch"]) for each in (found, known)]
+    is_close = sketches[0].shape == sketches[1].shape and np.allclose(*sketches, rtol=0, atol=TOLERANCE)
+    return exact + ["features"] * (not is_close)
 
 
 def main() -> None:
     """Make what is missing, and compare it with `sets.json`."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path, required=True)
-    data_dir = parser.parse_args().data_dir
+    parser.add_argument("--only", action="append", choices=[*PUBLISHED, *VARIANTS], help="a set; repeatable")
+    options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
+    differ = False
     known = json.loads(SETS.read_text(encoding="utf-8")) if SETS.is_file() else {}
-    for name in (*PUBLISHED, *VARIANTS):
+    for name in options.only or (*PUBLISHED, *VARIANTS):
         path = FOLDER / f"{name}.npz"
+        raw = PUBLISHED[name](options.data_dir) if name in PUBLISHED else None
         if not path.exists():
-            arrays = PUBLISHED[name](data_dir) if name in PUBLISHED else VARIANTS[name]()
-            np.savez(path.with_suffix(".part.npz"), **arrays)
+            np.savez(path.with_suffix(".part.npz"), **(VARIANTS[name]() if raw is None else raw.embedded()))
             path.with_suffix(".part.npz").rename(path)
-        found = facts_of(path)
-        told = "new" if name not in known else "as before" if known[name] == found else "DIFFERS from sets.json"
+        found = facts_of(path) | ({} if raw is None else raw.facts())
+        differing = differences(found, known.setdefault(name, found))
+        told = f"DIFFERS from sets.json in {', '.join(differing)}" if differing else "as in sets.json"
         print(f"{path.name}: {found['points']:,} + {found['test']:,} × {found['features']}, {told}")
-        known.setdefault(name, found)
-    SETS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        differ = differ or bool(differing)
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(facts)}" for name, facts in known.items())
+    SETS.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    raise SystemExit("delete the sets that differ and make them again, or look for another version" if differ else 0)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,15 @@ records there.
 """
 
 import json
+import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from tables import against_entry, figure, page, short
+from tables import against_entry, entry_row, figure, in_short, page, short
 
 from batchbalance.cli.app import out, reported_errors
 from batchbalance.cli.run import follow
@@ -35,7 +37,7 @@ from packing import pack, unpack  # noqa: E402
 FIGURES = OWN.parents[1] / "docs" / "images" / "results"
 RECORDS = "records.tar.xz"
 SECONDS = "seconds.json"  # of a trial of each strategy, measured, for `--dry-run`
-SETS = OWN / "sets.json"  # written by embeddings.py
+SETS, ORACLE = OWN / "sets.json", OWN / "oracle.json"  # written by embeddings.py and oracle.py
 FEWER = {"typiclust", "coreset", "bait", "refine", "power-balance", "falcun", "drop-query"}  # half of the trials
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
@@ -63,6 +65,7 @@ def run(
         if dry_run:
             show_hours(folder, found, runs_dir, trials)
             return
+        check_embeddings(found)
         tasks = [
             Task(config, seed, runs_dir / name, Goal(comparison.budget), data_dir)
             for seed in range(max(trials or comparison.trials for comparison in found.values()))
@@ -87,8 +90,11 @@ def show(folder: Folder = OWN, runs_dir: RunsDir = None) -> None:
         (folder / SECONDS).write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
         tables, drawn = folder / "tables.md", FIGURES / f"{folder.resolve().name}.png"
         sets = json.loads(SETS.read_text(encoding="utf-8")) if SETS.is_file() else {}
-        tables.write_text(page(reports, folder.resolve().name, sets), encoding="utf-8")
+        oracle = json.loads(ORACLE.read_text(encoding="utf-8")) if ORACLE.is_file() else {}
+        tables.write_text(page(reports, folder.resolve().name, sets, oracle), encoding="utf-8")
         drawn.write_bytes(figure(reports))
+        for line in in_short(reports):
+            out.print(Text(line), soft_wrap=True)
         out.print(Text(f"written: {tables} and {drawn}"), soft_wrap=True)
 
 
@@ -104,14 +110,12 @@ def enter(
 ) -> None:
     """Run your strategy on the splits of the published records, and print it against them, paired."""
     with reported_errors():
-        published = runs_dir or runs_of(folder)
+        published, chosen = runs_dir or runs_of(folder), comparisons(folder, only)
+        check_embeddings(chosen)
         if not published.is_dir():
             unpack(folder / RECORDS, published)
         entries = published.with_name(f"{published.name}-entries")
-        mine = {
-            name: comparison.model_copy(update={"strategies": [strategy]})
-            for name, comparison in comparisons(folder, only).items()
-        }
+        mine = {name: comparison.model_copy(update={"strategies": [strategy]}) for name, comparison in chosen.items()}
         tasks = [
             Task(config, seed, entries / name, Goal(comparison.budget), data_dir)
             for name, comparison in mine.items()
@@ -127,6 +131,9 @@ def enter(
             others = [run for run in read_runs([published / name]) if run.label not in labels]
             reports[name] = compare([*own, *others], metric=metric_of(name), control=own[0].label)
         out.print(Text(against_entry(reports, strategy)), soft_wrap=True)
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        row = entry_row(reports, strategy, commit.stdout.strip(), date.today().isoformat())
+        out.print(Text(f"\nrow for docs/results.md:\n{row}"), soft_wrap=True)
 
 
 @app.command()
@@ -149,6 +156,18 @@ def set_and_size(name: str) -> tuple[str, int]:
     """The data set and the batch size that digits-b10 stands for; any other name is a data set."""
     data, _, size = name.rpartition("-b")
     return (data, int(size)) if size.isdecimal() else (name, 0)
+
+
+def check_embeddings(found: dict[str, Comparison]) -> None:
+    """Refuse to run without the embeddings that the comparisons name."""
+    files = {Path(comparison.data.name) for comparison in found.values()}
+    missing = sorted(path.stem for path in files if path.suffix == ".npz" and not path.is_file())
+    if missing:
+        only = " ".join(f"--only {name}" for name in missing)
+        raise FileNotFoundError(
+            f"the embeddings of {', '.join(missing)} are missing; from the root of the repository, run "
+            f"`python results/suite/embeddings.py --data-dir DATA {only}`"
+        )
 
 
 def runs_of(folder: Path) -> Path:

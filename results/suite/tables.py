@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from batchbalance.lab.report.comparisons import PairedComparison, Report, Summary, compare
+from batchbalance.lab.report.curves import Curve
 from batchbalance.lab.report.figures import rendered
 from batchbalance.lab.report.paired import mean_interval
 
@@ -15,30 +16,42 @@ RIVALS = (  # of the figure, and against it
     "u-herding (raw)", "cover-balance", "max-herding", "typiclust", "margin", "badge", "batch-balance",
 )  # fmt: skip
 SIGNIFICANT = 0.05
+CLOSE = 0.005  # half a point
 
 Reports = Mapping[str, Report]  # by the name of the comparison
 Rows = list[list[str]]
 Sets = Mapping[str, Mapping[str, Any]]  # facts about data sets, by name
+Oracle = Mapping[str, Mapping[str, Mapping[str, float]]]  # accuracy by comparison, trial and label count
 
 
-def page(reports: Reports, folder: str = "suite", sets: Sets | None = None) -> str:
-    """All tables of a folder of `results/`; `sets` tells how well the majority class of a data set does."""
+def page(reports: Reports, folder: str = "suite", sets: Sets | None = None, oracle: Oracle | None = None) -> str:
+    """All tables of a folder of `results/`.
+
+    `sets` tells how well the majority class of a data set does, and `oracle` the best that labels could buy.
+    """
     names = ranked(reports)
     rivals, others = [name for name in RIVALS if name in names], [name for name in names if name != DEFAULT]
     option = "" if folder == "suite" else f" --folder results/{folder}"
     parts = [
         f"# All tables of results/{folder}",
         f"Made by `python results/suite/suite.py show{option}`; [results](../../docs/results.md) says what they mean.",
+        "## In short",
+        "\n".join(f"- {line}" for line in in_short(reports)),
         "## Against random",
         "Mean accuracy over the curve minus that of random, in points, and half its 95 % interval; macro F1 instead of "
         "accuracy where classes are rare (`-rare`, `-tail`). Bold: "
         "the exact sign-flip test, corrected by Holm over the strategies of a column, gives p < 0.05. Strategies stand "
-        "in the order of their mean rank over the columns.",
+        "in the order of their mean rank over the columns. The last rows: the best that labels could buy, by a search "
+        "that looks at the test labels (oracle.py, fewer trials); and always answering the most frequent class.",
         table(
             names,
             reports,
             against_random,
-            last={"majority class": majority(reports, sets), "trials": num_trials(reports)},
+            last={
+                "best labels": best_labels(reports, oracle or {}),
+                "majority class": majority(reports, sets),
+                "trials": num_trials(reports),
+            },
         ),
         "## Ranks and regret",
         "Rank of the mean area among all strategies of a comparison (1 is best); regret is what the best strategy of a "
@@ -69,6 +82,52 @@ def page(reports: Reports, folder: str = "suite", sets: Sets | None = None) -> s
         table(names, reports, seconds),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def in_short(reports: Reports) -> list[str]:
+    """The sentences that README and the page of results repeat."""
+    leads_of = {name: of_sets(reports, name) for name in ("random", "margin", "max-herding", "u-herding (raw)")}
+    lines = [
+        f"{DEFAULT} minus {name}: {points(mean(means), mean_interval(means), False)} points on average over "
+        f"{len(means)} data sets (95 % interval over data sets), ahead on {sum(each > 0 for each in means)}"
+        for name, means in leads_of.items()
+        if means
+    ]
+    against = [found for report in reports.values() if (found := comparison_of(report, DEFAULT)) is not None]
+    ahead = [found for found in against if (found.effect or 0.0) > 0]
+    sure = sum(is_significant(found) for found in ahead)
+    lines.append(
+        f"ahead of random in {len(ahead)} of {len(against)} cells, in {sure} with p < {SIGNIFICANT} after Holm"
+    )
+    regrets = {name: regret(report) for name, report in reports.items() if DEFAULT in areas(report)}
+    far = {name: f"{name} ({best}, {100 * gap:.1f})" for name, (gap, best) in regrets.items() if gap > CLOSE}
+    lines.append(
+        f"within half a point of the best strategy in {len(regrets) - len(far)} of {len(regrets)} cells; the others, "
+        f"with the best one and its lead in points: {', '.join(far.values()) or 'none'}"
+    )
+    counts = sorted({len(summary.areas) for report in reports.values() for summary in report.summaries})
+    return [*lines, f"{counts[0]} to {counts[-1]} trials of each strategy in each cell"]
+
+
+def regret(report: Report) -> tuple[float, str]:
+    """How much more the best strategy of a comparison has than the default, and which it is."""
+    found = areas(report)
+    best = max(found, key=lambda name: found[name])
+    return found[best] - found[DEFAULT], best
+
+
+def best_labels(reports: Reports, oracle: Oracle) -> list[str]:
+    """The cells of the best that labels could buy, minus random, over the trials that both have."""
+    cells = []
+    for name, report in reports.items():
+        random, found = summary_of(report, "random"), []
+        for seed, points_of in oracle.get(name, {}).items():
+            trial = Curve(tuple(int(count) for count in points_of), tuple(points_of.values()))
+            area = trial.area(report.span) if report.span else None
+            if random is not None and area is not None and int(seed) in random.areas:
+                found.append(area - random.areas[int(seed)])
+        cells.append(points(mean(found), mean_interval(found), False) if found else "")
+    return cells
 
 
 def short(label: str) -> str:
@@ -183,6 +242,14 @@ def against_entry(reports: Reports, name: str) -> str:
     return f"{heading}\n\n{table(rivals, reports, against_control)}"
 
 
+def entry_row(reports: Reports, name: str, commit: str, today: str) -> str:
+    """The row of an entry in the table of all entries: where, how often, and minus the default."""
+    cells = {comparison: against_control(report, DEFAULT) for comparison, report in reports.items()}
+    trials = sorted({len(report.summaries[0].areas) for report in reports.values()})
+    where = ", ".join(f"{comparison} {cell}" for comparison, cell in cells.items() if cell)
+    return f"| `{name}` | {commit} | {today} | {'–'.join(map(str, trials))} | {where} |"
+
+
 def is_significant(found: PairedComparison) -> bool:
     """Whether a difference would be rare by chance, among all strategies of its report."""
     return found.corrected_p is not None and found.corrected_p < SIGNIFICANT
@@ -192,18 +259,22 @@ def over_sets(names: Sequence[str], reports: Reports) -> str:
     """The default minus each strategy, with data sets as what varies."""
     rows = []
     for name in names:
-        of_set: dict[str, list[float]] = {}
-        for comparison, report in reports.items():
-            ours, theirs = summary_of(report, DEFAULT), summary_of(report, name)
-            if ours is not None and theirs is not None:
-                shared = ours.areas.keys() & theirs.areas.keys()
-                differences = [ours.areas[seed] - theirs.areas[seed] for seed in shared]
-                of_set.setdefault(comparison.rpartition("-b")[0], []).append(mean(differences))
-        means = [mean(values) for values in of_set.values()]
+        means = of_sets(reports, name)
         interval = mean_interval(means)
         ahead = f"{sum(value > 0 for value in means)} of {len(means)}"
         rows.append([f"`{name}`", points(mean(means), interval, excludes_zero(interval)), ahead])
     return markdown(["", "difference", "data sets where the default is ahead"], rows)
+
+
+def of_sets(reports: Reports, name: str) -> list[float]:
+    """The default minus a strategy, the mean over the comparisons of each data set."""
+    of_set: dict[str, list[float]] = {}
+    for comparison, report in reports.items():
+        ours, theirs = summary_of(report, DEFAULT), summary_of(report, name)
+        if ours is not None and theirs is not None and (shared := ours.areas.keys() & theirs.areas.keys()):
+            differences = [ours.areas[seed] - theirs.areas[seed] for seed in shared]
+            of_set.setdefault(comparison.rpartition("-b")[0], []).append(mean(differences))
+    return [mean(values) for values in of_set.values()]
 
 
 def excludes_zero(interval: tuple[float, float] | None) -> bool:

@@ -1,6 +1,7 @@
 """The suite of results/suite: its comparisons, its tables against plain loops, and what it says about time."""
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -19,6 +20,7 @@ from made_runs import made_run, write_run
 FOLDER = Path(__file__).parents[2] / "results" / "suite"
 sys.path.insert(0, str(FOLDER))
 
+import embeddings  # noqa: E402
 import suite  # noqa: E402
 import tables  # noqa: E402
 
@@ -83,6 +85,26 @@ def test_the_arms_and_trials_are_those_of_the_plan():
     assert {name.rpartition("-b")[0] for name, each in found.items() if each.posterior.kind == "bayesian-head"} == set(
         facts
     )
+
+
+def test_sets_made_on_another_processor_are_the_same_and_other_data_are_not(tmp_path):
+    rng = np.random.default_rng(1)
+    whole = {"x": rng.normal(size=(50, 8)), "y": rng.integers(0, 3, 50), "x_test": rng.normal(size=(9, 8))}
+    whole["y_test"] = np.arange(9) % 3
+
+    def facts(**changes):
+        np.savez(tmp_path / "set.npz", **(whole | changes))
+        return embeddings.facts_of(tmp_path / "set.npz")
+
+    known = json.loads(json.dumps(facts()))
+    assert embeddings.differences(facts(x=(whole["x"] * (1 + 1e-5)).astype(np.float32)), known) == []
+    assert embeddings.differences(facts(x=whole["x"][::-1]), known) == ["features"]
+    assert embeddings.differences(facts(y=(whole["y"] + 1) % 3), known) == ["labels"]
+    assert embeddings.differences(facts() | {"encoder": "new"}, known | {"encoder": "old"}) == ["encoder"]
+    for row, projected in zip(np.linspace(0, 49, 32).astype(int), known["sketch"][0], strict=True):
+        length = sum(sum(v * v for v in each) ** 0.5 for each in whole["x"]) / 50
+        expected = [sum(v * math.cos(k * i) for i, v in enumerate(whole["x"][row])) / length for k in (1, 2)]
+        assert projected == pytest.approx(expected, abs=1e-6)
 
 
 def test_rare_classes_are_scored_by_macro_f1_beside_the_majority_class(tmp_path):
