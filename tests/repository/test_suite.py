@@ -222,6 +222,31 @@ def test_ranks_and_regret(runs, reports):
     assert [ranks[name] for name in names] == sorted(ranks.values())
 
 
+def test_the_sentences_of_readme_against_plain_loops(runs, reports):
+    lines = tables.in_short(reports)
+    means = []
+    for found in runs.values():
+        height = areas(found)
+        means.append(np.mean([height["u-herding"][seed] - height["random"][seed] for seed in height["random"]]))
+    assert numbers(lines[0])[0] == pytest.approx(100 * np.mean(means), abs=0.051)
+    assert lines[0].endswith(f"over 2 data sets (95 % interval over data sets), ahead on {sum(x > 0 for x in means)}")
+    best = [{label: np.mean(list(of.values())) for label, of in areas(found).items()} for found in runs.values()]
+    near = sum(max(each.values()) - each["u-herding"] <= 0.005 for each in best)
+    assert f"within half a point of the best strategy in {near} of 2 cells" in lines[-2]
+    assert lines[-1] == "6 to 6 trials of each strategy in each cell"
+
+
+def test_the_best_labels_against_plain_loops(runs, reports):
+    random = next(run for run in runs["one-b10"] if run.label == "random")
+    gained = {
+        str(seed): {str(r["num_labelled"]): r["metrics"]["accuracy"] + 0.1 for r in random.trials[seed]}
+        for seed in (0, 2)
+    }
+    cells_of = tables.best_labels(reports, {"one-b10": gained})
+    assert numbers(cells_of[0]) == pytest.approx([10.0, 0.0], abs=0.051)
+    assert cells_of[1] == ""
+
+
 def test_ties_share_a_rank():
     assert tables.rank_of({"a": 0.5, "b": 0.7, "c": 0.5}, "a") == 2.5
 
@@ -279,7 +304,7 @@ def test_a_folder_without_comparisons_is_refused(command, tmp_path, monkeypatch)
 
 def test_the_page_has_every_part(reports):
     text = tables.page(reports)
-    assert text.count("\n## ") == 8
+    assert text.count("\n## ") == 9
     assert cells(text, "trials") == ["6", "6"]
     assert tables.figure(reports).startswith(b"\x89PNG")
 
