@@ -4,10 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from batchbalance import DrawMismatchError, UnknownNameError, select
-from batchbalance.posteriors import FunctionPosterior, load_posterior
+from batchbalance.arguments.seeds import derived_seed
+from batchbalance.posteriors import FunctionPosterior, MCDropout, load_posterior
 from batchbalance.posteriors.saved import FORMAT, VERSION
 
 W = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))  # features, draws, classes
@@ -145,3 +147,96 @@ def test_the_number_of_draws_stays():
     posterior.predict(X)
     with pytest.raises(ValueError, match="must return 3 draws of every batch, got 2"):
         posterior.predict(X[:2])
+
+
+class Sampler:
+    """A library that puts sampled weights into a network, and remembers the rows that each draw saw."""
+
+    def __init__(self):
+        self.net, self.seen = nn.Linear(4, 3).double(), []
+        self.net.register_forward_hook(lambda _, args, __: self.seen.append(len(args[0])))
+
+    def __call__(self):
+        self.seen.append("draw")
+        for parameter in self.net.parameters():
+            parameter.data = torch.randn_like(parameter)
+
+
+def by_hand(draw, x, seed=0):
+    """Log-probabilities of one draw."""
+    with torch.random.fork_rng():
+        torch.manual_seed(derived_seed(seed, "sampler", draw) % 2**32)
+        weight, bias = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+    return torch.stack([torch.log_softmax(weight @ row + bias, dim=0) for row in x])
+
+
+def test_a_sampler_gives_one_draw_to_all_inputs_and_then_the_next():
+    x, sampler = torch.randn(10, 4, dtype=torch.float64), Sampler()
+    before = torch.get_rng_state()
+    posterior = FunctionPosterior.from_sampler(sampler, sampler.net, 3, classes=["a", "b", "c"])
+    predictions = posterior.predict(x, batch_size=4)
+    assert torch.equal(torch.get_rng_state(), before)
+    for draw in range(3):
+        torch.testing.assert_close(predictions.log_probs()[:, draw], by_hand(draw, x), rtol=0, atol=1e-10)
+    each = ["draw", 4, 2, 4, 2]  # half of the first batch is predicted twice
+    assert sampler.seen[: 3 * len(each)] == 3 * each
+    again = posterior.predict(x[5:])
+    assert torch.equal(again.log_probs(), predictions.log_probs()[5:])
+    assert again.draw_ids == predictions.draw_ids == ("Linear-0-0", "Linear-0-1", "Linear-0-2")
+    other = FunctionPosterior.from_sampler(sampler, sampler.net, 3, seed=1).predict(x)
+    torch.testing.assert_close(other.log_probs()[:, 2], by_hand(2, x, 1), rtol=0, atol=1e-10)
+
+
+class Bayesian(nn.Module):
+    """Samples its weights at every call."""
+
+    def forward(self, x):
+        return x @ torch.randn(4, 3, dtype=x.dtype)
+
+
+class NoisyRows(nn.Module):
+    """Samples noise for every row, as dropout does."""
+
+    def forward(self, x):
+        return x[:, :3] + torch.randn(len(x), 3, dtype=x.dtype)
+
+
+def test_models_that_sample_at_every_call():
+    x = torch.randn(7, 4, dtype=torch.float64)
+    posterior = FunctionPosterior.from_sampler(None, Bayesian(), 5)
+    predictions = posterior.predict(x, batch_size=3)
+    assert torch.equal(predictions.log_probs()[4:], posterior.predict(x[4:]).log_probs())
+    assert len({round(float(value), 6) for value in predictions.log_probs()[0, :, 0]}) == 5
+    with pytest.raises(ValueError, match="predict a point the same in every call"):
+        FunctionPosterior.from_sampler(None, NoisyRows(), 2).predict(x)
+    drawn = iter(range(1, 100))
+
+    def sample():
+        scale = next(drawn)
+        return lambda batch: batch[:, :3] * scale
+
+    with pytest.raises(ValueError, match="must fix the same weights again under the same random state"):
+        FunctionPosterior.from_sampler(sample, len, 2).predict(x)
+    with pytest.raises(ValueError, match="must have a length"):
+        FunctionPosterior.from_sampler(None, Bayesian(), 2).predict(DataLoader(x, batch_size=None))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile
+def test_networks_go_in_as_they_are():
+    x = torch.randn(9, 4)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)).train()
+    mean = {name: value.clone() for name, value in net[1].named_buffers()}
+    plain = MCDropout(net, 4).predict(x)
+    assert net.training
+    torch.testing.assert_close(MCDropout(torch.compile(net), 4).predict(x).log_probs(), plain.log_probs())
+    sampled = FunctionPosterior.from_sampler(lambda: None, torch.compile(net), 2).predict(x)
+    torch.testing.assert_close(sampled.log_probs()[:, 0], torch.log_softmax(net.eval()(x), dim=1).detach())
+    assert all(torch.equal(value, mean[name]) for name, value in net[1].named_buffers())
+    skorch = pytest.importorskip("skorch")
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
+    fitted = skorch.NeuralNetClassifier(
+        module, criterion=nn.CrossEntropyLoss, max_epochs=1, verbose=0, train_split=None
+    )
+    fitted.fit(x, torch.arange(9) % 3)
+    expected = MCDropout(fitted.module_, 4).predict(x).log_probs()
+    assert torch.equal(MCDropout(fitted, 4).predict(x).log_probs(), expected)
