@@ -124,6 +124,9 @@ def init_command(
     target_accuracy: Annotated[
         float | None, typer.Option(help="Advise to stop once accuracy reaches this, such as 0.9.")
     ] = None,
+    target_f1: Annotated[
+        float | None, typer.Option(help="With --multi-label: advise to stop once micro F1 reaches this.")
+    ] = None,
     budget: Annotated[float | None, typer.Option(help="Advise to stop after this many labels.")] = None,
     instructions: Annotated[str | None, typer.Option(help="Instructions for the people who label.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed and answers give the same questions.")] = None,
@@ -168,6 +171,7 @@ def init_command(
                 random_arm=random_arm,
                 annotators_per_item=annotators_per_item,
                 target_accuracy=target_accuracy,
+                target_f1=target_f1,
                 budget=budget,
                 instructions=instructions,
                 seed=seed,

@@ -91,19 +91,12 @@ def read_answers(
         FileFormatError: if it is not such a file.
     """
     path = Path(path)
-    id_column = meanings(id_column or ID)[0]
+    id_column, named = _column(id_column or ID), _column(label_column or LABEL)
     rows = list(_rows(path, id_column))
-    header = [meanings(name.strip())[0] for name in rows[0][1]] if rows else []
-    names = [unicodedata.normalize("NFC", name) for name in header]
-    is_wide = (
-        labelling is not None and labelling.is_multi and label_column is None and LABEL not in map(str.lower, names)
-    )
-    wide = (
-        {name: name for name in labelling.classes} if labelling and is_wide and {*labelling.classes} & {*names} else {}
-    )
-    places = _places(
-        path, names if wide else header, {ID: id_column, **(wide or {LABEL: meanings(label_column or LABEL)[0]})}
-    )
+    header = [_column(name.strip()) for name in rows[0][1]] if rows else []
+    several = labelling.classes if labelling is not None and labelling.is_multi and label_column is None else ()
+    wide = several if {*several} & {*header} and LABEL not in map(str.lower, header) else ()
+    places = _places(path, header, {ID: id_column, **({name: name for name in wide} or {LABEL: named})})
     answers = []
     for line, row in rows[1:]:
         cells = row + [""] * (len(header) - len(row))
@@ -121,6 +114,10 @@ def read_answers(
         took = _seconds(cells[places[SECONDS]], f"{path} line {line}") if SECONDS in places else None
         answers.append(Answer(f"{path} line {line}", name, label, who, took))
     return answers
+
+
+def _column(name: str) -> str:
+    return unicodedata.normalize("NFC", meanings(name)[0])
 
 
 def _wide_label(cells: Mapping[str, str], line: int, path: Path) -> str:

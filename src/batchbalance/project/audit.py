@@ -11,7 +11,7 @@ the advice to stop looks at a few sample sizes only, the t-th at level α / (t (
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -180,7 +180,7 @@ def looks(
     totals: Sequence[int],
     num_labels: Sequence[int],
     about: Sequence[int],
-    alpha: float = ALPHA,
+    interval: Callable[[int, float], Interval] | None = None,
 ) -> list[Look]:
     """Return the looks among the rounds of a project: the first round that reaches each size.
 
@@ -195,8 +195,10 @@ def looks(
         totals: the number of predictions checked.
         num_labels: the number of labels it was trained on.
         about: how many items the labels were a sample of.
-        alpha: the probability that any look's interval misses the truth.
+        interval: returns the interval of a round at a level; that of `correct` of `totals` if omitted.
     """
+    interval = interval or (lambda i, level: clopper_pearson(correct[i], totals[i], level))
+
     found: list[Look] = []
     spent = last = 0  # numbers of the last look at earlier items, and of the last look
     for i, (size, right, total) in enumerate(zip(sizes, correct, totals, strict=True)):
@@ -205,8 +207,8 @@ def looks(
         number = spent + look_number(size)
         if total and number > last:
             last = number
-            interval = clopper_pearson(right, total, alpha / (number * (number + 1)))
-            found.append(Look(number, total, right, interval, num_labels[i]))
+            level = ALPHA / (number * (number + 1))
+            found.append(Look(number, total, right, interval(i, level), num_labels[i]))
     return found
 
 

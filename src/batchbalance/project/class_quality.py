@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchbalance.project.audit import Interval, clopper_pearson
+from batchbalance.project.audit import ALPHA, Interval, clopper_pearson
 from batchbalance.project.labelling import NONE
 
 MOST_SHOWN, SHOWN_OF_MANY = 20, 10  # a table shows up to 20 classes, else the 10 with the lowest F1
@@ -130,7 +130,7 @@ def class_quality(
     sampled, of, said = (_of_each(labelled, len(names)) for labelled in (audit, truth, predicted))
     known = of[: len(said)]
     both, either = (known & said).sum(axis=0), (known | said).sum(axis=0)
-    scores = [_f1(share_of(*pair)) for pair in zip(both.tolist(), either.tolist(), strict=True)]
+    scores = [f1_of(share_of(*pair)) for pair in zip(both.tolist(), either.tolist(), strict=True)]
     found = tuple(
         ClassQuality(
             names[c],
@@ -156,7 +156,7 @@ def class_quality(
         None if most is None else ";".join(names[c] for c in np.flatnonzero(kinds[most]).tolist()) or NONE,
         None if most is None else share_of(int(counts[most]), len(of)),
         about,
-        _f1(pooled),
+        f1_of(pooled),
     )
 
 
@@ -166,7 +166,7 @@ def _of_each(labels: NDArray[Any], num: int) -> NDArray[np.bool_]:
     return found
 
 
-def pooled_share(both: NDArray[Any], either: NDArray[Any]) -> Estimate | None:
+def pooled_share(both: NDArray[Any], either: NDArray[Any], alpha: float = ALPHA) -> Estimate | None:
     """Return the share Σ both / Σ either of counts of items, with an interval; None if there is nothing to count.
 
     Counts of one item depend on each other. So the interval is Clopper and Pearson's for an effective sample size, as
@@ -178,6 +178,7 @@ def pooled_share(both: NDArray[Any], either: NDArray[Any]) -> Estimate | None:
     Args:
         both: (n,) the smaller count of each item.
         either: (n,) the larger count of each item.
+        alpha: the probability that the interval misses the share.
     """
     both, either = both[either > 0].astype(np.float64), either[either > 0].astype(np.float64)
     if not len(either):
@@ -188,8 +189,8 @@ def pooled_share(both: NDArray[Any], either: NDArray[Any]) -> Estimate | None:
     middle = left.sum() / of.sum()
     between = ((left - middle * of) ** 2).sum() * len(of) / (len(of) - 1)
     design = max(1.0, float(between / (middle * (1 - middle) * of.sum())))
-    size = total / max(design, usual) if share in (0.0, 1.0) else total / design
-    return Estimate(share, clopper_pearson(share * size, size))
+    size = len(both) if share in (0.0, 1.0) else total / design
+    return Estimate(share, clopper_pearson(share * size, size, alpha))
 
 
 def share_of(count: int, total: int) -> Estimate | None:
@@ -197,7 +198,7 @@ def share_of(count: int, total: int) -> Estimate | None:
     return Estimate(count / total, clopper_pearson(count, total)) if total else None
 
 
-def _f1(jaccard: Estimate | None) -> Estimate | None:
+def f1_of(jaccard: Estimate | None) -> Estimate | None:
     """Return F1 from the Jaccard index: the share of what is in truth or prediction that is in both."""
     if jaccard is None:
         return None

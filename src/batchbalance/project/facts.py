@@ -93,7 +93,7 @@ class Facts:
         test_labels: (T,) the code of the label of each item of the user's own test set.
         test_predicted: (T,) the newest model's predictions for them; empty before there is a model.
         cross_validated_error: the error on the training labels; None if there are too few.
-        target: the target accuracy, or None.
+        target: the target accuracy or, with `is_f1_target`, the target of micro F1; None for none.
         budget: the labels that may be spent, or None.
         num_first: the audit labels or the test set are a sample of the first `num_first` items; None for all.
         num_missing: audit items among the added ones that must be answered before all audit labels count.
@@ -107,6 +107,7 @@ class Facts:
         sources: the quality of each source of suggestions.
         notes: other remarks.
         is_multi: whether an item may have several labels.
+        is_f1_target: whether the target is one of micro F1.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Facts:
     sources: tuple[SourceQuality, ...] = ()
     notes: tuple[str, ...] = ()
     is_multi: bool = False
+    is_f1_target: bool = False
 
     @property
     def labelling(self) -> Labelling:
@@ -176,7 +178,8 @@ class FactCollector:
             confidence=np.zeros(len(fixed)),
             class_counts=tuple(labelling.counts(labels.values())),
             test_labels=labelling.codes(labelling.array(state.tests.values())),
-            target=settings.target_accuracy,
+            target=settings.target_accuracy if settings.target_f1 is None else settings.target_f1,
+            is_f1_target=settings.target_f1 is not None,
             budget=settings.budget,
             num_first=state.tests_of if state.tests else sample.num_first,
             num_missing=sample.num_missing,

@@ -266,6 +266,14 @@ class ProjectModel:
         every = list(dict.fromkeys([*fixed, *audit, *state.tests]))
         said = labelling.values(labelling.predicted(class_probs(model.posterior, vectors[every])))
         predicted = dict(zip(every, said, strict=True))
+        both = either = ()
+        if labelling.is_multi:
+            measured = [
+                (set(predicted[row]), set(label))
+                for row, label in (state.tests or {x: labels[x] for x in audit}).items()
+            ]
+            both = tuple(len(said & of) for said, of in measured)
+            either = tuple(len(said | of) for said, of in measured)
         num_sampled = sample.num_first - sum(row < sample.num_first for row in state.chosen())
         found = Round(
             len(model.rows),
@@ -276,6 +284,8 @@ class ProjectModel:
             sum(predicted[row] == label for row, label in state.tests.items()),
             len(state.tests),
             state.tests_of if state.tests else num_sampled,
+            both,
+            either,
         )
         with self._warning_if_not_kept():
             save_round(path, found, fixed)

@@ -106,8 +106,8 @@ class Project(MachineLabels):
             skip_bad: omit damaged files and empty texts.
             progress: show progress.
             settings: other settings, by their names in `project.toml`: `encoder`, `model`, `strategy`, `batch_size`,
-                `audit` (0.1), `random_arm` (0.0), `annotators_per_item`, `target_accuracy`, `budget`, `seed`,
-                `instructions`, `image_size`, `multi_label`. `model` and `strategy` may be names.
+                `audit` (0.1), `random_arm` (0.0), `annotators_per_item`, `target_accuracy`, `target_f1`, `budget`,
+                `seed`, `instructions`, `image_size`, `multi_label`. `model` and `strategy` may be names.
 
         Raises:
             FileExistsError: if the folder already holds a project.

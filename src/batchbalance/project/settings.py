@@ -74,6 +74,7 @@ class ProjectSettings(Section):
         random_arm: the share of other questions that are chosen at random.
         annotators_per_item: how many people are asked the same item.
         target_accuracy: the accuracy at which `status` advises to stop.
+        target_f1: with several labels for an item, the micro F1 at which it does.
         budget: the number of labels at which `status` advises to stop.
         seed: the same seed and answers give the same questions.
         instructions: shown to people who label.
@@ -93,6 +94,7 @@ class ProjectSettings(Section):
     random_arm: Annotated[float, Field(ge=0, lt=1, strict=True, allow_inf_nan=False)] = 0.0
     annotators_per_item: Whole = 1
     target_accuracy: Share | None = None
+    target_f1: Share | None = None
     budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     instructions: str = ""
@@ -101,9 +103,11 @@ class ProjectSettings(Section):
     strategy: dict[str, Any] = Field(default_factory=lambda: {"name": "auto"})
 
     @model_validator(mode="after")
-    def _can_be_told_apart(self) -> "ProjectSettings":
+    def _fits_the_labels(self) -> "ProjectSettings":
         if self.multi_label:
             check_names(self.classes)
+        if self.target_f1 is not None and (not self.multi_label or self.target_accuracy is not None):
+            raise ValueError("`target_f1` is for `multi_label`, and instead of `target_accuracy`; give one target")
         return self
 
     def paths_named(self) -> dict[str, str]:

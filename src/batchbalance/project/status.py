@@ -131,14 +131,14 @@ def status_of(facts: Facts) -> Status:
         about = f"of the first {facts.num_first:,} items only, not of the {added:,} added since"
     elif counts.chosen and not has_test:
         about = f"of all items but the {counts.chosen:,} whose labels were added as chosen"
-    counted = looks_of(rounds, has_test)
+    counted = looks_of(rounds, has_test, is_f1=facts.is_f1_target)
     advice = [stopping.agreement([rounds[i] for i in current]), stopping.label_change([rounds[i] for i in current])]
     if facts.target is not None and not is_about_all:
         told = f"The target is {facts.target:.2f}. {_not_about_all(facts, has_test)}"
         advice.append(Advice("target", "cannot tell", told))
     elif facts.target is not None:
         counted_in = "training labels" if has_test else "audit labels"
-        advice.append(stopping.target_reached(facts.target, counted, counted_in))
+        advice.append(stopping.target_reached(facts.target, counted, counted_in, is_f1=facts.is_f1_target))
     if facts.budget is not None:
         advice.append(stopping.budget_spent(facts.budget, facts.counts.asked))
     advice.append(stopping.worth_it(found))

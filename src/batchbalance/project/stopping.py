@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchbalance.project.audit import ALPHA, FIRST_LOOK, LEAST_FOR_ERROR, Interval, Look, clopper_pearson, looks
+from batchbalance.project.class_quality import f1_of, pooled_share
 from batchbalance.project.label_errors import cohen_kappa
 from batchbalance.project.labelling import as_codes
 from batchbalance.system.sealed import read_sealed, write_sealed
@@ -43,6 +44,8 @@ class Round:
         test_correct: the same on the user's own test set, if there is one.
         test_total: the number of test labels.
         about: the number of items these labels were sampled from.
+        both, either: with several labels, how many of them each of these items has in truth and prediction, and in one
+            of them; empty otherwise.
     """
 
     num_labels: int
@@ -53,6 +56,8 @@ class Round:
     test_correct: int = 0
     test_total: int = 0
     about: int = 0
+    both: tuple[int, ...] = ()
+    either: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,10 +129,12 @@ def label_change(rounds: Sequence[Round], most: float = MOST_CHANGED) -> Advice:
     )
 
 
-def target_reached(target: float, looks: Sequence[Look], counted: str = "audit labels") -> Advice:
+def target_reached(
+    target: float, looks: Sequence[Look], counted: str = "audit labels", *, is_f1: bool = False
+) -> Advice:
     """Return whether the target accuracy is reached by the lower limit of the last look's interval.
 
-    Looks are scheduled by the number of `counted`.
+    With `is_f1` it is the target of micro F1. Looks are scheduled by the number of `counted`.
     """
     if not looks:
         return Advice(
@@ -138,7 +145,8 @@ def target_reached(target: float, looks: Sequence[Look], counted: str = "audit l
     return Advice(
         "target",
         "stop" if reached else "go on",
-        f"Look {last.number}, at {last.num_labels} labels, had {last.correct} of {last.total} right: accuracy at least "
+        f"Look {last.number}, at {last.num_labels} labels, had {last.correct} of {last.total} "
+        f"{'labels in both truth and prediction: micro F1' if is_f1 else 'right: accuracy'} at least "
         f"{last.interval.low:.3f}, allowing for all looks, which {'reaches' if reached else 'is below'} the target of "
         f"{target:.2f}.",
     )
@@ -280,9 +288,18 @@ def accuracy_curve(
     )
 
 
-def looks_of(rounds: Sequence[Round], has_test: bool) -> list[Look]:
-    """Return the looks at the test set, or else at the audit labels, that count for advice."""
+def looks_of(rounds: Sequence[Round], has_test: bool, *, is_f1: bool = False) -> list[Look]:
+    """Return the looks at the test set, or else at the audit labels, that count for advice, `is_f1` at micro F1."""
     trained, about = [each.num_labels for each in rounds], [each.about for each in rounds]
+    if is_f1:
+
+        def interval(i: int, level: float) -> Interval:
+            found = f1_of(pooled_share(np.array(rounds[i].both), np.array(rounds[i].either), level))
+            return Interval(0.0, 1.0) if found is None else found.interval
+
+        sizes = trained if has_test else [each.audit_total for each in rounds]
+        counts = [[sum(x) for x in (each.both, each.either)] for each in rounds]
+        return looks(sizes, [both for both, _ in counts], [either for _, either in counts], trained, about, interval)
     if has_test:
         correct, totals = [each.test_correct for each in rounds], [each.test_total for each in rounds]
         return looks(trained, correct, totals, trained, about)
@@ -348,6 +365,7 @@ def save_round(path: Path, found: Round, rows: Sequence[int]) -> None:
         "num_labels": found.num_labels, "when": found.when, "rows": list(rows),
         "predicted": found.predicted.tolist(), "audit": [found.audit_correct, found.audit_total],
         "test": [found.test_correct, found.test_total], "about": found.about,
+        "labels": [list(found.both), list(found.either)],
     }  # fmt: skip
     write_sealed(path, content)
 
@@ -359,6 +377,6 @@ def read_rounds(folder: Path, rows: NDArray[np.int64]) -> list[Round]:
         content = read_sealed(path, "delete it: the model of that time is then not counted")
         predicted = dict(zip(content["rows"], content["predicted"], strict=True))
         for_rows = as_codes([predicted.get(row, UNKNOWN) for row in rows.tolist()])
-        counts = (*content["audit"], *content["test"], content["about"])
+        counts = (*content["audit"], *content["test"], content["about"], *map(tuple, content["labels"]))
         found.append(Round(int(content["num_labels"]), float(content["when"]), for_rows, *counts))
     return found
