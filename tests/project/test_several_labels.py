@@ -192,18 +192,18 @@ def test_without_a_second_kind_of_answer_there_is_no_model(tmp_path):
 
 def test_a_label_that_was_forgotten_is_suspected():
     rng = np.random.default_rng(0)
-    given = (rng.random((300, 4)) < 0.4).astype(int)
-    probs = np.where(given == 1, 0.999, 0.001)
+    probs = rng.choice([0.001, 0.2, 0.5, 0.8, 0.999], size=(400, 4))
+    given = (rng.random((400, 4)) < probs).astype(int)
     labels = Labelling(NAMES, is_multi=True).values(given)
-    forgotten = [row for row in range(300) if given[row, 1]][:6]
+    forgotten = [row for row in range(400) if probs[row, 1] == 0.999 and given[row, 1]][:6]
     for row in forgotten:
         labels[row] = tuple(each for each in labels[row] if each != 1)
-    found = doubted(probs, Labelling(NAMES, is_multi=True), labels, np.ones((300, 4), dtype=bool))
-    assert sorted(each.row for each in found) == forgotten
+    found = doubted(probs, Labelling(NAMES, is_multi=True), labels, np.ones((400, 4), dtype=bool))
+    assert {each.row for each in found} >= set(forgotten)
     for each in found:
         assert each.label == labels[each.row]
-        assert set(each.suggested) == {*each.label, 1}
-        assert each.wrong > 0.9
+        assert each.row not in forgotten or 1 in each.suggested
+        assert each.wrong > 0.5
         assert each.probability == pytest.approx(0.001)
 
 

@@ -266,14 +266,9 @@ class ProjectModel:
         every = list(dict.fromkeys([*fixed, *audit, *state.tests]))
         said = labelling.values(labelling.predicted(class_probs(model.posterior, vectors[every])))
         predicted = dict(zip(every, said, strict=True))
-        both = either = ()
-        if labelling.is_multi:
-            measured = [
-                (set(predicted[row]), set(label))
-                for row, label in (state.tests or {x: labels[x] for x in audit}).items()
-            ]
-            both = tuple(len(said & of) for said, of in measured)
-            either = tuple(len(said | of) for said, of in measured)
+        measured = state.tests or {row: labels[row] for row in audit}
+        of, here = labelling.array(measured.values()), labelling.array(predicted[row] for row in measured)
+        pairs = ((of & here).sum(axis=1), (of | here).sum(axis=1)) if labelling.is_multi else ()
         num_sampled = sample.num_first - sum(row < sample.num_first for row in state.chosen())
         found = Round(
             len(model.rows),
@@ -284,8 +279,7 @@ class ProjectModel:
             sum(predicted[row] == label for row, label in state.tests.items()),
             len(state.tests),
             state.tests_of if state.tests else num_sampled,
-            both,
-            either,
+            *(tuple(each.tolist()) for each in pairs),
         )
         with self._warning_if_not_kept():
             save_round(path, found, fixed)
