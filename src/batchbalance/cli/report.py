@@ -27,8 +27,11 @@ def report_command(
         str | None, typer.Option(help="The label of the run to compare with; default: the run of random.")
     ] = None,
     metric: Annotated[
-        str, typer.Option(help="The metric of tables and tests; curves are drawn for all metrics.")
-    ] = "accuracy",
+        str | None,
+        typer.Option(
+            help="The metric of tables and tests; curves are drawn for all. Default: accuracy; macro_f1 of labels."
+        ),
+    ] = None,
     at: Annotated[str | None, typer.Option(help="Label counts to show, such as 50,100.")] = None,
     target: Annotated[
         float | None, typer.Option(help="The value to reach; default: the final value of the control's worst trial.")

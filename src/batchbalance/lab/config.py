@@ -49,7 +49,10 @@ MAX_TRIALS = 10_000
 # Settings that were added after runs had been recorded. At these values, the earlier behaviour, they are omitted
 # from the settings of a run, so that it is still found by its hash.
 ADDED: dict[str, dict[str, Any]] = {
-    "data": {"column": None, "encoder": None, "image_size": None, "labels": None, "skip_bad": False},
+    "data": {
+        **{"column": None, "encoder": None, "image_size": None, "labels": None},
+        **{"skip_bad": False, "multi_label": False},
+    },
     "model": {"head": [512, 512], "hidden": 128, "round_up": False},
     "training": {"augmentation": "none", "steps": None},
     "posterior.schedule": {
@@ -76,6 +79,7 @@ class DataSettings(Section):
         image_size: pixels of the square that an encoder of images looks at.
         labels: for a `.npy` file of embeddings, the file with their labels.
         skip_bad: omit damaged files and empty texts.
+        multi_label: an input has any number of labels; a cell holds `a;b`, a JSON list, or `none` for none of them.
     """
 
     table = "[data]"
@@ -89,6 +93,7 @@ class DataSettings(Section):
     image_size: Whole | None = None
     labels: str | None = None
     skip_bad: Flag = False
+    multi_label: Flag = False
 
     @property
     def own(self) -> OwnData:

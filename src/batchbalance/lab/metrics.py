@@ -39,6 +39,40 @@ class Metrics:
     calibration_error: float
 
 
+@dataclass(frozen=True)
+class LabelMetrics:
+    """The test metrics of one round if an input may have several labels; a label is predicted above 1/2.
+
+    Attributes:
+        exact_match: share of inputs whose predicted labels are all right.
+        micro_f1: F1 of all labels of all inputs together; 1 if there are none and none is predicted.
+        macro_f1: F1 of each label, averaged over the labels that occur.
+        nll: mean negative log-likelihood of a label in nats, with the probabilities of ``nll``.
+    """
+
+    exact_match: float
+    micro_f1: float
+    macro_f1: float
+    nll: float
+
+
+def label_metrics(probs: Float[Tensor, "N L"], labels: Int[Tensor, "N L"]) -> LabelMetrics:
+    """Return all test metrics of the probabilities of labels, averaged over draws."""
+    if probs.shape != labels.shape or not len(labels):
+        raise ValueError(f"`labels` must be 0 or 1 for each of {tuple(probs.shape)}, got {tuple(labels.shape)}")
+    predicted, truth = probs > 0.5, labels.bool()
+    twice_right = 2 * (predicted & truth).sum(dim=0).double()
+    both = (predicted.sum(dim=0) + truth.sum(dim=0)).double()
+    present = truth.any(dim=0)
+    of_truth = torch.where(truth, probs.double(), 1 - probs.double())
+    return LabelMetrics(
+        exact_match=float((predicted == truth).all(dim=1).double().mean()),
+        micro_f1=float(twice_right.sum() / both.sum()) if both.sum() else 1.0,
+        macro_f1=float((twice_right / both)[present].mean()) if present.any() else 1.0,
+        nll=float(-of_truth.clamp(LEAST_PROBABILITY, 1.0).log().mean()),
+    )
+
+
 def test_metrics(predictions: Predictions, labels: Int[Tensor, " n"]) -> Metrics:
     """Return all test metrics of predictions, their draws averaged by weight."""
     probs = predictions.mean_probs()

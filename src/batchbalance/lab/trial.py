@@ -141,6 +141,7 @@ class Trial:
             reference=None if pool_is_reference else TrainingRows(data, splits.reference, config.flat_inputs),
             candidates=config.candidates,
             metric=config.data.metric,
+            multi_label=data.is_multi,
             seed=self._seed,
             device=None if config.device == "cpu" else config.device,
             events=events,
@@ -167,14 +168,16 @@ class Trial:
         scores = self._test_metrics(fitted)
         evaluate_seconds = time.perf_counter() - started
         num_validation = len(self._splits.validation_rows(len(labels)))
-        chance_error = 1 - 1 / self._data.num_classes if num_validation else None
+        chance_error = 0.5 if self._data.is_multi else 1 - 1 / self._data.num_classes
         record: Record = {
             "round": index,
             "trial": self._seed,
             "num_labelled": len(labels),
             "num_validation": num_validation,
             "metrics": asdict(scores),
-            "validation_error": chance_error if fitted is None else fitted.validation_error,
+            "validation_error": (chance_error if num_validation else None)
+            if fitted is None
+            else fitted.validation_error,
             "training": [] if fitted is None else [asdict(kept) for kept in fitted.kept],
         }
         goes_on = self._goal.goes_on(record, batch_size) and len(labels) + batch_size <= self.num_points
@@ -182,7 +185,8 @@ class Trial:
         record["indices"] = learner.ask(batch_size) if goes_on else []
         if record["validation_error"] is None:
             record["validation_error"] = learner.error
-        counts = torch.bincount(torch.tensor(labels, dtype=torch.long), minlength=self._data.num_classes)
+        each = [label for known in labels for label in (known if self._data.is_multi else [known])]
+        counts = torch.bincount(torch.tensor(each, dtype=torch.long), minlength=self._data.num_classes)
         record["labels_per_class"] = counts.tolist()
         record |= facts(learner.selection)
         seconds = {**learner.seconds, "evaluate": evaluate_seconds}
@@ -195,7 +199,8 @@ class Trial:
         self._report(Stage(self._now.round, phase, self._now.share))
 
     def _oracle(self, ids: list[int]) -> list[Any]:
-        return self._data.train_y[torch.tensor(ids, dtype=torch.long)].tolist()
+        found = self._data.train_y[torch.tensor(ids, dtype=torch.long)]
+        return [row.nonzero().flatten().tolist() for row in found] if self._data.is_multi else found.tolist()
 
     def _validation(self, num_labelled: int) -> Labelled | None:
         rows = self._splits.validation_rows(num_labelled)
@@ -204,14 +209,16 @@ class Trial:
         inputs = TrainingRows(self._data, rows, self._config.flat_inputs)
         return inputs[torch.arange(len(rows))], self._data.train_y[rows]
 
-    def _test_metrics(self, fitted: Fitted | None) -> metrics.Metrics:
+    def _test_metrics(self, fitted: Fitted | None) -> metrics.Metrics | metrics.LabelMetrics:
         """Return the metrics of the mean prediction; without labels, of equal probabilities for all classes."""
         y, num_classes = self._data.test_y, self._data.num_classes
         if fitted is None:
-            probs = torch.full((len(y), num_classes), 1 / num_classes)
+            probs = torch.full((len(y), num_classes), 0.5 if self._data.is_multi else 1 / num_classes)
         else:
             flat = self._config.flat_inputs
             probs = test_probs(self._config.posterior.for_metrics(fitted.posterior), self._data, flat)
+        if self._data.is_multi:
+            return metrics.label_metrics(probs, y)
         return metrics.test_metrics(Predictions.from_probs(probs, "nc"), y)
 
 
@@ -236,9 +243,10 @@ def flattened(inputs: Tensor, flat: bool) -> Tensor:
 
 
 def test_probs(posterior: Posterior, data: Dataset, flat: bool) -> Tensor:
-    """Return the mean prediction (T, C) of every input of the test part."""
+    """Return the mean prediction of every input of the test part: (T, C), or (T, L) of its labels."""
     blocks = torch.split(torch.arange(len(data.test_y)), BLOCK)
-    return torch.cat([posterior.predict(flattened(data.test_inputs(rows), flat)).mean_probs() for rows in blocks])
+    predictions = (posterior.predict(flattened(data.test_inputs(rows), flat)) for rows in blocks)
+    return torch.cat([each.label_probs() if data.is_multi else each.mean_probs() for each in predictions])
 
 
 def prepared(config: RunConfig, seed: int, data_dir: Path | None) -> tuple[Dataset, Splits]:

@@ -25,9 +25,9 @@ class Dataset:
     Attributes:
         name: the name it was loaded with.
         train_x: (N, channels, height, width) uint8 images, or (N, ...) normalised float32.
-        train_y: (N,) int64 classes.
+        train_y: (N,) int64 classes, or (N, L) of 0 and 1 if an input may have several labels.
         test_x: (T, ...) like `train_x`.
-        test_y: (T,) int64 classes.
+        test_y: (T,) or (T, L) like `train_y`.
         class_names: one name for each class.
         mean: (channels,) mean of the training images on the scale 0 to 1; None unless the images are uint8.
         std: (channels,) their standard deviation.
@@ -35,17 +35,22 @@ class Dataset:
 
     name: str
     train_x: UInt8[Tensor, "N c h w"] | Float32[Tensor, "N ..."]
-    train_y: Int64[Tensor, " N"]
+    train_y: Int64[Tensor, "N ..."]
     test_x: UInt8[Tensor, "T c h w"] | Float32[Tensor, "T ..."]
-    test_y: Int64[Tensor, " T"]
+    test_y: Int64[Tensor, "T ..."]
     class_names: tuple[str, ...]
     mean: Float32[Tensor, " c"] | None = None
     std: Float32[Tensor, " c"] | None = None
 
     @property
     def num_classes(self) -> int:
-        """The number of classes, C."""
+        """The number of classes, C, or of labels, L."""
         return len(self.class_names)
+
+    @property
+    def is_multi(self) -> bool:
+        """Whether an input may have several labels, or none."""
+        return self.train_y.ndim == 2
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ class OwnData:
         image_size: pixels of the square that an encoder of images looks at.
         labels: the labels of embeddings in a ``.npy`` file: a file of rows with the column `label`, or ``.npy``.
         skip_bad: omit damaged files and empty texts.
+        multi_label: an input has any number of labels: a cell holds `a;b`, a JSON list, or `none` for none of them.
     """
 
     label: str = "label"
@@ -45,6 +46,7 @@ class OwnData:
     image_size: int | None = None
     labels: str | None = None
     skip_bad: bool = False
+    multi_label: bool = False
 
     def encoder_of(self, path: Path) -> str | None:
         """Return the name of the encoder of this data; None for pixels, arrays and vectors."""

@@ -16,6 +16,7 @@ from batchbalance.lab.data.dataset import Dataset, assemble
 from batchbalance.lab.data.embedded import ARRAYS, VECTORS, Labelled, OwnData, read_embedded
 from batchbalance.lab.data.published import Part, draw_test
 from batchbalance.learner.labels.names import is_blank
+from batchbalance.project.labelling import Labelling, listed
 
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -57,14 +58,15 @@ def load_own(name: str, own: OwnData, folder: Callable[[], Path], *, seed: int, 
         train = _checked(path, arrays, "x", "y")
         if "x_test" in arrays or "y_test" in arrays:
             test = _checked(path, arrays, "x_test", "y_test")
+    labels = [*train[1], *(() if test is None else test[1])]
     try:
-        names = ordered([*train[1], *(() if test is None else test[1])])
+        names = ordered(name for label in labels for name in (listed(label) if own.multi_label else [label]))
     except ValueError as error:
         raise FileFormatError(f"{path}: {error}") from error
     if len(names) < 2:
         raise FileFormatError(f"{path} must hold at least 2 classes, got {len(names)}")
-    numbered = _numbered(train, names)
-    parts = draw_test(numbered, len(numbered[1]), seed) if test is None else (numbered, _numbered(test, names))
+    numbered = _numbered(train, names, own)
+    parts = draw_test(numbered, len(numbered[1]), seed) if test is None else (numbered, _numbered(test, names, own))
     if is_embedded:
         (x, y), (test_x, test_y) = ((torch.from_numpy(x).float(), torch.from_numpy(y)) for x, y in parts)
         return Dataset(name, x, y, test_x, test_y, tuple(names))
@@ -93,7 +95,10 @@ def ordered(labels: Iterable[str]) -> list[str]:
     return [spelled[number] for number in sorted(spelled)]
 
 
-def _numbered(part: Labelled, names: list[str]) -> Part:
+def _numbered(part: Labelled, names: list[str], own: OwnData) -> Part:
+    if own.multi_label:
+        labelling = Labelling(tuple(names), is_multi=True)
+        return part[0], labelling.array([labelling.read(label) for label in part[1]])
     number = {name: i for i, name in enumerate(names)}
     return part[0], np.array([number[name] for name in part[1]], dtype=np.int64)
 

@@ -114,10 +114,14 @@ PAPER_SIZES = {
 
 
 def default_sizes(dataset: Dataset) -> SplitSizes:
-    """Return the paper's sizes for its data sets; else 2 of each class, a tenth for validation, pool as reference."""
+    """Return the paper's sizes for its data sets; else 2 of each class, a tenth for validation, pool as reference.
+
+    If an input may have several labels, the default is to start without any.
+    """
     if dataset.name in PAPER_SIZES:
         return PAPER_SIZES[dataset.name]
-    return SplitSizes(initial_per_class=2, validation=min(2_000, len(dataset.train_y) // 10), reference="pool")
+    per_class = 0 if dataset.is_multi else 2
+    return SplitSizes(per_class, validation=min(2_000, len(dataset.train_y) // 10), reference="pool")
 
 
 def split(dataset: Dataset, sizes: SplitSizes, seed: int) -> Splits:
@@ -156,6 +160,8 @@ def _draw_per_class(dataset: Dataset, per_class: int | tuple[int, ...], order: T
             f"`initial_per_class` must be one number, or one for each of {dataset.num_classes} classes, "
             f"got {len(wanted)} numbers"
         )
+    if dataset.is_multi and any(wanted):
+        raise ValueError("`initial_per_class` must be 0 if an input may have several labels; use `initial`")
     labels = dataset.train_y[order]
     taken = torch.zeros(len(order), dtype=torch.bool)
     for label, number in enumerate(wanted):
@@ -212,7 +218,7 @@ def repeat_pool(
         replace(
             dataset,
             train_x=x,
-            train_y=torch.cat([dataset.train_y, dataset.train_y[splits.pool].repeat(copies - 1)]),
+            train_y=torch.cat([dataset.train_y, *[dataset.train_y[splits.pool]] * (copies - 1)]),
             test_x=dataset.test_inputs(),
             mean=None,
             std=None,

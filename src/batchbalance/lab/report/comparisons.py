@@ -168,7 +168,7 @@ class Report:
 def compare(
     runs: Sequence[Run],
     *,
-    metric: str = "accuracy",
+    metric: str | None = None,
     control: str | None = None,
     at: Sequence[int] | None = None,
     target: float | None = None,
@@ -179,7 +179,7 @@ def compare(
 
     Args:
         runs: runs with distinct labels; they should have the same data set.
-        metric: the metric of the tables and tests.
+        metric: the metric of the tables and tests; if omitted, accuracy, or macro F1 of several labels.
         control: the label of the run to compare with; if omitted, the run of the strategy ``random``, if there is one.
         at: the label counts to show; if omitted, up to four, evenly spread.
         target: the value to reach; if omitted, that of the control's worst trial at the last label count that all runs
@@ -202,6 +202,7 @@ def compare(
     metrics = tuple(dict.fromkeys(name for found in curves_of.values() for name in found))
     if not metrics:
         raise ValueError(f"`runs` must have a finished round, got none in {len(runs)} runs; run them first")
+    metric = metric or next((name for name in ("accuracy", "macro_f1") if name in metrics), metrics[0])
     _check_arguments(metrics, metric, at, target, curves)
     shown = [run for run in runs if metric in curves_of[run.label]]
     control = _control(shown, control)

@@ -17,7 +17,7 @@ from batchbalance.lab.report.paired import mean_interval
 Span = tuple[int, int]  # label counts, both included
 Drawn = Literal["means", "medians"]  # the statistic in the figures
 
-METRIC_NAMES = {"macro_auc": "macro AUC", "macro_f1": "macro F1", "nll": "NLL"}
+METRIC_NAMES = {"macro_auc": "macro AUC", "macro_f1": "macro F1", "micro_f1": "micro F1", "nll": "NLL"}
 LOWER_IS_BETTER = frozenset({"nll", "calibration_error"})
 LEAST_SHARE = 0.5  # a median over a smaller share of trials would be biased towards slow or lucky ones
 
