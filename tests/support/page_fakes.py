@@ -10,8 +10,9 @@ import numpy as np
 from batchbalance.learner.labels import NewEvent
 from batchbalance.project import Project
 from batchbalance.project.embeddings import Embeddings
+from batchbalance.project.labelling import as_value
 from batchbalance.project.page.chooser import ChoiceProgress
-from batchbalance.project.state import UNDOABLE
+from batchbalance.project.state import ANSWERS, UNDOABLE
 from batchbalance.project.store import ShownItem
 
 INSIGHT = {
@@ -24,12 +25,12 @@ class PageProject(Project):
     """A project of named items, who was asked which, and what each item shows."""
 
     @classmethod
-    def make(cls, folder, asked, root=None, files=(), audit=(), others=(), classes=("cat", "dog")):
+    def make(cls, folder, asked, root=None, files=(), audit=(), others=(), classes=("cat", "dog"), **more):
         names = [*dict.fromkeys([*(name for mine in asked.values() for name in mine), *files, *others, "done"])]
         np.save(folder / "e.npy", np.eye(len(names), dtype=np.float32))
         (folder / "e.ids.txt").write_text("".join(f"{name}\n" for name in names))
         made = cls.create(folder / "fake", embeddings=folder / "e.npy", classes=classes, batch_size=4, audit=0.0,
-                          instructions="Look twice.")  # fmt: skip
+                          instructions="Look twice.", **more)  # fmt: skip
         made.store.is_audit[made.store.rows_of(audit)] = True
         made.items = {name: ShownItem(name, name) for name in names}
         made.items |= {name: ShownItem(name, image=root / name) for name in files}
@@ -54,10 +55,8 @@ class PageProject(Project):
         """What people did and did not undo: kind, item, value, person."""
         done = [each for each in self.store.snapshot().history() if each.kind in UNDOABLE]
         names = self.ids([each.item for each in done])
-        return [
-            (each.kind, name, self.classes[each.value] if isinstance(each.value, int) else each.value, each.who)
-            for name, each in zip(names, done, strict=True)
-        ]
+        told = [each.value if each.kind not in ANSWERS else self.labelling.text(as_value(each.value)) for each in done]
+        return [(each.kind, name, value, each.who) for name, each, value in zip(names, done, told, strict=True)]
 
 
 class FakeChooser:

@@ -405,7 +405,8 @@ def answer_events(
         view = state.items.get(row)
         before = latest.get((row, answer.annotator), None if view is None else view.answers.get(answer.annotator))
         is_asked = view is not None and answer.annotator in view.open and (row, answer.annotator) not in latest
-        kind = "labelled" if before is None else "unchanged" if before == label else "corrected"
+        is_same = before == label and (view is None or view.settled in (None, label))  # a review may say otherwise
+        kind = "labelled" if before is None else "unchanged" if is_same else "corrected"
         counts[kind] += 1
         if kind != "unchanged" or is_asked:
             stored = "labelled" if kind == "unchanged" else kind

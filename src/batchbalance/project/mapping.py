@@ -97,14 +97,25 @@ def as_bytes(plane: np.ndarray) -> bytes:
 
 
 def model_bytes(model: Trained, vectors: np.ndarray, is_hidden: np.ndarray) -> bytes:
-    """Return the model's prediction for every item: its class plus one as 16 bits, then its uncertainty as 8 bits.
+    """Return the colour of the model's prediction for every item as 16 bits, then its uncertainty as 8 bits.
 
-    The uncertainty is 1 − the probability of the class, from 0 to 254. Hidden items have no prediction.
+    The uncertainty is 1 − the probability of the prediction, from 0 to 254. Hidden items have no prediction.
     """
     guesses, doubts = np.zeros(len(vectors), dtype="<u2"), np.full(len(vectors), NOT_KNOWN, dtype=np.uint8)
     for start in range(0, len(vectors), BLOCK):
         probs = class_probs(model.posterior, vectors[start : start + BLOCK])
-        guesses[start : start + BLOCK] = probs.argmax(axis=1) + 1
-        doubts[start : start + BLOCK] = np.round(254 * (1 - probs.max(axis=1)))
+        guesses[start : start + BLOCK] = colours(model.labelling.predicted(probs))
+        doubts[start : start + BLOCK] = np.round(254 * (1 - model.labelling.confidence(probs)))
     guesses[is_hidden], doubts[is_hidden] = 0, NOT_KNOWN
     return guesses.tobytes() + doubts.tobytes()
+
+
+def colours(labels: np.ndarray) -> np.ndarray:
+    """Return (n,) the number of the colour of each answer, given as (n,) classes or as (n, L) of 0 and 1.
+
+    It is the class plus one; L + 1 for several classes, and L + 2 for none of them.
+    """
+    if labels.ndim == 1:
+        return labels + 1
+    counts, num = labels.sum(axis=1), labels.shape[1]
+    return np.select([counts == 1, counts > 1], [labels.argmax(axis=1) + 1, num + 1], num + 2)

@@ -79,6 +79,23 @@ def test_the_class_search_forgives(tmp_path, new_context):
         assert page.locator("#classes .class:visible").count() == 0
 
 
+def test_one_escape_closes_a_dialog_with_a_search_box(tmp_path, new_context):
+    names = [f"class {i}" for i in range(14)]
+    chooser = FakeChooser(FakeChooser().found | {"guess": "class 3"})
+    with served(project_of(tmp_path, classes=names), chooser) as link:
+        person = Person(new_context(), link)
+        page = person.page
+        person.item()
+        page.click("[data-view=grid]")
+        page.locator(".tile").first.click()
+        person.wait("document.activeElement.id === 'pick-search'")
+        page.keyboard.type("13")
+        page.keyboard.press("Escape")  # empties the field
+        assert page.evaluate("document.querySelector('#pick-dialog').open")
+        page.keyboard.press("Escape")
+        person.wait("!document.querySelector('#pick-dialog').open")
+
+
 def test_the_grid_accepts_what_is_sure_and_one_undo_takes_a_confirmation_back(tmp_path, new_context):
     project = project_of(tmp_path)
     chooser = FakeChooser()
@@ -349,6 +366,65 @@ def test_classes_that_are_digits_have_their_own_keys(tmp_path, new_context):
         person.press("2")
         person.press("9", changes=False)
         assert project.labels == {name: "2"}
+
+
+def test_several_labels_toggle_and_enter_confirms(tmp_path, new_context, check_access):
+    project = project_of(tmp_path, classes=["cat", "dog", "bird"], multi_label=True)
+    chooser = FakeChooser(FakeChooser().found | {"guess": "cat;bird", "confidence": 0.7})
+    map_of(project, chooser)
+    chooser.replies["suspects"] = {"suspects": [["n00", "cat;dog", "dog", 0.9]]}
+    with served(project, chooser) as link:
+        person = Person(new_context(), link)
+        page = person.page
+        person.item()
+        page.keyboard.press("Enter")
+        person.see("Choose the classes first, or 0 for none of these.")
+        for key in "2313":
+            page.keyboard.press(key)  # 3 is taken out again
+        check_access(page)
+        person.press("Enter")
+        person.press("0", changes=False)
+        assert page.locator("#classes .chosen").all_inner_texts() == ["0\nNone of these"]
+        person.press("Enter")
+        assert project.labels == {"n00": ["cat", "dog"], "n01": []}
+        page.keyboard.press("g")
+        person.see("The model would say “cat;bird”, and is 70 % sure.")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        person.see("You answered “cat;dog”.")
+        page.click("#classes [data-name=dog]")
+        page.keyboard.press("3")
+        person.press("Enter")
+        assert project.labels == {"n00": ["cat", "bird"], "n01": []}
+
+        page.click("[data-view=grid]")
+        page.wait_for_selector("[aria-label='cat;bird']")  # tiles are grouped by their labels
+        person.wait("document.activeElement.classList.contains('tile')")
+        page.keyboard.press("3")  # takes the bird out of one of them
+        page.wait_for_selector(".group-of-tiles[aria-label='cat']")
+        page.wait_for_timeout(800)
+        page.keyboard.press("Enter")
+        person.see("labels saved")
+        assert sorted(map(len, project.labels.values())) == [0, 1, 2, 2, 2, 2]
+
+        page.click("[data-view=review]")
+        person.see("The label “cat;bird” is probably wrong (90 %).")
+        page.keyboard.press("1")
+        page.keyboard.press("Enter")
+        person.wait("document.querySelector('#said').textContent === 'Changed to bird.'")
+        assert project.labels["n00"] == ["bird"]
+
+        page.click("[data-view=map]")
+        person.see("several classes")
+        person.see("none of the classes")
+        page.locator(".map-item").first.click()
+        person.wait("document.querySelector('#pick-dialog').open")
+        page.keyboard.press("1")
+        page.keyboard.press("Enter")
+        person.wait("!document.querySelector('#pick-dialog').open")
+        person.wait("document.querySelector('#said').textContent === 'cat;bird.'")
+        assert project.labels["n00"] == ["cat", "bird"]
+        assert person.said == []
 
 
 def test_progress_says_one_thing_first(tmp_path, new_context):

@@ -17,11 +17,13 @@ from batchbalance.project.bridge.tasks import (
     Annotation,
     annotations_of,
     choice,
+    choices_of,
+    chosen_label,
     image_source,
-    one_choice,
     shown_data,
 )
 from batchbalance.project.export import Exported
+from batchbalance.project.labelling import Labelling
 from batchbalance.project.state import Who
 from batchbalance.system.files import check_is_file, replacing
 
@@ -69,16 +71,16 @@ def write_export(
     turns = {each.id: min(each.view.open.values()) for each in asked}
     items = [each for each in items if each.id in turns or not only_open]
     items.sort(key=lambda each: (each.id not in turns, turns.get(each.id, 0)))
-    kind, classes, source = project.settings.data.kind, project.classes, image_source(project.root, image_url)
+    kind, labelling, source = project.settings.data.kind, project.labelling, image_source(project.root, image_url)
     if form == "jsonl":
         named = (lambda file: file.resolve().as_posix()) if image_url is None else source
         data = (lambda _: {}) if kind == "embeddings" else shown_data(project, named)
-        lines = (as_line(each, data(each.content), classes, predictions=predictions) for each in items)
+        lines = (as_line(each, data(each.content), labelling, predictions=predictions) for each in items)
         written: Iterable[str] = (json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     else:
         data, about = shown_data(project, source), "image" if kind == "images" else "text"
         scores = {name: rank / len(turns) for rank, name in enumerate(each.id for each in items[: len(turns)])}
-        made = (as_task(each, data(each.content), about, classes, scores.get(each.id)) for each in items)
+        made = (as_task(each, data(each.content), about, labelling, scores.get(each.id)) for each in items)
         written = _json_list(made)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace") as file:
         file.writelines(written)
@@ -92,19 +94,19 @@ def _json_list(made: Iterable[dict[str, Any]]) -> Iterator[str]:
     yield "\n]\n"
 
 
-def _answers(item: Exported, classes: list[str]) -> list[tuple[Who, str]]:
+def _answers(item: Exported, labelling: Labelling) -> list[tuple[Who, str]]:
     """Return the people who answered, with their answers."""
-    return [(who, classes[number]) for who, number in item.view.answers.items()]  # type: ignore[index]
+    return [(who, labelling.text(value)) for who, value in item.view.answers.items()]
 
 
-def as_line(item: Exported, data: Mapping[str, Any], classes: list[str], *, predictions: bool) -> dict[str, Any]:
+def as_line(item: Exported, data: Mapping[str, Any], labelling: Labelling, *, predictions: bool) -> dict[str, Any]:
     """Return an item as an object for a line of JSON; `label` is omitted if there is none."""
     line: dict[str, Any] = {ITEM: item.id, **data}
     if item.label:
         line["label"] = item.label
     line |= {
         "state": item.view.outcome,
-        "answers": [{"annotator": who, "label": label} for who, label in _answers(item, classes)],
+        "answers": [{"annotator": who, "label": label} for who, label in _answers(item, labelling)],
         "skipped": list(item.view.skipped),
         "flags": [note.text for note in item.view.flags],
         "comments": [note.text for note in item.view.comments],
@@ -115,15 +117,19 @@ def as_line(item: Exported, data: Mapping[str, Any], classes: list[str], *, pred
 
 
 def as_task(
-    item: Exported, data: dict[str, str], about: str, classes: list[str], score: float | None
+    item: Exported, data: dict[str, str], about: str, labelling: Labelling, score: float | None
 ) -> dict[str, Any]:
     """Return an item as a task of Label Studio; open questions have a score for their order, others their answers."""
-    answers = [{"result": choice(CONTROL, about, label, who or "")} for who, label in _answers(item, classes)]
+
+    def chosen(label: str, who: str | None = None) -> list[dict[str, Any]]:
+        return choice(CONTROL, about, choices_of(label, is_multi=labelling.is_multi), who)
+
+    answers = [{"result": chosen(label, who or "")} for who, label in _answers(item, labelling)]
     skips = [{"result": [], "was_cancelled": True} for _ in item.view.skipped]
     task: dict[str, Any] = {"data": {ITEM: item.id, **data}, "annotations": answers + skips}
     guess = item.prediction if not item.is_audit else ""
     if score is not None or guess:
-        result = choice(CONTROL, about, guess) if guess else []
+        result = chosen(guess) if guess else []
         score = item.probability if score is None else score
         task["predictions"] = [{"model_version": MODEL_VERSION, "score": score, "result": result}]
     return task
@@ -155,7 +161,7 @@ def tell_file(
     if id_column is not None:
         raise ValueError(f"`id_column` is for CSV files, got {path}; omit it")
     views = project.views()
-    answers = list(_answers_in(path, label_column))
+    answers = list(_answers_in(path, label_column, is_multi=project.labelling.is_multi))
     if annotator is not None:
         answers = [replace(each, annotator=annotator) for each in answers]
     # Items may have been asked of nobody in particular, and a file names who skipped them.
@@ -163,15 +169,15 @@ def tell_file(
     return record_answers(project.store, [*answers, *(replace(each, annotator=None) for each in skips)], sample=sample)
 
 
-def _answers_in(path: Path, label: str | None) -> Iterator[Answer]:
+def _answers_in(path: Path, label: str | None, *, is_multi: bool) -> Iterator[Answer]:
     """Yield the answers and skips in a file, whose format is that of its first object."""
     content = list(_parsed(path))
     first = content[0][1] if content else {}
     if isinstance(first, dict) and "data" in first:
-        yield from latest(annotations_of([task for _, task in content], {}, str(path), label))
+        yield from latest(annotations_of([task for _, task in content], {}, str(path), label), is_multi=is_multi)
         return
     for number, line in content:
-        yield from answers_of_line(line, f"{path} line {number}")
+        yield from answers_of_line(line, f"{path} line {number}", is_multi=is_multi)
 
 
 def _parsed(path: Path) -> Iterator[tuple[int, Any]]:
@@ -201,7 +207,7 @@ def _decoded(text: str, where: str) -> Any:
         raise FileFormatError(f"{where} must be JSON, got {text.strip()[:80]!r}") from error
 
 
-def answers_of_line(line: Any, at: str) -> Iterator[Answer]:
+def answers_of_line(line: Any, at: str, *, is_multi: bool = False) -> Iterator[Answer]:
     """Yield the answers in a line of JSON in our format, doccano's (labels in a list) or Prodigy's (`answer`)."""
     item = line.get(ITEM, line.get("id")) if isinstance(line, Mapping) else None
     if item is None:
@@ -211,11 +217,12 @@ def answers_of_line(line: Any, at: str) -> Iterator[Answer]:
     item, label = str(item), line.get("label")
     if "answer" in line:  # Prodigy
         is_skip = line["answer"] in IGNORED
-        chosen = None if is_skip else one_choice(line.get("accept") or [label], at)
+        given = line["accept"] if is_multi and "accept" in line else line.get("accept") or [label]
+        chosen = None if is_skip else chosen_label(given, at, is_multi=is_multi)
         yield Answer(at, item, chosen, line.get("_annotator_id") or None)
     elif isinstance(label, list):  # doccano
         if label:
-            yield Answer(at, item, one_choice(label, at))
+            yield Answer(at, item, chosen_label(label, at, is_multi=is_multi))
     elif line.get("answers") or line.get("skipped"):
         for each in line.get("answers") or ():
             yield Answer(at, item, str(each["label"]), each.get("annotator"))
@@ -225,11 +232,11 @@ def answers_of_line(line: Any, at: str) -> Iterator[Answer]:
         yield Answer(at, item, str(label), line.get("annotator"), line.get("seconds"))
 
 
-def latest(annotations: Iterable[Annotation]) -> Iterator[Answer]:
+def latest(annotations: Iterable[Annotation], *, is_multi: bool) -> Iterator[Answer]:
     """Yield one answer per person and task: the annotation that was changed last."""
     last: dict[tuple[str, Who], Annotation] = {}
     for each in annotations:
         before = last.get((each.item, each.who))
         if before is None or each.moment >= before.moment:
             last[each.item, each.who] = each
-    return (each.answer() for each in last.values())
+    return (each.answer(is_multi=is_multi) for each in last.values())

@@ -20,6 +20,7 @@ from batchbalance.project.answers import Told, record_answers
 from batchbalance.project.bridge.client import InterruptedRequestError, Server, Uploads
 from batchbalance.project.bridge.link import Link, check_config
 from batchbalance.project.bridge.tasks import ITEM, Annotation, annotations_of, choice, shown_data
+from batchbalance.project.labelling import NONE
 
 ASKER = "label-studio"
 BLOCK = 500  # tasks created, or scores written, per request
@@ -122,7 +123,7 @@ def pull(project: Project, link: Link, server: Server) -> Pulled:
         ]
         new, notes = _sorted_out(project, found)
         latest = {(each.item, each.who): each for each in sorted(new, key=lambda each: (each.moment, each.key))}
-        answers = [each.answer() for each in latest.values()]
+        answers = [each.answer(is_multi=project.labelling.is_multi) for each in latest.values()]
         skips = [replace(each, annotator=ASKER) for each in answers if each.label is None]  # who was asked
         note = link.note(annotations={str(each.key): each.moment for each in new})
         told = record_answers(project.store, [*answers, *skips], note) if new else Told()
@@ -281,18 +282,18 @@ def _data(project: Project, link: Link, uploads: Uploads, names: Sequence[str]) 
     ]
 
 
-def guesses_of(project: Project, names: Sequence[str]) -> dict[str, str]:
-    """Return the model's predictions for items outside the audit set; none before there is a model."""
+def guesses_of(project: Project, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the choices that the model predicts for items outside the audit set; none before there is a model."""
     asked = [name for name, is_audit in zip(names, project.is_audit(names), strict=True) if not is_audit]
     found = project.guess(asked) or []
-    return {each.id: each.text for each in found}
+    return {each.id: [each.label] if isinstance(each.label, str) else each.label or [NONE] for each in found}
 
 
 def _order(
     link: Link,
     server: Server,
     names: Sequence[str],
-    guessed: Mapping[str, str],
+    guessed: Mapping[str, Sequence[str]],
     version: str,
     there: dict[str, dict[str, Any]],
 ) -> None:
@@ -321,15 +322,16 @@ def _order(
 
 def _sorted_out(project: Project, found: Iterable[Annotation]) -> tuple[list[Annotation], list[str]]:
     """Return the annotations that can be added, and a sentence about each kind that cannot."""
-    classes, known = set(project.classes), set(project.ids())
+    is_multi, known = project.labelling.is_multi, set(project.ids())
+    classes = {*project.classes, *([NONE] if is_multi else [])}
     new, strange, several, others = [], dict[str, int](), 0, 0
     for each in found:
         if each.item not in known:
             others += 1
-        elif len(each.choices) > 1:
+        elif len(each.choices or ()) > 1 and (NONE in (each.choices or ()) or not is_multi):
             several += 1
-        elif each.choices and each.choices[0] not in classes:
-            strange[each.choices[0]] = strange.get(each.choices[0], 0) + 1
+        elif unknown := [name for name in each.choices or () if name not in classes]:
+            strange[unknown[0]] = strange.get(unknown[0], 0) + 1
         else:
             new.append(each)
     notes = [
@@ -339,7 +341,8 @@ def _sorted_out(project: Project, found: Iterable[Annotation]) -> tuple[list[Ann
     ]
     if several:
         what = _counted(several, "answer has", "answers have")
-        notes.append(f"{what} more than one choice: left there; let people choose one")
+        too_many = f"{NONE!r} among other choices" if is_multi else "more than one choice"
+        notes.append(f"{what} {too_many}: left there; let people choose one")
     if others:
         what = _counted(others, "answer is", "answers are")
         notes.append(f"{what} about items that are not in this project: left there")

@@ -1,6 +1,6 @@
 """Link a project to one on a Label Studio server."""
 
-from collections.abc import Sequence
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -8,6 +8,7 @@ from xml.sax.saxutils import quoteattr
 from batchbalance.project import Project
 from batchbalance.project.bridge.client import NotThereError, Server
 from batchbalance.project.bridge.tasks import CONTROL, shown_data
+from batchbalance.project.labelling import NONE, Labelling
 from batchbalance.project.settings import SourceKind
 from batchbalance.system.sealed import read_sealed, write_sealed
 
@@ -72,7 +73,7 @@ def link(project: Project, server: Server, number: int | None = None) -> tuple[L
         number: the number of the project there; None creates one. A project without a labelling config gets a default.
     """
     shown_data(project, str)  # raises for items that cannot be shown
-    config = proposed_config(project.settings.data.kind, project.classes)
+    config = proposed_config(project.settings.data.kind, project.labelling)
     path = "/api/projects/" if number is None else f"/api/projects/{number}/"
     if number is None:
         name = project.folder.resolve().name
@@ -93,15 +94,19 @@ def check_config(project: Project, link: Link, server: Server) -> tuple[str, ...
     return _fitted(project, server, _project(server, link.project))[1]
 
 
-def proposed_config(kind: SourceKind, classes: Sequence[str]) -> str:
-    """Return a labelling config with one choice for each class."""
-    shown = "image" if kind == "images" else "text"
-    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
+def proposed_config(kind: SourceKind, labelling: Labelling) -> str:
+    """Return a labelling config with one choice for each class, and one for none of them where several are allowed."""
+    shown, several = "image" if kind == "images" else "text", "multiple" if labelling.is_multi else "single"
+    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in _choices(labelling))
     return (
         f'<View>\n  <{OBJECTS[kind][0]} name="{shown}" value="${shown}"/>\n'
-        f'  <Choices name="{CONTROL}" toName="{shown}" choice="single" required="true" showInline="true">\n'
+        f'  <Choices name="{CONTROL}" toName="{shown}" choice="{several}" required="true" showInline="true">\n'
         f"{choices}\n  </Choices>\n</View>"
     )
+
+
+def _choices(labelling: Labelling) -> list[str]:
+    return [*labelling.classes, *([NONE] if labelling.is_multi else [])]
 
 
 def _project(server: Server, number: int) -> Any:
@@ -118,6 +123,7 @@ def _fitted(project: Project, server: Server, found: Any) -> tuple[Link, tuple[s
         ValueError: if the labelling config has no such choices, or not for every class.
     """
     about, classes = OBJECTS[project.settings.data.kind], project.classes
+    is_multi = project.labelling.is_multi
     shown, choices = dict[str, tuple[str, str]](), dict[str, list[str]]()
     with server.reading("/api/projects/"):
         number = int(found["id"])
@@ -141,6 +147,12 @@ def _fitted(project: Project, server: Server, found: Any) -> tuple[Link, tuple[s
             f"the choices {name!r} of {where} must have every class, got none for {', '.join(missing)}; add them in "
             "Settings, Labeling Interface"
         )
-    unknown = ", ".join(each for each in labels if each not in classes)
+    tag = re.search(rf"<Choices\b[^>]*\bname={re.escape(quoteattr(name))}[^>]*>", str(found.get("label_config", "")))
+    if is_multi and (tag is None or 'choice="multiple"' not in tag[0]):
+        raise ValueError(
+            f'the choices {name!r} of {where} must have choice="multiple", because an item may have several labels; '
+            "change it in Settings, Labeling Interface"
+        )
+    unknown = ", ".join(each for each in labels if each not in _choices(project.labelling))
     note = f"choices there that are not classes here: {unknown}; add them with batchbalance add-class"
     return Link(server.url, number, name, *shown[name]), (note,) if unknown else ()

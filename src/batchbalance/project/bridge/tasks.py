@@ -16,6 +16,7 @@ from urllib.parse import quote
 from batchbalance.errors import FileFormatError
 from batchbalance.project import Project
 from batchbalance.project.answers import Answer
+from batchbalance.project.labelling import NONE, as_text, listed
 
 ITEM = "item_id"  # the key of an item's id; these tools use `id` for their own ids
 CONTROL = "label"  # the name of the choices in the labelling config that we propose
@@ -34,7 +35,7 @@ class Annotation:
         moment: when it was last changed.
         who: the person.
         seconds: how long it took.
-        choices: what was chosen; empty for a skip.
+        choices: what was chosen; None for a skip.
     """
 
     where: str
@@ -43,11 +44,12 @@ class Annotation:
     moment: str
     who: str | None
     seconds: float | None
-    choices: tuple[str, ...]
+    choices: tuple[str, ...] | None
 
-    def answer(self) -> Answer:
-        """Return the annotation as an answer, which is one choice, or as a skip."""
-        label = one_choice(self.choices, self.where) if self.choices else None
+    def answer(self, *, is_multi: bool) -> Answer:
+        """Return the annotation as an answer or as a skip; no choice is an answer only where several are allowed."""
+        is_skip = self.choices is None or not (self.choices or is_multi)
+        label = None if is_skip else chosen_label(self.choices or (), self.where, is_multi=is_multi)
         return Answer(self.where, self.item, label, self.who, self.seconds)
 
 
@@ -84,19 +86,27 @@ def image_source(root: Path | None, url: str | None) -> Callable[[Path], str]:
     return address
 
 
-def one_choice(choices: Sequence[Any], where: str) -> str:
-    """Return the label of an answer that must be one choice."""
-    if len(choices) != 1:
+def chosen_label(choices: Sequence[Any], where: str, *, is_multi: bool) -> str:
+    """Return the label of an answer: its one choice or, where several are allowed, all of them."""
+    names = [str(each) for each in choices]
+    if is_multi:
+        return NONE if names in ([], [NONE]) else as_text(names)
+    if len(names) != 1:
         raise ValueError(
-            f"{where}: an answer must be one class, got {', '.join(map(str, choices)) or 'none'}; "
-            "let people choose one at a time"
+            f"{where}: an answer must be one class, got {', '.join(names) or 'none'}; let people choose one at a time, "
+            "or create a project with `init --multi-label`"
         )
-    return str(choices[0])
+    return names[0]
 
 
-def choice(control: str, about: str, label: str, annotator: str | None = None) -> list[dict[str, Any]]:
-    """Return a choice in the format of annotations and predictions."""
-    found = {"from_name": control, "to_name": about, "type": CHOICES, "value": {CHOICES: [label]}}
+def choices_of(label: str, *, is_multi: bool) -> list[str]:
+    """Return the choices that stand for a label; where several are allowed, "none" stands for none of the classes."""
+    return (listed(label) or [NONE]) if is_multi else [label]
+
+
+def choice(control: str, about: str, choices: Sequence[str], annotator: str | None = None) -> list[dict[str, Any]]:
+    """Return choices in the format of annotations and predictions."""
+    found = {"from_name": control, "to_name": about, "type": CHOICES, "value": {CHOICES: list(choices)}}
     return [found if annotator is None else {**found, "meta": {"annotator": annotator}}]
 
 
@@ -128,8 +138,8 @@ def annotations_of(
                 chosen, noted = _choices(each["result"], control, at)
                 who = noted if noted is not None else _person(each.get("completed_by"), users)
                 moment = str(each.get("updated_at") or each.get("created_at") or "")
-                chosen = () if each.get("was_cancelled") else chosen
-                yield Annotation(at, str(item), each.get("id"), moment, who or None, _seconds(each), chosen)
+                given = None if each.get("was_cancelled") else chosen
+                yield Annotation(at, str(item), each.get("id"), moment, who or None, _seconds(each), given)
         except (KeyError, TypeError, AttributeError) as error:
             raise FileFormatError(f"{where} must hold tasks of Label Studio, got {str(task)[:80]}") from error
 

@@ -8,9 +8,10 @@ import numpy as np
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
 
+from batchbalance.project.mapping import colours
 from batchbalance.project.page.chooser import MAP_FOLDER, Reply, Request
 from batchbalance.project.page.page import NOT_YOURS, Page
-from batchbalance.project.state import Who
+from batchbalance.project.state import State, Who
 
 PER_SEARCH = 60
 MOST_QUEUED = 100  # items of a region that are asked at a time
@@ -80,7 +81,7 @@ class Explorer:
         store = self._project.store
         with store.reading() as state:
             change, batch = state.last_change, state.last_batch()
-            found = {"classes": list(state.classes), "sizes": list(state.sizes), "change": change,
+            found = {"classes": _colours(state), "sizes": list(state.sizes), "change": change,
                      "sources": [Path(each).name for each in state.sources]}  # fmt: skip
             mine = store.rows_of(self._project.open_questions(who))
         ask = self._page.chooser.latest
@@ -102,11 +103,11 @@ class Explorer:
         return FileResponse(folder / name, media_type=BINARY, headers={"cache-control": "private, max-age=86400"})
 
     def labels(self) -> Response:
-        """Return the class plus one of every item as 16 bits, 0 for items without a label."""
+        """Return the number of every item's colour as 16 bits, 0 for items without a label."""
         found = np.zeros(self._project.store.num_items, dtype="<u2")
         with self._project.store.reading() as state:
-            for row, label in state.labels().items():
-                found[row] = label + 1  # type: ignore[operator]
+            labels = state.labels()
+            found[list(labels)] = colours(state.labelling.array(labels.values()))
         return Response(found.tobytes(), media_type=BINARY)
 
     def items(self, who: Who, rows: Sequence[int]) -> dict[str, Any]:
@@ -118,9 +119,9 @@ class Explorer:
         """Return an item and what can be done with it."""
         if not self._page.may_see(name, who):
             return {"row": self._project.store.row_of(name), "item": None, "state": HIDDEN}
-        view, classes = self._project.view(name), self._project.classes
-        label = None if view.label is None else classes[view.label]  # type: ignore[index]
-        mine = classes[view.answers[who]] if who in view.answers else None  # type: ignore[index]
+        view, labelling = self._project.view(name), self._project.labelling
+        label = None if view.label is None else labelling.text(view.label)
+        mine = labelling.text(view.answers[who]) if who in view.answers else None
         is_queued, is_free = who in view.open, not (view.answers or view.open or who in view.skipped)
         state = "queued" if is_queued else "labelled" if label else "disputed" if view.answers else ""
         item = self._page.shown(name)
@@ -130,6 +131,11 @@ class Explorer:
     def _check_seen(self, name: str, who: Who) -> None:
         if not self._page.may_see(name, who):
             raise HTTPException(403, NOT_YOURS)
+
+
+def _colours(state: State) -> list[str]:
+    """Return what the colours of `colours` stand for, from 1 on."""
+    return [*state.classes, *(["several classes", "none of the classes"] if state.is_multi else [])]
 
 
 def _file(reply: Reply | None) -> str | None:

@@ -61,5 +61,7 @@ def guess_sentence(is_audit: bool, insight: Mapping[str, Any] | None) -> str:
         return "This item measures the model, so no guess is shown."
     if insight is None:
         return "There is no guess yet: the model learns with the next batch."
-    share = dict(insight["votes"]).get(insight["guess"], 0.0)
+    share = dict(insight["votes"]).get(insight["guess"])
+    if share is None:  # several labels: draws vote for each
+        return f"The model would say “{insight['guess']}”, and is {100 * insight['confidence']:.0f} % sure."
     return f"The model would say “{insight['guess']}”; {100 * share:.0f} % of its draws vote for that."

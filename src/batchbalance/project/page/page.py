@@ -16,10 +16,11 @@ from starlette.responses import Response
 from batchbalance.errors import FileFormatError
 from batchbalance.learner.labels import Event
 from batchbalance.project import Project
+from batchbalance.project.labelling import Labelling, as_value
 from batchbalance.project.page.chooser import ProcessChooser
 from batchbalance.project.page.images import Pictures, version
 from batchbalance.project.page.insight import guess_sentence, why
-from batchbalance.project.state import ItemView, Who
+from batchbalance.project.state import ItemView, State, Who
 from batchbalance.system.ids import mended
 
 AHEAD = 4  # items that a page loads before they are shown
@@ -67,10 +68,16 @@ class Page:
         """Add labels, all or none."""
         for name, label in answers.items():
             self._check_mine(name, who)
-            if label not in self.project.classes:
-                raise HTTPException(400, f"The label must be one of the classes, got {label!r}.")
+            self.check_label(label)
         self.project.tell(answers, who, seconds)
         return self.situation(who)
+
+    def check_label(self, label: str) -> None:
+        """Refuse what is not a class, or with several labels classes as `a;b`, or `none`."""
+        try:
+            self.project.labelling.read(label)
+        except ValueError as error:
+            raise HTTPException(400, f"The label must be one of the classes, got {label!r}.") from error
 
     def skip(self, who: Who, name: str) -> dict[str, Any]:
         """Skip an item."""
@@ -119,7 +126,7 @@ class Page:
             questions.remove(first)
             questions.insert(0, first)
         with self.project.store.reading() as state:
-            revision, today, total = state.num_events, state.tallies.today()[who], state.tallies.labels.total()
+            revision, today, total = state.num_events, state.tallies.today()[who], _num_labels(state)
             batch = state.asked_with(who, self.project.store.row_of(questions[0])) if questions else []
             num_left = sum(who in state.view(row).open for row in batch)
             can_undo = any(state.undoable(who))
@@ -144,7 +151,7 @@ class Page:
     def facts(self, who: Who) -> dict[str, Any]:
         """Return what stays the same."""
         return {
-            "project": self.name, "classes": self.project.classes,
+            "project": self.name, "classes": self.project.classes, "isMulti": self.project.labelling.is_multi,
             "instructions": self.project.settings.instructions, "annotator": who,
         }  # fmt: skip
 
@@ -202,7 +209,7 @@ class Page:
                 for name, count in tallies.answers.items() if count
             ]  # fmt: skip
             classes = [{"name": name, "count": tallies.labels[c]} for c, name in enumerate(state.classes)]
-            counts = {"today": today.total(), "total": tallies.labels.total()}
+            counts = {"today": today.total(), "total": _num_labels(state)}
         reply, is_current = self.chooser.latest({"do": "status"}, revision)
         found = reply or {}
         return counts | {
@@ -254,13 +261,13 @@ class Page:
     def _latest(self, who: Who, skip: int, count: int) -> list[dict[str, Any]]:
         """Return what a person did last to each item, the latest first, ready for JSON."""
         with self.project.store.reading() as state:
-            events, classes = list(islice(state.latest(who), skip, skip + count)), list(state.classes)
+            events, labelling = list(islice(state.latest(who), skip, skip + count)), state.labelling
         names = self.project.ids([event.item or 0 for event in events])
-        return [self._past(name, event, classes) for name, event in zip(names, events, strict=True)]
+        return [self._past(name, event, labelling) for name, event in zip(names, events, strict=True)]
 
-    def _past(self, name: str, event: Event, classes: Sequence[str]) -> dict[str, Any]:
+    def _past(self, name: str, event: Event, labelling: Labelling) -> dict[str, Any]:
         kind = event.kind if event.kind in ("skipped", "flagged") else "labelled"
-        label = classes[event.value] if kind == "labelled" else None
+        label = labelling.text(as_value(event.value)) if kind == "labelled" else None
         return {
             "item": self.shown(name),
             "kind": kind,
@@ -331,6 +338,11 @@ def _num_together(done: Iterator[Event]) -> int:
         )
         before = following if is_same else None
     return count
+
+
+def _num_labels(state: State) -> int:
+    """Return the number of labelled items; with several labels for an item, that of answers."""
+    return (state.tallies.answers if state.is_multi else state.tallies.labels).total()
 
 
 def _grid_note(num_open: int, num_guessed: int) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from batchbalance.project.answers import record_review
+from batchbalance.project.labelling import Labelling
 from batchbalance.project.page.page import Page
 from batchbalance.project.state import ItemView, Who
 
@@ -25,14 +26,14 @@ class Review:
     def listed(self) -> dict[str, Any]:
         """Return items to look at again, the most probable errors first, then disagreements, then flags."""
         with self._project.store.reading() as state:
-            revision, classes = state.last_change, list(state.classes)
+            revision, labelling = state.last_change, state.labelling
             doubtful = {row: view for row, view in state.items.items() if _reasons(view)}
         reply, is_current = self._page.chooser.latest({"do": "suspects"}, revision)
         suspects = {name: rest for name, *rest in (reply or {}).get("suspects", [])}
         named = dict(zip(self._project.ids(list(doubtful)), doubtful.values(), strict=True))
         views = {name: named.get(name) or self._project.view(name) for name in [*suspects, *named]}
         found = [
-            self._entry(name, view, classes, suspects.get(name))
+            self._entry(name, view, labelling, suspects.get(name))
             for name, view in views.items()
             if name in named or (view.settled is None and view.label is not None)
         ]
@@ -41,15 +42,15 @@ class Review:
 
     def decide(self, who: Who, name: str, label: str | None) -> dict[str, Any]:
         """Keep the label of an item, or change it; return the situation of this person."""
-        if label is not None and label not in self._project.classes:
-            raise HTTPException(400, f"The label must be one of the classes, got {label!r}.")
+        if label is not None:
+            self._page.check_label(label)
         view = self._page.view(name)
         if not view.answers and not view.flags:
             raise HTTPException(403, "Only items with an answer or a flag can be reviewed.")
         record_review(self._project.store, name, label, who)
         return self._page.situation(who)
 
-    def _entry(self, name: str, view: ItemView, classes: list[str], suspect: list[Any] | None) -> dict[str, Any]:
+    def _entry(self, name: str, view: ItemView, labelling: Labelling, suspect: list[Any] | None) -> dict[str, Any]:
         """Return one item, ready for JSON; `suggested` has room for whoever suggests a label."""
         reasons = _reasons(view)
         if suspect is not None and view.settled is None:
@@ -58,8 +59,8 @@ class Review:
         return {
             "item": self._page.shown(name),
             "reasons": reasons,
-            "label": None if view.label is None else classes[view.label],  # type: ignore[index]
-            "answers": [{"who": who or NO_NAME, "label": classes[number]} for who, number in view.answers.items()],  # type: ignore[index]
+            "label": None if view.label is None else labelling.text(view.label),
+            "answers": [{"who": who or NO_NAME, "label": labelling.text(value)} for who, value in view.answers.items()],
             "notes": [{"who": note.who or NO_NAME, "text": note.text} for note in view.flags[view.num_seen :]],
             "suggested": suggested,
             "wrong": wrong,

@@ -4,6 +4,7 @@ import { button, classKeys, classOfKey, el, kbd, NONE, say } from "./dom.js";
 
 const MOST_KEYS = 10;
 const TWO_COLUMNS = 7;
+const MOST_LETTERS = 16; // of a name in one of two columns
 
 // The names in a label, which is one class, or with several labels "a;b" or "none".
 export const namesOf = (label, isMulti) => (label === null || label === undefined ? [] : isMulti && label !== NONE ? label.split(";") : [label]);
@@ -15,7 +16,7 @@ export class Picker {
     const keys = classKeys(classes, isMulti);
     const pick = (name) => this.pick(name);
     this.buttons = classes.map((name, place) => classButton(name, keys[place], pick));
-    const list = el("div", { className: classes.length >= TWO_COLUMNS ? "class-list two" : "class-list" }, ...this.buttons);
+    const list = el("div", { className: classes.length >= TWO_COLUMNS && Math.max(...classes.map((name) => name.length)) <= MOST_LETTERS ? "class-list two" : "class-list" }, ...this.buttons);
     box.replaceChildren(...(classes.length > MOST_KEYS ? searchable(list, this.buttons, idea, pick) : [list]));
     if (!isMulti) return;
     const none = classButton("None of these", "0", () => pick(NONE));

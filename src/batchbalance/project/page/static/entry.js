@@ -37,7 +37,7 @@ export function openEntry(shared, entry, changed) {
   };
   const box = el("div", {});
   const picker = entry.canLabel ? new Picker(box, shared.facts, choose, "pick-search") : null;
-  if (picker) picker.set(entry.mine);
+  if (picker) picker.set(entry.label ?? entry.mine);
   else box.append(el("p", { className: "quiet-text", textContent: entry.label ? "Somebody else labelled this item. Review changes labels of others." : "This item cannot be labelled here: it is asked of somebody else." }));
   const queue = () => {
     dialog.close();

@@ -105,7 +105,7 @@ export class Grid {
       this.change(tile, tile.guess, false);
     };
     byId("pick-body").replaceChildren(small(tile.item), classes, el("div", { className: "row" }, button("Not sure: leave it open", leave), button("Cancel", () => dialog.close(), "quiet")));
-    dialog.onkeydown = (event) => picker.inDialog(event);
+    dialog.onkeydown = (event) => void picker.inDialog(event); // a returned false would prevent the default
     dialog.showModal();
   }
 
