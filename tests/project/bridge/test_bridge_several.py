@@ -74,7 +74,9 @@ def test_label_studio_and_back(project, fake):
 
 def test_guesses_are_shown_as_choices(project, fake, monkeypatch):
     said = {"0": ["cat", "dog"], "1": []}
-    monkeypatch.setattr(project, "guess", lambda ids: [Guess(name, said.get(name, ["dog"]), {}, {}, 0.5) for name in ids])
+    monkeypatch.setattr(
+        project, "guess", lambda ids: [Guess(name, said.get(name, ["dog"]), {}, {}, 0.5) for name in ids]
+    )
     server = fake.server()
     found, _ = link(project, server)
     ids = push(project, found, server, guesses=True).ids

@@ -84,3 +84,27 @@ def test_it_says_that_suspects_are_computed(ann, chooser):
     found = ann.get("/api/review").json
     assert found["isPending"]
     assert {entry["item"]["id"] for entry in found["entries"]} == {"b", "x"}
+
+
+def test_suggestions_of_machines_come_last_and_become_answers_once_accepted(ann, project, chooser, tmp_path):
+    (tmp_path / "gpt.csv").write_text("id,label\na,dog\nc,cat\nd,cat\nx,cat\ndone,dog\n")
+    assert "suggestion" not in {reason for entry in listed(ann).values() for reason in entry["reasons"]}
+    project.suggest(tmp_path / "gpt.csv", "gpt")
+    assert ann.get("/api/review").json["isPending"]
+    # "c" has an answer by now, and "x" is asked of Bob: the list may be older than they are
+    chooser.replies["doubtful"] = {
+        "doubtful": [["done", "gpt", "dog", 0.8], ["c", "gpt", "cat", 0.7], ["x", "gpt", "cat", 0.6]]
+    }
+    entries = ann.get("/api/review").json["entries"]
+    assert [entry["item"]["id"] for entry in entries] == ["a", "b", "x", "done"]
+    assert (entries[-1]["by"], entries[-1]["suggested"], entries[-1]["wrong"], entries[-1]["label"]) == (
+        "gpt",
+        "dog",
+        0.8,
+        None,
+    )
+    assert "done" not in project.labels
+    assert ann.post("/api/found", {"item": "done", "label": "cat"}).status == 200
+    assert project.labels["done"] == "cat"
+    assert project.view("done").reasons == ["found"]
+    assert "done" not in listed(ann)

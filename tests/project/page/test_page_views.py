@@ -165,6 +165,34 @@ def test_review_by_keyboard(tmp_path, new_context, check_access):
         assert project.view("n04").num_seen == 1
 
 
+def test_suggestions_of_a_machine_by_keyboard(tmp_path, new_context, check_access):
+    project = project_of(tmp_path)
+    (tmp_path / "gpt.csv").write_text("id,label\n" + "".join(f"{name},dog\n" for name in NAMES))
+    project.suggest(tmp_path / "gpt.csv", "gpt")
+    chooser = FakeChooser()
+    chooser.replies["suspects"] = {"suspects": []}
+    chooser.replies["doubtful"] = {"doubtful": [[name, "gpt", "dog", 0.9] for name in NAMES[10:13]]}
+    with served(project, chooser) as link:
+        person = Person(new_context(), link)
+        page = person.page
+        person.item()
+        page.click("[data-view=review]")
+        person.see("gpt suggests “dog”. The probability that this is wrong is 90 %")
+        check_access(page)
+        page.keyboard.press("k")  # accepts it
+        person.see("2 items to review.")
+        page.keyboard.press("1")  # changes the next one
+        person.see("1 item to review.")
+        assert project.labels == {"n10": "dog", "n11": "cat"}
+        page.keyboard.press("Backspace")
+        person.see("2 items to review.")
+        assert project.labels == {"n10": "dog"}
+        page.select_option("[aria-label='Filter by kind']", "flag")
+        person.see("Nothing matches")
+        page.select_option("[aria-label='Filter by kind']", "suggestion")
+        person.see("Accept “dog”")
+
+
 def test_search_labels_in_place_and_queues(tmp_path, new_context):
     project = project_of(tmp_path)
     chooser = FakeChooser()

@@ -60,7 +60,7 @@ def make_app(page: Page) -> Starlette:
         get("/api/guess", lambda who, query: page.guess(who, query.get("item", ""))),
         get("/api/grid", lambda who, _: page.grid(who)),
         get("/api/progress", lambda who, _: page.progress(who)),
-        get("/api/review", lambda _who, _: review.listed()),
+        get("/api/review", lambda who, _: review.listed(who)),
         get("/api/search", lambda who, query: explorer.search(who, query.get("text", ""), whole(query.get("at", "")))),
         get("/api/like", lambda who, query: explorer.like(who, query.get("item", ""), whole(query.get("at", "")))),
         get("/api/map", lambda who, _: explorer.map(who)),

@@ -143,8 +143,8 @@ class ProcessChooser:
         self._chooser = Worker(command, self._lock, self._take)
         measurer, finder, drawer = (Worker(command, self._lock, self._take) for _ in range(3))
         self._workers = {
-            "status": measurer, "suspects": measurer, "find": finder, "search": finder, "map": finder,
-            "opinions": finder, "layout": drawer,
+            "status": measurer, "suspects": measurer, "doubtful": measurer,
+            "find": finder, "search": finder, "map": finder, "opinions": finder, "layout": drawer,
         }  # fmt: skip
         self._shown = ChoiceProgress(DOING)
         self._trouble = ""

@@ -18,6 +18,7 @@ import numpy as np
 
 from batchbalance.errors import NothingLeftError, sentence
 from batchbalance.project import Project
+from batchbalance.project.doubtful import doubtful
 from batchbalance.project.embeddings import RECORD
 from batchbalance.project.insight import Insight
 from batchbalance.project.learning import Trained
@@ -83,6 +84,20 @@ class RequestHandler:
         """Return suspected labels; not those of the audit set, where looking by the model's advice would flatter it."""
         found = [each for each in self._project.suspects() if not each.is_audit]
         return {"suspects": [[each.item.id, each.label, each.suggested, each.wrong] for each in found]}
+
+    def _doubtful(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return suggestions by machines that are most likely wrong."""
+        project, state, vectors = self._project, self._project.store.snapshot(), self._project.embeddings.array()
+        free = project.questions.free_rows(state, None) & ~project.store.is_audit
+        trained = project.model.trained(state, vectors)
+        found = doubtful(state, vectors, trained, free, request["count"], project.questions.metric)
+        names = project.ids([each.row for each in found])
+        return {
+            "doubtful": [
+                [name, each.source, state.classes[each.label], each.wrong]
+                for name, each in zip(names, found, strict=True)
+            ]
+        }
 
     def _find(self, request: dict[str, Any]) -> dict[str, Any]:
         found = self._project.find([request["like"]], n=request["count"], annotator=request["who"])

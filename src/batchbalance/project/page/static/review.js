@@ -6,8 +6,8 @@ import { button, el, notice, percent, plural, say, told } from "./dom.js";
 import { large, small, titleOf } from "./item.js";
 
 const EVERY_MS = 1500;
-const KINDS = { suspect: "Suspected labels", disagreement: "Disagreements", flag: "Flags" };
-const SHORT = { suspect: "suspected", disagreement: "people disagree", flag: "flagged" };
+const KINDS = { suspect: "Suspected labels", disagreement: "Disagreements", flag: "Flags", suggestion: "Machine labels" };
+const SHORT = { suspect: "suspected", disagreement: "people disagree", flag: "flagged", suggestion: "by a machine" };
 
 export class Review {
   constructor(box, shared) {
@@ -97,7 +97,7 @@ export class Review {
       "button",
       { type: "button", className: "review-row", "aria-current": String(isCurrent), onclick: () => this.show(entry.item.id) },
       small(entry.item),
-      el("span", { className: "review-row-told" }, el("strong", { dir: "auto", textContent: entry.label ?? "no label" }), el("span", { className: "quiet-text", textContent: entry.reasons.map((one) => SHORT[one]).join(", ") })),
+      el("span", { className: "review-row-told" }, el("strong", { dir: "auto", textContent: entry.label ?? (entry.by ? `${entry.suggested}?` : "no label") }), el("span", { className: "quiet-text", textContent: entry.reasons.map((one) => SHORT[one]).join(", ") })),
     );
   }
 
@@ -119,7 +119,7 @@ export class Review {
         { className: "review-side" },
         el("p", { className: "quiet-text" }, `${at + 1} of ${entries.length} · `, el("span", { className: "id", dir: "auto", textContent: entry.item.id })),
         el("ul", { className: "reasons" }, ...reasons(entry).map((text) => el("li", {}, ...told(text)))),
-        el("div", { className: "row" }, button(entry.label ? `Keep “${entry.label}”` : "Leave it as it is", () => this.decide(null), "primary", "K"), button("Next", () => this.step(1), "", "N"), button("Undo", () => this.undo(), "", "⌫")),
+        el("div", { className: "row" }, button(entry.by ? `Accept “${entry.suggested}”` : entry.label ? `Keep “${entry.label}”` : "Leave it as it is", () => this.decide(null), "primary", "K"), button("Next", () => this.step(1), "", "N"), button("Undo", () => this.undo(), "", "⌫")),
         el("h2", { className: "part", textContent: "Or change it to" }),
         classes,
       ),
@@ -144,7 +144,9 @@ export class Review {
     const { entries } = this;
     const at = entries.findIndex((entry) => entry.item.id === this.current);
     if (at < 0) return;
-    await this.send("/api/decide", { item: this.current, label }, label ? `Changed to ${label}.` : "Kept.", () => {
+    const { by, suggested } = entries[at];
+    const path = by ? "/api/found" : "/api/decide"; // a suggestion becomes an answer of this person
+    await this.send(path, { item: this.current, label: by ? (label ?? suggested) : label }, label ? `Changed to ${label}.` : "Kept.", () => {
       this.found.entries = this.found.entries.filter((entry) => entry !== entries[at]);
       this.current = (entries[at + 1] ?? entries[at - 1])?.item.id ?? null;
     });
@@ -193,6 +195,7 @@ function reasons(entry) {
   const by = entry.answers.map((one) => `${name(one)} says “${one.label}”`).join(", ");
   const found = [];
   if (entry.reasons.includes("suspect")) found.push(`The label “${entry.label}” is probably wrong (${percent(entry.wrong)}). A model that has not seen it would say “${entry.suggested}”.`);
+  if (entry.by) found.push(`${entry.by} suggests “${entry.suggested}”. The probability that this is wrong is ${percent(entry.wrong)}, by a model of people's labels only.`);
   if (by) found.push(`${by}.`);
   for (const note of entry.notes) found.push(`${name(note)} flagged it: ${note.text || "no note"}`);
   return found;
