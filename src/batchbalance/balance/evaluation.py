@@ -56,7 +56,6 @@ def evaluate_batch(
     exclude: Indices | None = None,
     offset: bool = False,
     seed: int = 0,
-    device: str | None = None,
 ) -> BatchEvaluation:
     """Compute Δ, coverage with its baselines, and the certificate of any batch, however it was chosen.
 
@@ -67,7 +66,6 @@ def evaluate_batch(
         exclude: points that neither the random batches nor the best batch may contain.
         offset: as in the strategy to compare the batch with.
         seed: for the random batches.
-        device: where to compute; the device of the predictions if omitted.
     """
     rows = check_indices("indices", indices, predictions.num_points)
     if not len(rows):
@@ -76,7 +74,7 @@ def evaluate_batch(
     if bool(torch.isin(rows, excluded).any()):
         raise ValueError("`indices` must not contain points of `exclude`")
     candidates = remaining_candidates(predictions.num_points, excluded)
-    model = BalanceModel(predictions if device is None else predictions.to(device), edges, offset=offset)
+    model = BalanceModel(predictions, edges, offset=offset)
     return batch_value(model, rows, candidates, seed=seed)
 
 

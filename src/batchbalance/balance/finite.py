@@ -22,7 +22,7 @@ def ec2(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
     Draws count by their hard predictions, because a softmax never rules out a label: an edge survives only a label
     that both of its ends predict, or the same set of labels.
     """
-    edges.check_same_draws(predictions)
+    predictions.draws.check_same(edges.draws, "edges")
     ends, values = edges.ends, edges.edge_weights
     weights = predictions.draw_weights
     scores = []
@@ -45,7 +45,7 @@ def eced(predictions: Predictions, edges: Edges) -> Float[Tensor, " N"]:
     maximum is over draws of positive weight. Float64. With several labels y is a set of at most 10 labels.
     """
     predictions = predictions.joint()
-    edges.check_same_draws(predictions)
+    predictions.draws.check_same(edges.draws, "edges")
     device = predictions.device
     num_draws = predictions.num_draws
     weights = predictions.draw_weights.to(device)

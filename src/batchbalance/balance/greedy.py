@@ -268,7 +268,6 @@ class LazyCandidates:
         if self._is_first:
             self._evaluate_all()
             self._is_first = False
-            self.objective.keep(self._bounds.values.argsort(descending=True))
         elif not self._options.lazy or int(self._bounds.is_open.sum()) <= 2 * PROBE or self._rest:
             self._rest = max(0, self._rest - 1)
             self._evaluate_all()

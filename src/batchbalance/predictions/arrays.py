@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from batchbalance.arguments.checks import as_tensor, compute_dtype
+from batchbalance.errors import DrawMismatchError
 
 Values = Literal["probs", "logits", "log-probs", "label-probs", "label-logits"]
 LABEL_VALUES = ("label-probs", "label-logits")  # (N, S, L): one number for each label instead of one for each class
@@ -96,6 +97,15 @@ def check_classes(classes: Any, num_classes: int) -> tuple[Label, ...] | None:
             f"`classes` must be {num_classes} distinct labels, got {len(labels)} with {len(set(labels))} distinct"
         )
     return labels
+
+
+def check_same_classes(own: tuple[Label, ...] | None, other: tuple[Label, ...] | None, name: str) -> None:
+    """Raise DrawMismatchError if both name their classes and the names differ."""
+    if own is not None and other is not None and own != other:
+        a, b = next((a, b) for a, b in zip(own, other, strict=True) if a != b)
+        raise DrawMismatchError(
+            f"`{name}` must name the classes as the pool does, in the same order, got {b!r} where the pool has {a!r}"
+        )
 
 
 def check_weights(weights: Any, num_draws: int) -> Tensor | None:

@@ -1,7 +1,7 @@
 """Reading and writing predictions: ``.npy``, ``.npz`` and ``.safetensors``; nothing is ever unpickled."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -15,6 +15,8 @@ from batchbalance.predictions.arrays import Label, Values
 from batchbalance.predictions.notes import note_path, read_note, write_note
 from batchbalance.system.files import archived_arrays, archived_names, check_is_file, mapped_array, replacing
 from batchbalance.system.sealed import tensors_digest
+
+BESIDE = ("draw_ids", "classes", "sha256")  # in a .npz file, beside the arrays of numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,39 +53,22 @@ def read_array(path: Path, values: Values | None, axes: str = "nsc") -> FoundArr
                 return FoundArray(array)
             return FoundArray(array, note.values, note.draw_ids, note.weights, note.classes)
         if path.suffix == ".npz":
-            beside = ("draw_ids", "classes", "sha256")
-            name, kind = _which(path, [n for n in archived_names(path) if n not in beside], values)
-            arrays = archived_arrays(path, (name, "weights", *beside))
-            ids, classes = arrays.get("draw_ids"), arrays.get("classes")
-            if "sha256" in arrays:  # only files written by this package have one
-                metadata = {} if ids is None else {"draw_ids": str(ids.tolist())}
-                if classes is not None:
-                    metadata["classes"] = str(classes.tolist())
-                numbers = {each: torch.from_numpy(arrays[each]) for each in (name, "weights") if each in arrays}
-                _check_sealed(path, numbers, {**metadata, "sha256": str(arrays["sha256"])})
-            return FoundArray(
-                arrays[name],
-                kind,
-                None if ids is None else ids.tolist(),
-                arrays.get("weights"),
-                None if classes is None else _listed(classes),
-            )
-        from safetensors import safe_open
+            name, kind = _which(path, [each for each in archived_names(path) if each not in BESIDE], values)
+            arrays = archived_arrays(path, (name, "weights", *BESIDE))
+            beside = {each: arrays.pop(each) for each in BESIDE if each in arrays}
+            metadata = {each: str(x) if x.ndim == 0 else json.dumps(x.tolist()) for each, x in beside.items()}
+        else:
+            from safetensors import safe_open
 
-        with safe_open(path, framework="pt") as opened:
-            names = list(opened.keys())
-            name, kind = _which(path, names, values)
-            metadata = opened.metadata() or {}
-            listed = metadata.get("draw_ids")
-            if "sha256" in metadata:  # only files written by this package have one
-                _check_sealed(path, {each: opened.get_tensor(each) for each in names}, metadata)
-            return FoundArray(
-                opened.get_tensor(name),
-                kind,
-                None if listed is None else json.loads(listed),
-                opened.get_tensor("weights") if "weights" in names else None,
-                json.loads(metadata["classes"]) if "classes" in metadata else None,
-            )
+            with safe_open(path, framework="pt") as opened:
+                name, kind = _which(path, list(opened.keys()), values)
+                arrays = {each: opened.get_tensor(each) for each in opened.keys() if each in (name, "weights")}  # noqa: SIM118
+                metadata = opened.metadata() or {}
+        # Only files written by this package have a checksum.
+        if "sha256" in metadata and metadata["sha256"] != _seal(arrays, metadata):
+            raise FileFormatError(f"{path} is damaged: it does not match its checksum; write it again")
+        ids, classes = (json.loads(metadata[each]) if each in metadata else None for each in ("draw_ids", "classes"))
+        return FoundArray(arrays[name], kind, ids, arrays.get("weights"), classes)
     except FileFormatError:
         raise
     except Exception as error:  # a damaged file raises many types of errors
@@ -117,38 +102,22 @@ def write_predictions(
         arrays = {"log_probs": torch.cat([chunk.cpu() for chunk in chunks]).view(shape)}
         if weights is not None:
             arrays["weights"] = weights
+        listed = {"draw_ids": draw_ids, "classes": classes}
+        metadata = {name: json.dumps(each) for name, each in listed.items() if each is not None}
+        metadata["sha256"] = _seal(arrays, metadata)  # neither format has a checksum
         if path.suffix == ".npz":
-            named: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
-            if draw_ids is not None:
-                named["draw_ids"] = np.array(draw_ids, dtype=np.str_)
-            listed = {} if draw_ids is None else {"draw_ids": str(named["draw_ids"].tolist())}
-            if classes is not None:
-                listed["classes"] = json.dumps(classes)
-                named["classes"] = np.array(listed["classes"])  # JSON keeps strings and numbers distinct
-            np.savez(temporary, sha256=np.array(_seal(arrays, listed)), **named)  # detects truncation
+            named = {name: tensor.numpy() for name, tensor in arrays.items()}
+            np.savez(temporary, **named, **{name: np.array(text) for name, text in metadata.items()})
             return
         from safetensors.torch import save_file
 
-        arrays = {name: tensor.contiguous() for name, tensor in arrays.items()}
-        metadata = {} if draw_ids is None else {"draw_ids": json.dumps(draw_ids)}
-        if classes is not None:
-            metadata["classes"] = json.dumps(classes)
-        save_file(arrays, temporary, metadata={**metadata, "sha256": _seal(arrays, metadata)})
+        save_file({name: tensor.contiguous() for name, tensor in arrays.items()}, temporary, metadata=metadata)
 
 
-def _seal(arrays: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """Return a hash of all contents of a file: neither .safetensors nor .npz has a checksum."""
-    return tensors_digest(arrays, metadata.get("draw_ids"), metadata.get("classes"))
-
-
-def _check_sealed(path: Path, arrays: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    if metadata["sha256"] != _seal(arrays, metadata):
-        raise FileFormatError(f"{path} is damaged: it does not match its checksum; write it again")
-
-
-def _listed(classes: np.ndarray) -> Any:
-    """Return the class names in a ``.npz`` file: JSON if this package wrote it, else an array."""
-    return json.loads(str(classes)) if classes.ndim == 0 else classes.tolist()
+def _seal(arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
+    """Return a hash of the contents of a file."""
+    tensors = {name: torch.as_tensor(each) for name, each in arrays.items()}
+    return tensors_digest(tensors, metadata.get("draw_ids"), metadata.get("classes"))
 
 
 def _check_suffix(path: Path) -> None:

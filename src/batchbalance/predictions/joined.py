@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from batchbalance.errors import FileFormatError
-from batchbalance.predictions.arrays import Values
-from batchbalance.predictions.pool import Predictions, check_same_classes
+from batchbalance.predictions.arrays import Values, check_same_classes
+from batchbalance.predictions.pool import Predictions
 from batchbalance.predictions.sources import Joined
 from batchbalance.system.files import check_is_file
 

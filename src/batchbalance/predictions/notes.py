@@ -69,8 +69,8 @@ def read_note(path: Path, shape: tuple[int, ...], axes: str) -> Note | None:
         return None
     try:
         content, is_sealed = read_checked(beside)
-    except FileFormatError as error:
-        raise FileFormatError(f"{beside} must describe {path.name}, got something else; {REMEDY}") from error
+    except FileFormatError:
+        content, is_sealed = {}, False
     if content.get("format") != FORMAT:
         raise FileFormatError(f"{beside} must describe {path.name}, got something else; {REMEDY}")
     if content.get("version") != VERSION:

@@ -11,7 +11,6 @@ N·L points with two classes, "no" and "yes", the questions of an item next to e
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,6 +28,7 @@ from batchbalance.predictions.arrays import (
     as_nsc,
     check_classes,
     check_draw_ids,
+    check_same_classes,
     check_weights,
     over_answers,
 )
@@ -156,7 +156,7 @@ class Predictions:
     def _in_memory(self) -> "Predictions":
         """Return a copy of the log-probabilities in the memory of this process."""
         log_probs = torch.empty(self.source.shape, dtype=self.dtype, device=self.device)
-        for rows, chunk in self.questions.chunks():
+        for rows, chunk in self.question_chunks():
             log_probs[rows] = chunk
         return replace(self, source=Stored(log_probs))
 
@@ -177,7 +177,7 @@ class Predictions:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes, C; for items with several labels, the number of labels, L."""
+        """The number of classes, C, or of labels, L."""
         return self.num_labels or self.source.shape[2]
 
     @property
@@ -207,8 +207,7 @@ class Predictions:
     def joint(self) -> "Predictions":
         """Return predictions whose classes are the 2^L possible sets of labels, computed on demand; else these ones.
 
-        Class 0 is the empty set; in binary, the first label is the first digit. Raise ValueError for more than
-        10 labels, because every set is stored.
+        Class 0 is the empty set; the first label is the first binary digit. Raise ValueError for more than 10 labels.
         """
         if self.num_labels is None:
             return self
@@ -218,11 +217,12 @@ class Predictions:
                 f"{self.num_labels}; use 'greedy-balance', 'u-herding', 'margin' or 'badge', which need only each "
                 "label, or bald with combine='mean'"
             )
-        shape = (self.num_points, self.num_draws, self.num_answers)
-        return Predictions(OnDemand(shape, self.dtype, self._joint_log_probs, self.device), self.draws)
 
-    def _joint_log_probs(self, rows: Rows) -> Float[Tensor, "n S A"]:
-        return over_answers(self.source.log_probs(self.question_rows(rows)), self.num_labels or 1)
+        def made(rows: Rows) -> Float[Tensor, "n S A"]:
+            return over_answers(self.source.log_probs(self.question_rows(rows)), self.num_labels or 1)
+
+        shape = (self.num_points, self.num_draws, self.num_answers)
+        return Predictions(OnDemand(shape, self.dtype, made, self.device), self.draws)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -272,16 +272,22 @@ class Predictions:
         self, numbers: int = CHUNK_NUMBERS, bar: Bar | None = None
     ) -> Iterator[tuple[slice, Float[Tensor, "n S C"]]]:
         """Yield (rows, log-probabilities) over all points, about `numbers` numbers at a time; `bar` counts points."""
-        for rows in spans_of(self.num_points, numbers // (self.num_draws * self.num_classes)):
-            yield rows, self.log_probs(rows)
+        self.check_one_class()
+        yield from self.question_chunks(numbers, bar)
+
+    def question_chunks(
+        self, numbers: int = CHUNK_NUMBERS, bar: Bar | None = None
+    ) -> Iterator[tuple[slice, Float[Tensor, "q S C"]]]:
+        """Yield the same over all questions, those of a point together."""
+        count = self.num_labels or 1
+        for span in spans_of(self.num_points, numbers // (self.num_draws * self.num_classes)):
+            rows = slice(span.start * count, span.stop * count)
+            yield rows, self.source.log_probs(rows)
             if bar is not None:
-                bar.advance(rows.stop - rows.start)
+                bar.advance(span.stop - span.start)
 
     def check(self, rows: slice = slice(None)) -> float:
-        """Return how far the sums of some points are from 1; raise ValueError unless they are distributions.
-
-        Predictions are checked when they are created. Call this only if that check was skipped.
-        """
+        """Return how far the sums of some points are from 1; raise ValueError unless they are distributions."""
         return self.source.check(rows)
 
     def mean_probs(self) -> Float[Tensor, "N C"]:
@@ -313,8 +319,11 @@ class Predictions:
         place = torch.device(device)
         if place == self.device:
             return self
-        made = OnDemand(self.source.shape, self.dtype, partial(_read_to, self.source, place), place)
-        return replace(self, source=made)
+
+        def moved(rows: Rows) -> Tensor:
+            return self.source.log_probs(rows).to(place)
+
+        return replace(self, source=OnDemand(self.source.shape, self.dtype, moved, place))
 
     def with_weights(self, weights: Any) -> "Predictions":
         """Return the same predictions with these draw weights."""
@@ -389,17 +398,13 @@ class Predictions:
         """
         n, s, c = self.source.shape
         shape = (n, s, c) if self.num_labels is None else (self.num_points, self.num_labels, s, c)
-        chunks = (chunk for _, chunk in self.questions.chunks())
+        chunks = (chunk for _, chunk in self.question_chunks())
         write_predictions(Path(path), shape, self.dtype, chunks, self.draw_ids, self.weights, self.classes)
 
     def __repr__(self) -> str:
         counted = "classes" if self.num_labels is None else "labels"
         kind = f"{self.num_points} points, {self.num_draws} draws, {self.num_classes} {counted}"
         return f"Predictions({kind}, {str(self.dtype).removeprefix('torch.')})"
-
-
-def _read_to(source: Source, place: torch.device, rows: Rows) -> Tensor:
-    return source.log_probs(rows).to(place)
 
 
 def stored_predictions(
@@ -417,15 +422,6 @@ def stored_predictions(
     """
     draws = Draws(numbers.shape[1], draw_ids, weights)
     return Predictions(Stored(numbers, values, file), draws, classes=classes, num_labels=num_labels)
-
-
-def check_same_classes(own: tuple[Label, ...] | None, other: tuple[Label, ...] | None, name: str) -> None:
-    """Raise DrawMismatchError if both name their classes and the names differ."""
-    if own is not None and other is not None and own != other:
-        a, b = next((a, b) for a, b in zip(own, other, strict=True) if a != b)
-        raise DrawMismatchError(
-            f"`{name}` must name the classes as the pool does, in the same order, got {b!r} where the pool has {a!r}"
-        )
 
 
 def _checked(

@@ -10,18 +10,18 @@ its labels: by their mean or by their largest score. Scores of whole sets of lab
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from batchbalance.predictions import CHUNK_NUMBERS, Predictions, mean_over_draws, spans_of
+from batchbalance.predictions import CHUNK_NUMBERS, Predictions
 from batchbalance.system.progress import Bar
 
 Combine = Literal["mean", "max"]
-COMBINE: Combine = "mean"
+COMBINE: Combine = "max"  # docs/method.md compares the two
 
 MEMORY_BUDGET = 2**28
 CACHED_NUMBERS = 2**20  # numbers per block; larger blocks do not fit the CPU cache and are slower
@@ -99,7 +99,7 @@ def mean_std(
 ) -> Float[Tensor, " N"]:
     """Return the standard deviation of class probabilities over draws, averaged over classes, from 0 to 1/2."""
     scores = _empty(predictions.questions)
-    for rows, chunk in _question_chunks(predictions, CHUNK_NUMBERS // 8, bar):  # several float64 copies are in memory
+    for rows, chunk in predictions.question_chunks(CHUNK_NUMBERS // 8, bar):  # several float64 copies are in memory
         probs = chunk.double().exp()
         weights = predictions.draw_weights.to(probs.device)
         mean = torch.einsum("s,nsc->nc", weights, probs)
@@ -118,7 +118,7 @@ def bald(predictions: Predictions, *, combine: Combine | None = None, bar: Bar |
     whole = predictions.joint() if combine is None else predictions
     weights = predictions.draw_weights.to(predictions.device)
     scores = _empty(whole.questions)
-    for rows, chunk in _question_chunks(whole, CACHED_NUMBERS, bar):
+    for rows, chunk in whole.question_chunks(CACHED_NUMBERS, bar):
         log_probs = chunk.double()
         probs = log_probs.exp()
         mean = torch.einsum("s,nsc->nc", weights, probs)
@@ -174,15 +174,10 @@ def unsureness(predictions: Predictions, rows: Int[Tensor, " n"] | None = None) 
 
     An item with several labels counts with the share of its labels that are expected to be wrong.
     """
-    total, count = 0.0, predictions.num_labels or 1
-    numbers = math.prod(predictions.source.shape[1:]) * count
-    num = predictions.num_points if rows is None else len(rows)
-    for span in spans_of(num, CHUNK_NUMBERS // numbers):
-        asked = predictions.question_rows(span if rows is None else rows[span])
-        chunk = predictions.questions.log_probs(asked)
-        means = mean_over_draws(predictions.draw_weights.to(chunk), chunk.exp())
-        total += float((1 - means.amax(dim=1)).double().sum())
-    return total / count
+    if rows is None:
+        return float(least_confidence(predictions, combine="mean").sum())
+    parts = rows.split(max(1, CHUNK_NUMBERS // (predictions.num_draws * predictions.num_classes)))
+    return sum(float(least_confidence(predictions.subset(part), combine="mean").sum()) for part in parts)
 
 
 def points_within(memory_budget: int, point_numbers: int) -> int:
@@ -209,18 +204,6 @@ def combined(scores: Float[Tensor, " q"], predictions: Predictions, combine: Com
     return by_point.mean(dim=1) if (combine or COMBINE) == "mean" else by_point.amax(dim=1)
 
 
-def _question_chunks(
-    predictions: Predictions, numbers: int, bar: Bar | None
-) -> Iterator[tuple[slice, Float[Tensor, "q S C"]]]:
-    """Yield (rows, log-probabilities) of all questions, those of a point together; `bar` counts points."""
-    questions, count = predictions.questions, predictions.num_labels or 1
-    for span in spans_of(predictions.num_points, numbers // (predictions.num_draws * predictions.num_classes)):
-        rows = slice(span.start * count, span.stop * count)
-        yield rows, questions.log_probs(rows)
-        if bar is not None:
-            bar.advance(span.stop - span.start)
-
-
 def _of_means(
     predictions: Predictions,
     combine: Combine | None,
@@ -233,7 +216,7 @@ def _of_means(
     One minus the largest probability is summed from the others: 1 − max rounds to 0 for every confident point.
     """
     logs = _empty(predictions.questions)
-    for rows, chunk in _question_chunks(predictions, CHUNK_NUMBERS, bar):
+    for rows, chunk in predictions.question_chunks(bar=bar):
         # Nothing is subtracted from a mean, so the dtype of the predictions is precise enough for its sum.
         largest = chunk.amax(dim=1).clamp_min(torch.finfo(chunk.dtype).min)  # (n, C); so that not all draws underflow
         summed = torch.einsum("s,nsc->nc", predictions.draw_weights.to(chunk), (chunk - largest.unsqueeze(1)).exp())

@@ -77,7 +77,7 @@ class ScoreStrategy(PredictionStrategy):
 
     Attributes:
         combine: for several labels, whether an item is ranked by the "mean" or the "max" of the scores of its labels;
-            if omitted, by the mean, and by the score of the whole set of labels for "bald".
+            if omitted, by the largest, and for "bald" by the score of the whole set of labels.
     """
 
     combine: Combine | None = None
