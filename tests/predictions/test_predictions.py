@@ -327,7 +327,7 @@ def test_a_save_that_fails_leaves_no_note_about_another_array(tmp_path, monkeypa
     def fail(*_):
         raise OSError("full disk")
 
-    monkeypatch.setattr(Predictions, "chunks", fail)
+    monkeypatch.setattr(Predictions, "question_chunks", fail)
     with pytest.raises(OSError, match="full disk"):
         Predictions.from_probs(PROBS[::-1].copy(), draw_ids=["x", "y", "z"]).save(path)
     monkeypatch.undo()

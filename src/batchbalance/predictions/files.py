@@ -106,8 +106,8 @@ def write_predictions(
         metadata = {name: json.dumps(each) for name, each in listed.items() if each is not None}
         metadata["sha256"] = _seal(arrays, metadata)  # neither format has a checksum
         if path.suffix == ".npz":
-            named = {name: tensor.numpy() for name, tensor in arrays.items()}
-            np.savez(temporary, **named, **{name: np.array(text) for name, text in metadata.items()})
+            named: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
+            np.savez(temporary, **(named | {name: np.array(text) for name, text in metadata.items()}))
             return
         from safetensors.torch import save_file
 
