@@ -22,9 +22,7 @@ from batchbalance.strategies.contract import (
     ConnectedStrategy,
     Strategy,
     candidate_scores,
-    embedding_flops,
     filled,
-    prediction_flops,
 )
 from batchbalance.strategies.pool import Pool
 from batchbalance.system.progress import Bar, progress
@@ -47,10 +45,6 @@ class Random(Strategy):
     name: ClassVar[str] = "random"
     summary: ClassVar[str] = "uniform sampling without replacement"
 
-    def flops(self, pool: Pool) -> float:  # noqa: ARG002
-        """Return 0: nothing is computed."""
-        return 0.0
-
     def choose(self, pool: Pool) -> Choice:
         """Sample uniformly."""
         order = torch.randperm(len(pool.candidates), generator=pool.generator("random"))
@@ -67,9 +61,7 @@ def best_scores(pool: Pool, scores: Float[Tensor, " N"]) -> Choice:
 class PredictionStrategy(Strategy):
     """A strategy whose cost is dominated by the predictions."""
 
-    def flops(self, pool: Pool) -> float:
-        """Return the operations of a pass over the predictions for each pick."""
-        return prediction_flops(pool, pool.predictions)
+    passes: ClassVar[tuple[str, ...]] = ("predictions",)
 
 
 class ScoreStrategy(PredictionStrategy):
@@ -257,9 +249,7 @@ class Epig(PredictionStrategy):
 class EmbeddingStrategy(Strategy):
     """A strategy whose cost is dominated by the embeddings."""
 
-    def flops(self, pool: Pool) -> float:
-        """Return the operations of a pass over the embeddings for each pick."""
-        return embedding_flops(pool, pool.embeddings) + prediction_flops(pool, pool.at_hand("predictions"))
+    passes: ClassVar[tuple[str, ...]] = ("embeddings",)
 
 
 class CoreSet(EmbeddingStrategy):
@@ -289,13 +279,10 @@ class Badge(Strategy):
 
     name: ClassVar[str] = "badge"
     summary: ClassVar[str] = "k-means++ seeding on the gradients of the last layer"
+    passes: ClassVar[tuple[str, ...]] = ("predictions",)
     copies: ClassVar[int] = 2
 
     mean_gradients: bool = False
-
-    def flops(self, pool: Pool) -> float:
-        """Return the operations of a pass over embeddings and predictions for each pick."""
-        return embedding_flops(pool, self._features(pool)) + prediction_flops(pool, pool.predictions)
 
     def _features(self, pool: Pool) -> Tensor:
         return pool.draw_embeddings if self.mean_gradients else pool.features

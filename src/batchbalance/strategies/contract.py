@@ -14,7 +14,6 @@ from batchbalance.balance.edges import Edges, connect
 from batchbalance.balance.greedy import Continuation
 from batchbalance.batches.cover import Cover
 from batchbalance.errors import UnknownNameError
-from batchbalance.predictions import Predictions
 from batchbalance.strategies.pool import Pool
 
 Coldness = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # β: 0 is uniform, larger is greedier
@@ -55,6 +54,7 @@ class Strategy(BaseModel, ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     runs_on_executors: ClassVar[bool] = False  # whether `select` accepts an executor
+    passes: ClassVar[tuple[str, ...]] = ()  # parts of the pool that `choose` goes over, known before it starts
     copies: ClassVar[int] = 0  # of all embeddings, and of mean predictions, that `choose` keeps in memory
 
     @abstractmethod
@@ -67,8 +67,13 @@ class Strategy(BaseModel, ABC):
 
     def flops(self, pool: Pool) -> float:
         """Return the approximate number of operations of ``choose``: a pass over the available parts for each pick."""
+        for name in self.passes:
+            getattr(pool, name)
         embeddings, predictions = pool.at_hand("embeddings"), pool.at_hand("predictions")
-        return embedding_flops(pool, embeddings) + prediction_flops(pool, predictions)
+        found = 0.0 if embeddings is None else 2.0 * embeddings.numel()
+        if predictions is not None:
+            found += predictions.num_points * predictions.num_draws**2 * predictions.num_classes
+        return found * pool.batch_size
 
     def in_pieces(self, pool: Pool) -> bool:  # noqa: ARG002
         """Return whether the long parts of ``choose`` use ``threads.each``."""
@@ -103,6 +108,8 @@ class Strategy(BaseModel, ABC):
 class ConnectedStrategy(Strategy):
     """A strategy that distinguishes pairs of draws, joined by edges on the reference set."""
 
+    passes: ClassVar[tuple[str, ...]] = ("predictions",)
+
     def connect(self, pool: Pool) -> Edges:
         """Return the pairs of draws that this strategy distinguishes."""
         return connect(pool.reference, pool.threshold, pool.pairs, pool.seed, max_reference=pool.max_reference)
@@ -118,22 +125,6 @@ class ConnectedStrategy(Strategy):
     def model(self, pool: Pool) -> BalanceModel:
         """Return the closed form of Δ for evaluating batches of this strategy."""
         return BalanceModel(pool.predictions, self.edges(pool), cache_bytes=pool.cache_bytes)
-
-    def flops(self, pool: Pool) -> float:
-        """Return the operations of a pass over the predictions for each pick."""
-        return prediction_flops(pool, pool.predictions)
-
-
-def prediction_flops(pool: Pool, predictions: Predictions | None) -> float:
-    """Return the operations of comparing all draws at all points, for each pick."""
-    if predictions is None:
-        return 0.0
-    return float(predictions.num_points * predictions.num_draws**2 * predictions.num_classes * pool.batch_size)
-
-
-def embedding_flops(pool: Pool, embeddings: Tensor | None) -> float:
-    """Return the operations of measuring the distances of all points from one, for each pick."""
-    return 0.0 if embeddings is None else 2.0 * embeddings.numel() * pool.batch_size
 
 
 def filled(pool: Pool, indices: Int[Tensor, " b"], scores: Float[Tensor, " b"]) -> Choice:
