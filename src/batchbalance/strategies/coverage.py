@@ -14,7 +14,6 @@ from batchbalance.balance.edges import Edges
 from batchbalance.batches.cover import (
     MAX_TARGETS,
     TARGETS_PER_PICK,
-    CoverExecutor,
     CoverProblem,
     cover,
     cover_value,
@@ -95,12 +94,7 @@ class CoverStrategy(Strategy):
             cache_bytes=spare - points.kept_bytes,
             progress=pool.progress,
         )
-        if pool.executor is None:
-            found = cover(made)
-        elif isinstance(pool.executor, CoverExecutor):
-            found = pool.executor.cover(made)
-        else:
-            raise ValueError(f"`executor` must be able to run {self.name!r}, got one without the method `cover`")
+        found = cover(made) if pool.executor is None else pool.executor.cover(made)
         value = cover_value(made, found)
         value = replace(value, length=value.length / scale)
         return Choice(pool.candidates[found.positions], scores=value.gains, cover=value)
