@@ -3,12 +3,10 @@ import signal
 
 import numpy as np
 import pytest
-from torch import nn
 
 from batchbalance import FileFormatError, Predictions, select
 from batchbalance.cluster import RayExecutor
 from batchbalance.cluster.shards import RayCandidates, RayCoverCandidates
-from batchbalance.posteriors import MCDropout, predicted_pool
 from batchbalance.predictions import load_parts
 from conftest import random_probs
 
@@ -147,27 +145,6 @@ def test_workers_read_several_files(executor, probs, tmp_path):
     os.truncate(paths[2], 1000)
     with pytest.raises(FileFormatError, match=r"part-2.npy"):
         select(pool, 5, executor=executor, reference=Predictions.from_probs(probs), threshold=0.02)
-
-
-def test_workers_predict_their_part_of_the_inputs(executor, tmp_path):
-    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 3))
-    MCDropout(model, num_draws=8).save(tmp_path / "posterior")
-    inputs = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
-    paths = [tmp_path / "a.npy", tmp_path / "b.npy"]
-    np.save(paths[0], inputs[:190])
-    np.save(paths[1], inputs[190:])
-    folder = tmp_path / "posterior"
-    loader = lambda: MCDropout.load(folder, model)  # noqa: E731
-    pool = predicted_pool(loader, paths)
-    reference = loader().predict(inputs[:50])
-    options = {"reference": reference, "threshold": 0.02}
-    one = select(loader().predict(inputs), 10, **options)
-    many = select(pool, 10, executor=executor, **options)
-    assert many.indices.tolist() == one.indices.tolist()
-    assert many.coverage.tolist() == pytest.approx(one.coverage.tolist(), rel=1e-5)
-    MCDropout(model, num_draws=8, seed=1).save(tmp_path / "posterior")
-    with pytest.raises(FileFormatError, match="must be the same on every worker"):
-        select(pool, 10, executor=executor, **options)
 
 
 def test_a_mistake_on_a_worker_is_told_here(executor, probs, tmp_path):

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ from batchbalance.errors import FileFormatError
 
 if TYPE_CHECKING:
     from batchbalance.posteriors import BayesianHead
-    from batchbalance.posteriors.pool import InputFile
     from batchbalance.predictions import Predictions
     from batchbalance.selection import Selection
     from batchbalance.strategies import Strategy
@@ -96,15 +95,13 @@ def learn(labels: Labels, embeddings: Path | None, seed: int) -> Learned:
         embeddings: a ``.npy`` file.
         seed: the seed of the head.
     """
-    from batchbalance.posteriors.pool import InputFile
-
     if embeddings is None:
         raise ValueError("--labels needs --embeddings to fit a head on, got none; compute them with batchbalance embed")
     classes = labels.classes
     if len(classes) < 2:
         known = f"all {len(labels.of_rows)} labels are {classes[0]!r}" if classes else "no labels yet"
         return Learned(f"head         none: {known}, so there is nothing to distinguish")
-    head = fitted_head(labels, InputFile.open(embeddings), seed)
+    head = fitted_head(labels, embeddings, seed)
     made: dict[str, Callable[[], Any]] = {"predictions": lambda: predicted(head, embeddings)}
     error = None if head.tuned is None else head.tuned.error
     if error is not None:
@@ -139,25 +136,39 @@ def chosen(
     return next_batch(pool, as_strategy(strategy), labels.classes, numbers, memory_budget=memory_budget)
 
 
-def fitted_head(labels: Labels, points: "InputFile", seed: int) -> "BayesianHead":
+def fitted_head(labels: Labels, path: Path, seed: int) -> "BayesianHead":
     """Fit a head to these labels, with features centred on the whole pool."""
     from batchbalance.posteriors import BayesianHead
+    from batchbalance.system.files import mapped_array
 
-    rows = sorted(labels.of_rows)
+    rows, array = sorted(labels.of_rows), mapped_array(path)
+    if array.ndim < 2 or not len(array):
+        raise FileFormatError(f"{path} must hold inputs (N, …), got shape {array.shape}")
     texts = [labels.of_rows[row] for row in rows]
-    return BayesianHead(seed=seed).fit(points.read(rows), texts, unlabelled=points.array)
+    return BayesianHead(seed=seed).fit(array[rows], texts, unlabelled=array)
 
 
 def predicted(head: "BayesianHead", path: Path) -> "Predictions":
     """Predict the embeddings in a file: in memory or, if that is large, when the predictions are read."""
-    from batchbalance.posteriors import predicted_pool
-    from batchbalance.system.files import mapped_array
+    import numpy as np
+
+    from batchbalance.predictions import OnDemand
+    from batchbalance.system.files import MappedFile, mapped_array
     from batchbalance.system.memory import free_memory
 
-    pool = predicted_pool(lambda: head, [path])
-    if 4 * math.prod(pool.shape) > STORED_SHARE * free_memory():
-        return pool
-    return head.predict(mapped_array(path), progress=math.prod(pool.shape) >= SHOW_PROGRESS)
+    array = mapped_array(path)
+    file = MappedFile.of(array, path)
+    one = head.predict(array[:1])
+    shape = (len(array), one.num_draws, one.num_classes)
+    if 4 * math.prod(shape) <= STORED_SHARE * free_memory():
+        return head.predict(array, progress=math.prod(shape) >= SHOW_PROGRESS)
+
+    def made(rows: Any) -> Any:
+        if file is not None:
+            file.check()  # it must not have changed
+        return head.predict(np.array(array[rows if isinstance(rows, slice) else np.asarray(rows)])).log_probs()
+
+    return replace(one, source=OnDemand(shape, one.dtype, made))
 
 
 def check_alone(**others: object) -> None:

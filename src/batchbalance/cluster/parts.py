@@ -1,4 +1,4 @@
-"""Some points of a pool as they are sent to a worker: their numbers, or where to read or predict them."""
+"""Some points of a pool as they are sent to a worker: their numbers, or where to read them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,8 +11,7 @@ from torch import Tensor
 
 from batchbalance.arguments.checks import as_tensor
 from batchbalance.errors import FileFormatError
-from batchbalance.posteriors.pool import InputFile, Loader, PredictedInputs
-from batchbalance.predictions import Draws, Joined, OnDemand, Predictions, Source, Stored, Values, as_nsc, join
+from batchbalance.predictions import Draws, Joined, Predictions, Source, Stored, Values, as_nsc, join
 from batchbalance.system.files import MappedFile, mapped_array
 
 Loaded = tuple[Predictions, Int[Tensor, " n"]]  # predictions, and the rows of the points in them
@@ -29,10 +28,6 @@ def part_of(predictions: Predictions, rows: Int[Tensor, " n"]) -> Part:
 def _part(source: Source, draws: Draws, rows: Int[Tensor, " n"]) -> Part:
     if isinstance(source, Joined):
         return partial(_joined, [_part(piece, draws, inner) for piece, inner, _ in source.inside(rows)], draws)
-    if isinstance(source, OnDemand) and isinstance(source.make, PredictedInputs):
-        made = source.make
-        path, shape = made.inputs.path.absolute(), made.inputs.array.shape
-        return partial(_predicted, made.loader, path, shape, made.batch_size, draws, rows)
     if isinstance(source, Stored) and source.file is not None:
         path = source.file.path.absolute()
         return partial(_from_file, path, source.shape, source.file.axes, source.values, draws, rows)
@@ -54,21 +49,6 @@ def _from_file(
     stored, _ = as_nsc(as_tensor(array), axes)
     check_shape(path, shape, tuple(stored.shape))
     return Predictions(Stored(stored, values, MappedFile.of(array, path, axes)), draws), rows
-
-
-def _predicted(
-    loader: Loader, path: Path, shape: tuple[int, ...], batch_size: int, draws: Draws, rows: Int[Tensor, " n"]
-) -> Loaded:
-    """Predict inputs once, and keep the predictions in memory."""
-    inputs = InputFile.open(path)
-    check_shape(path, shape, inputs.array.shape)
-    posterior = loader()
-    if posterior.draw_ids != draws.ids:
-        raise FileFormatError("the saved posterior must be the same on every worker, got one with other draws")
-    parts = [
-        posterior.predict(inputs.read(block), batch_size=batch_size).log_probs() for block in rows.split(batch_size)
-    ]
-    return _sent(Predictions(Stored(torch.cat(parts)), draws))
 
 
 def _joined(parts: Sequence[Part], draws: Draws) -> Loaded:

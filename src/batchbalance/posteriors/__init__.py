@@ -14,7 +14,6 @@ from batchbalance.posteriors.head import BayesianHead, HeadOptions
 from batchbalance.posteriors.kinds import Fit, FitContext, Fitted, PosteriorFit, PosteriorOptions
 from batchbalance.posteriors.last_layer import LastLayer
 from batchbalance.posteriors.mc_dropout import MCDropout, MCDropoutOptions
-from batchbalance.posteriors.pool import predicted_pool
 from batchbalance.posteriors.saved import read_listing
 
 __all__ = [
@@ -42,7 +41,6 @@ __all__ = [
     "Schedule",
     "load_posterior",
     "posterior_options",
-    "predicted_pool",
 ]
 
 POSTERIORS: Registry[type[PosteriorOptions]] = Registry(

@@ -182,8 +182,8 @@ class Pool:
         predictions, executor = self.predictions, self.executor
         if executor is not None and predictions.source.is_made_on_demand:
             raise ValueError(
-                "`threshold` or `validation_error` must be given for a pool that workers predict, got neither: "
-                "estimating them would predict the pool twice"
+                "`threshold` or `validation_error` must be given for predictions that are computed when read, got "
+                "neither: estimating them would predict the pool twice"
             )
         total = unsureness(predictions) if executor is None else executor.unsureness(predictions)
         return min(1.0, max(0.0, total / predictions.num_points))
