@@ -57,8 +57,8 @@ def comparison(name: str) -> Comparison:
         "posterior": {"kind": "bayesian-head", "num_draws": 50},
         "strategies": ["random", "margin", "max-herding", "auto"],
         "cold_start": "max-herding",
-        "batch_size": 10,
-        "budget": 150,
+        "batch_size": 20,
+        "budget": 120,
         "trials": 10,
     })  # fmt: skip
 
