@@ -364,7 +364,7 @@ def test_why_leads_to_the_place_on_the_map(tmp_path, new_context):
         person = Person(new_context(), link)
         person.item()
         person.page.keyboard.press("w")
-        person.page.click("text=Where it lies on the map")
+        person.page.click("text=Show it on the map")
         person.page.wait_for_selector(".map-item")
         person.page.keyboard.press("Enter")  # opens the item, which is marked
         person.wait("document.querySelector('#pick-dialog').open")

@@ -23,7 +23,8 @@ function draw(box, found, onMap) {
   const [sentence, ...rest] = parts;
   const sections = [];
   for (let i = 0; i < rest.length; i += 2) sections.push(el("section", {}, rest[i], rest[i + 1]));
-  box.replaceChildren(sentence, el("div", { className: "why-parts" }, ...sections), button("Where it lies on the map, and the rest of its batch", onMap, "link"));
+  sentence.append(" ", button("Show it on the map, with the rest of its batch", onMap, "link"));
+  box.replaceChildren(sentence, el("div", { className: "why-parts" }, ...sections));
 }
 
 export function bar(name, share, told) {
