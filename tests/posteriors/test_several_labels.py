@@ -194,6 +194,12 @@ def test_the_tuned_head_beats_the_majority_answer(data):
     wrong = (fitted.posterior.most_probable.predict(torch.tensor(x[NUM:290])).label_probs() > 0.5).numpy() != y[NUM:290]
     majority = np.mean([min(column.mean(), 1 - column.mean()) for column in y[NUM:290].T])
     assert wrong.mean() < 0.8 * majority
+    plain = OneVsRestClassifier(LogisticRegression(C=16)).fit(unit_rows(x[:NUM], x.mean(axis=0)), y[:NUM, :5])
+    probs = plain.predict_proba(unit_rows(x[NUM:290], x.mean(axis=0)))
+    shares = np.broadcast_to(y[:NUM, :5].mean(axis=0), probs.shape)
+    head = fitted.posterior.most_probable.predict(torch.tensor(x[NUM:290])).label_probs()[:, :5].numpy()
+    nlls = [-np.log(np.where(y[NUM:290, :5] == 1, p, 1 - p)).mean() for p in (head, probs, shares)]
+    assert nlls[0] < min(nlls[1:])
     assert abs(fitted.error - wrong.mean()) < 0.08
     assert options.error(fitted.posterior, (torch.tensor(x[NUM:290]), torch.tensor(y[NUM:290]))) == pytest.approx(
         wrong.mean()
