@@ -6,7 +6,6 @@ import torch
 
 from batchbalance import Predictions, select, token_weights
 
-pytestmark = pytest.mark.typed
 LOGITS = np.random.default_rng(0).normal(scale=3, size=(6, 5, 4))
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 1, 0, 1, 0], [1, 0, 0, 0, 0], [1, 1, 1, 0, 0]])
 
@@ -21,6 +20,7 @@ def token_margins(text):
     return found
 
 
+@pytest.mark.typed
 @pytest.mark.parametrize(
     ("reduce", "combined"),
     [
@@ -48,6 +48,7 @@ def test_token_weights_refuse():
         token_weights(np.full_like(LOGITS, np.nan), MASK)
 
 
+@pytest.mark.typed
 def test_rewards_of_pairs():
     rewards = np.random.default_rng(2).normal(scale=5, size=(7, 4, 2))
     probs = Predictions.from_rewards(rewards, draw_ids=list("abcd")).probs()
