@@ -201,6 +201,9 @@ def ask_command(
         str | None,
         typer.Option(help="Memory to use besides the embeddings, such as 2GiB; caches use at most 1 GiB by default."),
     ] = None,
+    review: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Ask the suggestions of a source that are most likely wrong.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the items as JSON; write no files.")] = False,
     allow_imports: Imports = False,
 ) -> None:
@@ -211,7 +214,12 @@ def ask_command(
         if not as_json:
             check_told(project, sheet, annotator)
         before = len(project.notes)
-        batch = project.ask(n, annotator, again, memory_budget=memory_budget)
+        if review is None:
+            batch = project.ask(n, annotator, again, memory_budget=memory_budget)
+        else:
+            from batchbalance.cli.suggest import reviewed
+
+            batch = reviewed(project, review, n, annotator)
         tell_notes((*project.notes[before:], *batch.notes))
         if as_json:
             cells = (dict(zip(batch.columns, batch.cells(i), strict=True)) for i in range(len(batch.ids)))

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batchbalance.cli.app import app, reported_errors
+from batchbalance.cli.app import app, complain, reported_errors
 from batchbalance.cli.project import Folder, opened, say, tell_notes
 
 if TYPE_CHECKING:
-    from batchbalance.project import Project
+    from batchbalance.project import Batch, Project
 
 
 @app.command("suggest")
@@ -38,3 +38,15 @@ def take_suggestions(project: "Project", path: Path, by: str) -> None:
     found = project.suggest(path, by)
     say(f"{found.num_items:,} suggestions by {found.source}{'' if found.is_new else ', as before'}")
     tell_notes(found.notes)
+
+
+def reviewed(project: "Project", source: str, n: int | None, annotator: str | None) -> "Batch":
+    """Ask the suggestions of a source that are most likely wrong, and print them."""
+    found = project.review(source, project.settings.batch_size if n is None else n, annotator)
+    project.queue([each.id for each in found], annotator)
+    for each in found:
+        guess = f", the model says {each.guess!r}" if each.guess else ""
+        complain(
+            "review", f"{each.id}: {source} says {each.suggestion!r}{guess}; wrong with probability {each.wrong:.2f}"
+        )
+    return project.batch(annotator)

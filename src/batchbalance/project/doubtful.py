@@ -31,7 +31,13 @@ class Doubtful:
 
 
 def doubtful(
-    state: State, vectors: np.ndarray, trained: Trained | None, free: np.ndarray, count: int, metric: Metric
+    state: State,
+    vectors: np.ndarray,
+    trained: Trained | None,
+    free: np.ndarray,
+    count: int,
+    metric: Metric,
+    only: str | None = None,
 ) -> list[Doubtful]:
     """Return suggestions for items without a label, spread over those that the model disagrees with most.
 
@@ -42,10 +48,11 @@ def doubtful(
         free: (N,) which items may be listed: never those that measure the model.
         count: how many to return.
         metric: the space of distances.
+        only: the name of one source; None for all.
     """
     worst: dict[int, Doubtful] = {}
     for name, source in sources_of(state, len(vectors)).items():
-        rows = np.flatnonzero(free & (source.labels != NONE))
+        rows = np.flatnonzero(free & (source.labels != NONE) & (only in (None, name)))
         labels = source.labels[rows]
         if trained is not None and len(rows):
             right = class_probs(trained.posterior, vectors[rows])[np.arange(len(rows)), labels]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from batchbalance.project.answers import write_sheet
 from batchbalance.project.batch import COLUMNS, Batch
 from batchbalance.project.labelling import listed
-from batchbalance.project.learning import class_probs
 from batchbalance.project.state import ItemView
 from batchbalance.project.suggestions import PEOPLE
 
@@ -62,7 +61,7 @@ def exported_items(project: "Project", *, predictions: bool, accepted: "Accepted
     if not predictions:
         return found
     vectors = project.embeddings.array()
-    probs = class_probs(project.model.required(state, vectors).posterior, vectors)
+    probs = project.model.required(state, vectors).probs(vectors)
     said = zip(found, labelling.values(labelling.predicted(probs)), labelling.confidence(probs).tolist(), strict=True)
     return [replace(each, prediction=labelling.text(value), probability=p) for each, value, p in said]
 

@@ -189,7 +189,7 @@ class FactCollector:
             notes=notes,
             is_multi=labelling.is_multi,
         )
-        probs = None if trained is None else class_probs(trained.posterior, vectors[fixed])
+        probs = None if trained is None else trained.probs(vectors, fixed)
         said = None if probs is None else labelling.predicted(probs)
         sources = sources_of(state, self._store.num_items)
         collected = replace(collected, sources=qualities(sources, audit, truth, state.classes, fixed, said))
@@ -216,7 +216,7 @@ class FactCollector:
         rows = self._judged(trained)
         aside = rows[len(trained.rows) :]
         if len(aside):
-            probs = np.concatenate([probs, class_probs(trained.posterior, vectors[aside])])
+            probs = np.concatenate([probs, trained.probs(vectors, aside)])
             is_judged = np.concatenate([is_judged, np.ones((len(aside), *is_judged.shape[1:]), dtype=bool)])
         given = self._state.labels()
         labels = [given[row] for row in rows.tolist()]
@@ -237,7 +237,7 @@ class FactCollector:
 
     def _codes_for(self, trained: Trained, rows: list[int]) -> NDArray[Any]:
         labelling = trained.labelling
-        return labelling.codes(labelling.predicted(class_probs(trained.posterior, self._vectors[rows])))
+        return labelling.codes(labelling.predicted(trained.probs(self._vectors, rows)))
 
     def _counts(self) -> Counts:
         state, aside, views = self._state, self._aside, self._state.items

@@ -9,7 +9,7 @@ import torch
 from batchbalance.arguments.seeds import derived_seed
 from batchbalance.batches.distances import directions, nearest_distances
 from batchbalance.project.labelling import predicted
-from batchbalance.project.learning import Trained, class_probs, draw_votes
+from batchbalance.project.learning import Trained, draw_votes
 from batchbalance.project.store import ProjectStore
 from batchbalance.strategies.pool import Metric, is_unit
 
@@ -75,7 +75,7 @@ def insights(
     labelling, classes, is_multi = model.labelling, model.labelling.classes, model.labelling.is_multi
     elsewhere, _ = draw_votes(model, vectors[sample])  # (M, S, C) of 0 and 1
     here, weights = draw_votes(model, vectors[list(rows)])
-    probs = class_probs(model.posterior, vectors[list(rows)])
+    probs = model.probs(vectors, list(rows))
     said, sure = labelling.values(labelling.predicted(probs)), labelling.confidence(probs)
     known = [labelling.text(each) for each in labelling.values(model.labels)]
     centre, labelled_names = vectors[sample].mean(axis=0), store.ids(model.rows.tolist())

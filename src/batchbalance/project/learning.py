@@ -9,7 +9,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
@@ -47,10 +47,12 @@ from batchbalance.project.audit import (
 )
 from batchbalance.project.label_errors import cross_validated, cross_validated_error
 from batchbalance.project.labelling import NONE, SEPARATOR, Labelling, is_same
+from batchbalance.project.mixing import Mixture, mixture_of
 from batchbalance.project.settings import ProjectSettings
 from batchbalance.project.state import AUDIT, State
 from batchbalance.project.stopping import Round, round_path, save_round
 from batchbalance.project.store import ProjectStore
+from batchbalance.project.suggestions import sources_of
 from batchbalance.system.files import archived_arrays, replacing
 from batchbalance.system.progress import progress
 
@@ -68,6 +70,7 @@ class Trained:
         labels: (L,) their classes, or (L, C) of 0 and 1 if an item may have several.
         labelling: the classes.
         key: a hash of everything that the model depends on.
+        mixture: the machine labels that its predictions are combined with; None if there are none, or none help.
     """
 
     posterior: Posterior
@@ -75,6 +78,12 @@ class Trained:
     labels: np.ndarray
     labelling: Labelling
     key: str
+    mixture: Mixture | None = None
+
+    def probs(self, vectors: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
+        """Return (n, C) class probabilities of items for reports, combined with machine labels; of all if omitted."""
+        found = class_probs(self.posterior, vectors[rows])
+        return found if self.mixture is None or not len(found) else self.mixture.combined(found, rows)
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,8 @@ class ProjectModel:
         made = record.read_text(encoding="utf-8") if record.is_file() else ""
         digest = hashlib.sha256(rows.tobytes() + labels.tobytes())
         digest.update(json.dumps([num_classes, self.settings.model, self.settings.seed, made]).encode())
+        sources = sources_of(state, self.store.num_items)
+        digest.update(json.dumps({name: each.version for name, each in sources.items()}).encode())
         key = digest.hexdigest()[:20]
         if self._last is None or self._last.key != key:
             posterior = self._loaded(key, num_classes, vectors.shape[1:])
@@ -136,6 +147,9 @@ class ProjectModel:
                     posterior = self.train(vectors, rows, labels, num_classes)
                 self._save(key, posterior)
             self._last = Trained(posterior, rows, labels, state.labelling, key)
+            if sources:
+                unseen = self.cross_validated(vectors, self._last)
+                self._last = replace(self._last, mixture=mixture_of(sources, rows, labels, *unseen, self.settings.seed))
         self._record(state, vectors, self._last)
         return self._last
 
@@ -219,12 +233,13 @@ class ProjectModel:
         rows, labels = self.audit_labels(state)
         if len(rows) < LEAST_FOR_ERROR:
             return self.cross_validated_error(vectors, model)
-        is_right = model.labelling.predicted(class_probs(model.posterior, vectors[rows])) == labels
+        is_right = model.labelling.predicted(model.probs(vectors, rows)) == labels
         return float(1 - int(is_right.sum()) / is_right.size)
 
     def cross_validated_error(self, vectors: np.ndarray, model: Trained) -> float | None:
         """Return the error on the training labels of models that have not seen them; None if there are too few."""
         probs, judged = self.cross_validated(vectors, model)
+        probs = probs if model.mixture is None else model.mixture.combined(probs, model.rows)
         return cross_validated_error(probs, model.labels, judged)
 
     def cross_validated(self, vectors: np.ndarray, model: Trained) -> tuple[np.ndarray, np.ndarray]:
@@ -247,7 +262,7 @@ class ProjectModel:
         """Return the confidence from which guesses are sure: by 20 audit labels, or else cross-validated."""
         (rows, labels), labelling = self.audit_labels(state), model.labelling
         if len(rows) >= LEAST_FOR_ERROR:
-            probs, source = class_probs(model.posterior, vectors[rows]), "audit labels"
+            probs, source = model.probs(vectors, rows), "audit labels"
         else:
             probs, judged = self.cross_validated(vectors, model)
             known = np.flatnonzero(judged.reshape(len(judged), -1).all(axis=1))
@@ -264,7 +279,7 @@ class ProjectModel:
         fixed, sample, labels = self.fixed_rows(state).tolist(), self.audit_sample(state), state.labels()
         audit, labelling = sample.rows.tolist(), model.labelling
         every = list(dict.fromkeys([*fixed, *audit, *state.tests]))
-        said = labelling.values(labelling.predicted(class_probs(model.posterior, vectors[every])))
+        said = labelling.values(labelling.predicted(model.probs(vectors, every)))
         predicted = dict(zip(every, said, strict=True))
         measured = state.tests or {row: labels[row] for row in audit}
         of, here = labelling.array(measured.values()), labelling.array(predicted[row] for row in measured)
@@ -367,8 +382,9 @@ def as_inputs(vectors: np.ndarray) -> Tensor:
     return torch.from_numpy(np.array(vectors, dtype=np.float32))
 
 
-def pool_predictions(posterior: Posterior, vectors: np.ndarray) -> Predictions:
-    """Return predictions of all items, computed when they are read."""
+def pool_predictions(model: Trained, vectors: np.ndarray) -> Predictions:
+    """Return predictions of all items, combined with machine labels, computed when they are read."""
+    posterior, mixture = model.posterior, model.mixture
     shown = posterior.predict(as_inputs(vectors[:1]))
     num = shown.num_labels or 1  # the questions of an item
 
@@ -380,7 +396,11 @@ def pool_predictions(posterior: Posterior, vectors: np.ndarray) -> Predictions:
             (asked, torch.arange(len(asked))) if num == 1 else torch.unique(asked // num, return_inverse=True)
         )
         found = posterior.predict(as_inputs(vectors[items.numpy()]), batch_size=BLOCK).questions.log_probs()
-        return found if num == 1 else found[place * num + asked % num]
+        if mixture is None or not len(found):
+            return found if num == 1 else found[place * num + asked % num]
+        rows = asked.numpy()
+        by_draw = [torch.from_numpy(mixture.combined(found[:, s].exp().numpy(), rows)) for s in range(found.shape[1])]
+        return torch.stack(by_draw, dim=1).log().to(found)
 
     n, s, c = shown.source.shape
     draws = Draws(s, shown.draw_ids, shown.weights)
@@ -409,9 +429,11 @@ def draw_votes(model: Trained, vectors: np.ndarray) -> tuple[np.ndarray, np.ndar
     return votes.numpy(), predictions.draw_weights.numpy()
 
 
-def guesses_of(model: Trained, vectors: np.ndarray, names: Sequence[str]) -> list[Guess]:
-    """Return a model's predictions for some embeddings, and the votes of its draws."""
+def guesses_of(model: Trained, vectors: np.ndarray, names: Sequence[str], rows: Any = None) -> list[Guess]:
+    """Return predictions and votes for embeddings; items of the project have `rows`, and maybe machine labels."""
     probs, labelling = class_probs(model.posterior, vectors), model.labelling
+    if rows and model.mixture is not None:
+        probs = model.mixture.combined(probs, rows)
     votes, weights = draw_votes(model, vectors)
     said = labelling.values(labelling.predicted(probs))
     shares = np.einsum("s,nsc->nc", weights, votes.astype(np.float64)).tolist()

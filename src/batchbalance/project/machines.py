@@ -1,19 +1,43 @@
 """What a project does with labels by machines: take them in, and use them without mistaking them for people's."""
 
 import os
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, SupportsIndex
 
 import numpy as np
 
-from batchbalance.arguments.checks import check_unit
+from batchbalance.arguments.checks import check_unit, check_whole
+from batchbalance.errors import NothingLeftError
 from batchbalance.learner.labels import NewEvent
 from batchbalance.project.accepting import Accepted, accept
+from batchbalance.project.answers import check_name
+from batchbalance.project.doubtful import doubtful
 from batchbalance.project.embeddings import Embeddings
-from batchbalance.project.learning import ProjectModel, class_probs
+from batchbalance.project.learning import Guess, ProjectModel
+from batchbalance.project.planning import Questions
 from batchbalance.project.state import State
 from batchbalance.project.store import ProjectStore
 from batchbalance.project.suggestions import MODEL, NONE, Source, Suggested, add_suggestions, source_named
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """A suggestion to review.
+
+    Attributes:
+        id: the item's id.
+        suggestion: the class that the source suggests.
+        confidence: the source's confidence; None if it has none.
+        guess: the class that the model predicts; "" without a model.
+        wrong: the probability that the suggestion is wrong, by a model that learned from people's labels only.
+    """
+
+    id: str
+    suggestion: str
+    confidence: float | None
+    guess: str
+    wrong: float
 
 
 class MachineLabels:
@@ -22,6 +46,8 @@ class MachineLabels:
     store: ProjectStore
     embeddings: Embeddings
     model: ProjectModel
+    questions: Questions
+    guess: Callable[[Iterable[Any]], list[Guess] | None]
 
     def suggest(self, path: str | os.PathLike[str], by: str) -> Suggested:
         """Add labels that a machine suggests. They are measured on the audit set, and never count as anybody's answer.
@@ -32,6 +58,39 @@ class MachineLabels:
             by: the name of the source. A newer file of the same name replaces the older one.
         """
         return add_suggestions(self.store, path, by)
+
+    def review(self, source: str, n: SupportsIndex = 20, annotator: str | None = None) -> list[Reviewed]:
+        """Return suggestions of a source that are most likely wrong, spread over the data; ``queue`` asks them.
+
+        Only items that this person can be asked are offered, never those of the audit set.
+
+        Args:
+            source: the name of a source.
+            n: how many.
+            annotator: who will be asked.
+
+        Raises:
+            NothingLeftError: if no such item is left.
+        """
+        count, state, vectors = check_whole("n", n), self.store.snapshot(), self.embeddings.array()
+        found = source_named(state, source, self.store.num_items)
+        free = self.questions.free_rows(state, check_name(annotator)) & ~self.store.is_audit
+        trained = self.model.trained(state, vectors)
+        chosen = doubtful(state, vectors, trained, free, count, self.questions.metric, source)
+        if not chosen:
+            raise NothingLeftError(f"no suggestion by {source} is left to review: all are labelled, asked or set aside")
+        names = self.store.ids([each.row for each in chosen])
+        guesses = self.guess(names) or [None] * len(names)
+        return [
+            Reviewed(
+                name,
+                state.classes[each.label],
+                None if found.confidence is None else float(found.confidence[each.row]),
+                "" if guess is None else str(guess.label),
+                each.wrong,
+            )
+            for name, each, guess in zip(names, chosen, guesses, strict=True)
+        ]
 
     def accept(self, source: str, at_least: float = 0.95) -> Accepted:
         """Accept labels of a source of which at least a share is right, with 95 % confidence; ``export`` writes them.
@@ -65,8 +124,9 @@ class MachineLabels:
         """Return the model's predictions as a source; for training items, those of models that have not seen them."""
         vectors = self.embeddings.array()
         trained = self.model.required(state, vectors)
-        probs = class_probs(trained.posterior, vectors)
-        probs[trained.rows] = self.model.cross_validated(vectors, trained)[0]
+        probs = trained.probs(vectors)
+        unseen, _ = self.model.cross_validated(vectors, trained)
+        probs[trained.rows] = trained.mixture.combined(unseen, trained.rows) if trained.mixture else unseen
         with self.store.writing() as state:
             if trained.key not in state.checked:
                 self.store.append([NewEvent("checked", value=trained.key)])

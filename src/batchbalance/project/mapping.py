@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from batchbalance.batches.distances import directions
-from batchbalance.project.learning import BLOCK, Trained, class_probs
+from batchbalance.project.learning import BLOCK, Trained
 from batchbalance.strategies.pool import Metric, is_unit
 
 NUM_FOR_AXES, NUM_LAID_OUT = 20_000, 4_000  # rows used to fit the axes; rows laid out by t-SNE
@@ -103,7 +103,7 @@ def model_bytes(model: Trained, vectors: np.ndarray, is_hidden: np.ndarray) -> b
     """
     guesses, doubts = np.zeros(len(vectors), dtype="<u2"), np.full(len(vectors), NOT_KNOWN, dtype=np.uint8)
     for start in range(0, len(vectors), BLOCK):
-        probs = class_probs(model.posterior, vectors[start : start + BLOCK])
+        probs = model.probs(vectors, slice(start, start + BLOCK))
         guesses[start : start + BLOCK] = colours(model.labelling.predicted(probs))
         doubts[start : start + BLOCK] = np.round(254 * (1 - model.labelling.confidence(probs)))
     guesses[is_hidden], doubts[is_hidden] = 0, NOT_KNOWN

@@ -19,9 +19,11 @@ from batchbalance.project.batch import Batch
 from batchbalance.project.embeddings import Embeddings
 from batchbalance.project.insight import Found, nearest
 from batchbalance.project.learning import ProjectModel, as_inputs, pool_predictions
+from batchbalance.project.mixing import doubts
 from batchbalance.project.settings import ProjectSettings
 from batchbalance.project.state import AUDIT, FOUND, RANDOM, State, Who
 from batchbalance.project.store import ProjectStore
+from batchbalance.project.suggestions import sources_of
 from batchbalance.selection import Selection
 from batchbalance.strategies import AUTO, Seek, Strategy, strategy_named
 from batchbalance.strategies.pool import Metric, Pool
@@ -211,10 +213,12 @@ class Questions:
         made: dict[str, Callable[[], Any]] = {"embeddings": lambda: vectors, "metric": lambda: self.metric}
         if trained is not None:
             made |= {
-                "predictions": lambda: pool_predictions(trained.posterior, vectors),
+                "predictions": lambda: pool_predictions(trained, vectors),
                 "validation_error": lambda: self._model.validation_error(state, vectors, trained),
                 "draw_embeddings": lambda: trained.posterior.embed(as_inputs(vectors), every_draw=True),
             }
+        elif self._strategy is None and (sources := sources_of(state, len(vectors))):
+            made["weights"] = lambda: doubts(sources, len(state.classes))  # a cold start that is not cold
         rows = torch.from_numpy(np.setdiff1d(np.flatnonzero(free), labelled))
         pool = Pool(made=made, num_points=len(vectors)).to_choose(
             candidates=rows,

@@ -384,7 +384,8 @@ class Project(MachineLabels):
         """
         state, vectors, rows = self.store.snapshot(), self.embeddings.array(), self.store.rows_of(ids)
         trained = self.model.trained(state, vectors)
-        return None if trained is None else guesses_of(trained, vectors[rows], self.store.ids(rows))
+        names = self.store.ids(rows)
+        return None if trained is None else guesses_of(trained, vectors[rows], names, rows)
 
     def explain(self, ids: Iterable[Any]) -> list[Insight] | None:
         """Explain why items are worth a label, with the model of all labels so far; None before there is one."""

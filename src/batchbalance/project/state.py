@@ -240,7 +240,7 @@ class State:
                 self._take(event.item, event)
             if event.batch is not None:
                 self.num_batches = max(self.num_batches, event.batch + 1)
-            if event.kind in (*ANSWERS, "reviewed", "undone", "items added", "sampled", "chosen"):
+            if event.kind in (*ANSWERS, "reviewed", "undone", "items added", "sampled", "chosen", "suggested"):
                 self.last_change = event.number
 
     def _take(self, row: int, event: Event) -> None:
