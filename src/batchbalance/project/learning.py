@@ -398,9 +398,8 @@ def pool_predictions(model: Trained, vectors: np.ndarray) -> Predictions:
         found = posterior.predict(as_inputs(vectors[items.numpy()]), batch_size=BLOCK).questions.log_probs()
         if mixture is None or not len(found):
             return found if num == 1 else found[place * num + asked % num]
-        rows = asked.numpy()
-        by_draw = [torch.from_numpy(mixture.combined(found[:, s].exp().numpy(), rows)) for s in range(found.shape[1])]
-        return torch.stack(by_draw, dim=1).log().to(found)
+        by_draw = [mixture.combined(found[:, s].exp().numpy(), asked.numpy()) for s in range(found.shape[1])]
+        return torch.from_numpy(np.stack(by_draw, axis=1)).log().to(found)
 
     n, s, c = shown.source.shape
     draws = Draws(s, shown.draw_ids, shown.weights)

@@ -80,13 +80,13 @@ class MachineLabels:
         if not chosen:
             raise NothingLeftError(f"no suggestion by {source} is left to review: all are labelled, asked or set aside")
         names = self.store.ids([each.row for each in chosen])
-        guesses = self.guess(names) or [None] * len(names)
+        guesses = [str(each.label) for each in self.guess(names) or ()] or [""] * len(names)
         return [
             Reviewed(
                 name,
                 state.classes[each.label],
                 None if found.confidence is None else float(found.confidence[each.row]),
-                "" if guess is None else str(guess.label),
+                guess,
                 each.wrong,
             )
             for name, each, guess in zip(names, chosen, guesses, strict=True)

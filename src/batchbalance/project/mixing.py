@@ -50,7 +50,7 @@ class Mixture:
 
     def combined(self, probs: np.ndarray, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
         """Return class probabilities (n, C) of a model for some items, combined with the sources."""
-        return np.exp(normalised(softened(probs) + self.evidence(rows, probs.shape[1])))
+        return np.asarray(np.exp(normalised(softened(probs) + self.evidence(rows, probs.shape[1]))))
 
 
 def mixture_of(
