@@ -121,7 +121,9 @@ function beside(quality) {
   if (!quality?.macro_f1) return [];
   const all = quality.classes.length;
   const over = quality.num_measured === all ? "classes" : `${quality.num_measured} of ${all} classes (the others have no label to measure by yet)`;
-  const lines = [`Always “${quality.majority}”, the most frequent class, would reach ${range(quality.majority_accuracy)}.`, `Macro F1, the mean over ${over}: ${range(quality.macro_f1)}.`];
+  const { micro_f1: micro } = quality; // only with several labels, where an answer is right if all its labels are
+  const what = micro ? "answer" : "class";
+  const lines = [...(micro ? [`An item counts as right if all its labels are. Micro F1, of all labels together: ${range(micro)}.`] : []), `Always “${quality.majority}”, the most frequent ${what}, would reach ${range(quality.majority_accuracy)}.`, `Macro F1, the mean over ${over}: ${range(quality.macro_f1)}.`];
   return lines.map((textContent) => el("p", { className: "quiet-text", textContent }));
 }
 
