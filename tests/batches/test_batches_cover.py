@@ -263,7 +263,7 @@ def test_lazy_greedy_gives_the_batch_of_full_passes(monkeypatch, cache_bytes):
             found = [shard.best(covered, those) for shard, those in zip(self.shards, inside, strict=True)]
             return best_of(found, parts, 12)
 
-    for found in (cover(made), cover(made, Three().best)):
+    for found in (cover(made), cover(made, Three())):
         assert found.positions.tolist() == expected.positions.tolist()
         assert found.gains.tolist() == expected.gains.tolist()
         assert found.upper_bound == pytest.approx(expected.upper_bound, rel=0.05)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -102,9 +102,6 @@ class Executor(Protocol):
 
     def greedy(self, model: BalanceModel, candidates: Int[Tensor, " n"], options: GreedyOptions) -> Greedy:
         """Run ``greedy`` on the candidates."""
-
-    def cover(self, problem: Any) -> Any:
-        """Run ``batches.cover.cover``."""
 
     def unsureness(self, predictions: Predictions) -> float:
         """Compute ``scores.unsureness``."""

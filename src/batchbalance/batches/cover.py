@@ -14,26 +14,24 @@ nor the division of the pool changes a batch. Ties go to the lowest position.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from batchbalance.arguments.seeds import generator
-from batchbalance.batches.bounds import KeptRows
 from batchbalance.batches.distances import BLOCK_NUMBERS
 from batchbalance.batches.targets import Kernel, Targets
 from batchbalance.predictions import spans_of
 from batchbalance.scores.ranking import Best, LazyBounds, quantised
 from batchbalance.system import threads
-from batchbalance.system.progress import Bar, progress
+from batchbalance.system.progress import progress
 
 EmbeddingRows = Callable[[Int[Tensor, " p"]], Float[Tensor, "p D"]]  # embeddings of points, by their index in the pool
 
 MAX_TARGETS, TARGETS_PER_PICK = 4096, 40  # the largest number of targets, unless the batch is large
 CACHE_LIMIT = 3 * 2**28  # maximum bytes of cached bounds on similarities
-PIECE_NUMBERS = 2**21  # similarities computed at a time
 NUM_RANDOM_BATCHES = 20
 FIRST_BLOCK, LARGEST_BLOCK = 128, 1024  # candidates bounded before the first check, and maximum at a time
 EXACT_BLOCK = 1  # candidates measured by differences in the first block
@@ -81,17 +79,30 @@ class Covering:
     num_evaluations: int
 
 
-FindBest = Callable[[Float[Tensor, " T"], Sequence[int]], Best]  # given the cover and the positions chosen so far
+@runtime_checkable
+class CoverChoices(Protocol):
+    """The candidates of a run: ``CoverCandidates`` in this process, or ``cluster.shards.RayCoverCandidates``."""
+
+    def best(self, covered: Float[Tensor, " T"], chosen: Sequence[int]) -> Best:
+        """Return the candidate that adds most to F, given the cover of each target and the positions chosen so far."""
 
 
-def cover(problem: CoverProblem, best_of: FindBest | None = None) -> Covering:
+@runtime_checkable
+class CoverExecutor(Protocol):
+    """Runs coverage outside this process."""
+
+    def cover(self, problem: CoverProblem) -> Covering:
+        """Run ``cover``."""
+
+
+def cover(problem: CoverProblem, candidates: CoverChoices | None = None) -> Covering:
     """Choose the point that adds most to F, B times. The batch adds at least 1 − 1/e of what the best batch adds.
 
     Args:
         problem: the targets and the points that may be chosen.
-        best_of: finds the best point of each step; ``CoverCandidates.best`` if omitted.
+        candidates: finds the best point of each step; ``CoverCandidates`` if omitted.
     """
-    best_of = best_of or CoverCandidates(problem).best
+    candidates = candidates or CoverCandidates(problem)
     targets, covered = problem.targets, problem.targets.covered
     chosen: list[int] = []
     gains: list[float] = []
@@ -99,7 +110,7 @@ def cover(problem: CoverProblem, best_of: FindBest | None = None) -> Covering:
     filled_from: int | None = None
     with progress("choosing points", problem.batch_size, problem.progress) as bar:
         while len(chosen) < problem.batch_size:
-            best = best_of(covered, chosen)
+            best = candidates.best(covered, chosen)
             num_evaluations += best.num_evaluations
             upper_bound = min(upper_bound, sum(gains) + float(best.largest.sum()))
             if best.similarity is None:
@@ -127,47 +138,39 @@ def cover(problem: CoverProblem, best_of: FindBest | None = None) -> Covering:
 
 
 class CoverCandidates:
-    """Candidates in this process, with an upper bound on the gain of each.
-
-    κ of a candidate is kept: of all targets if there is memory for it, otherwise of those targets to which it can still
-    add, once these are few. So most products are computed for the first picks only.
-    """
+    """Candidates in this process, with an upper bound on the gain of each."""
 
     def __init__(self, problem: CoverProblem) -> None:
         self._problem, self._targets = problem, problem.targets
         self._candidates = problem.candidates
-        num, num_targets = len(self._candidates), len(self._targets)
-        self._bounds = LazyBounds(num)
+        self._bounds = LazyBounds(len(self._candidates))
         self._covered = self._targets.covered
         self._measured = (-math.inf, -1, self._covered)  # the largest gain measured in a step, its position, and its κ
         self._is_first = True
-        room = min(problem.cache_bytes, CACHE_LIMIT)
-        self._all: Tensor | None = None  # bounds on κ of all candidates and targets
-        self._kept: KeptRows | None = None
-        if num * num_targets * self._targets.dtype.itemsize <= room:
-            self._all = torch.empty(num, num_targets, dtype=self._targets.dtype)
-        else:
-            self._kept = KeptRows(num, num_targets, room)
+        num_cached = min(problem.cache_bytes, CACHE_LIMIT) // (len(self._targets) * self._targets.dtype.itemsize)
+        num_cached = min(num_cached, len(self._candidates))
+        self._cache = torch.empty(num_cached, len(self._targets), dtype=self._targets.dtype)
+        self._slots = torch.full((len(self._candidates),), -1)  # the row of the cache of a candidate, or -1
+        self._num_cached = 0
 
     def best(self, covered: Float[Tensor, " T"], chosen: Sequence[int]) -> Best:
         """Return the candidate that adds most to F, given the cover of each target and the positions chosen so far.
 
         The step has two stages. The first replaces bounds from earlier steps by bounds given `covered`, which cost a
-        matrix product unless κ is kept, until no earlier bound exceeds the largest of them. The second replaces these
-        by exact gains, until no bound exceeds the largest exact gain.
+        matrix product, until no earlier bound exceeds the largest of them. The second replaces these by exact gains,
+        which are slow to compute, until no bound exceeds the largest exact gain.
         """
-        bounds, num_before, num = self._bounds, self._bounds.num_evaluations, len(self._candidates)
+        bounds, num_before = self._bounds, self._bounds.num_evaluations
         self._covered, self._measured = covered, (-math.inf, -1, covered)
         bounds.close(torch.tensor(chosen, dtype=torch.long))
-        settle = partial(bounds.settle, margin=0.0, floor=0.0)
         if self._is_first:
-            with progress("scoring points", num, self._problem.progress) as bar:
-                bounds.set(self._upper_gains(torch.arange(num), bar))
-            self._is_first = False
+            self._first_pass()
         else:
-            settle(self._upper_gains, block=FIRST_BLOCK, growth=4, largest_block=max(LARGEST_BLOCK, num // 16))
-        settle(
-            self._gains, keys=quantised, block=EXACT_BLOCK, growth=2,
+            bounds.settle(
+                self._upper_gains, margin=0.0, floor=0.0, block=FIRST_BLOCK, growth=2, largest_block=LARGEST_BLOCK
+            )
+        bounds.settle(
+            self._gains, keys=quantised, margin=0.0, floor=0.0, block=EXACT_BLOCK, growth=2,
             largest_block=max(EXACT_BLOCK, BLOCK_NUMBERS // len(self._targets)),
         )  # fmt: skip
         num_evaluations = bounds.num_evaluations - num_before
@@ -178,54 +181,61 @@ class CoverCandidates:
             return Best(-1, -math.inf, largest, num_evaluations)
         _, measured, similarity = self._measured
         if measured != position:  # a tie went to a lower position
-            similarity = self._exact(torch.tensor([position]))[0]
+            similarity = self._targets.similarities(self._rows(position))[0]
         return Best(position, float(keys[position]), largest, num_evaluations, similarity)
 
     def _rows(self, positions: Int[Tensor, " p"] | slice | int) -> Float[Tensor, "p D"]:
         return self._problem.rows(self._candidates[positions].reshape(-1))
 
+    def _first_pass(self) -> None:
+        """Bound the gains of all candidates, and cache all bounds on similarities if there is room for them."""
+        num = len(self._candidates)
+        gains = torch.empty(num, dtype=torch.float64)
+        cache_all = len(self._cache) == num
+
+        def fill(span: slice) -> None:
+            found = self._similarity_bounds(self._candidates[span])
+            if cache_all:
+                self._cache[span] = found.cpu()
+            gains[span] = self._targets.bounds_of(found, self._covered)
+
+        spans = spans_of(num, BLOCK_NUMBERS // max(len(self._targets), self._targets.num_features))
+        with progress("scoring points", num, self._problem.progress) as bar:
+            threads.each(fill, spans, bar)
+        if cache_all:
+            self._slots = torch.arange(num)
+            self._num_cached = num
+        self._is_first = False
+        self._bounds.set(gains)
+
     def _gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         """Return exact gains, and remember κ of the largest: it is nearly always the next pick."""
-        similarities = self._exact(positions)
+        similarities = self._targets.similarities(self._rows(positions))
         gains = self._targets.gains(similarities, self._covered)
         largest = int(gains.argmax())
         if float(gains[largest]) > self._measured[0]:
             self._measured = float(gains[largest]), int(positions[largest]), similarities[largest].clone()
         return gains
 
-    def _exact(self, positions: Int[Tensor, " p"]) -> Float[Tensor, "p T"]:
-        """Return κ measured by differences, and 0 for targets where a bound shows that it adds nothing to the cover."""
-        bounds = self._similarity_bounds(positions)
-        columns = (bounds > self._targets.floor(self._covered)).any(dim=0).nonzero().flatten()
-        return self._targets.similarities(self._rows(positions), columns)
-
-    def _upper_gains(self, positions: Int[Tensor, " p"], bar: Bar | None = None) -> Float[Tensor, " p"]:
-        """Return upper bounds on gains, from what is kept of κ where possible and from matrix products elsewhere."""
-        gains, targets, kept = torch.empty(len(positions), dtype=torch.float64), self._targets, self._kept
-        new = torch.arange(len(positions))
-        if kept is not None and bool(kept.is_kept[positions].any()):
-            old = kept.is_kept[positions]
-            gains[old] = kept.gains(positions[old], targets, self._covered)
-            new = new[~old]
-        so_far = targets.floor(self._covered)
-
-        def fill(span: slice) -> None:
-            some = positions[new[span]]
-            found = self._similarity_bounds(some)
-            gains[new[span]] = targets.bounds_of(found, self._covered)
-            if self._all is not None and self._is_first:
-                self._all[some] = found.cpu()
-            elif kept is not None:
-                kept.keep(some, found, so_far)
-
-        threads.each(fill, spans_of(len(new), PIECE_NUMBERS // max(len(targets), targets.num_features)), bar)
+    def _upper_gains(self, positions: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """Return upper bounds on gains, from the cache where possible and from matrix products elsewhere."""
+        gains = torch.empty(len(positions), dtype=torch.float64)
+        is_cached = self._slots[positions] >= 0
+        if bool(is_cached.any()):
+            cached = self._cache[self._slots[positions[is_cached]]].to(self._covered.device)
+            gains[is_cached] = self._targets.bounds_of(cached, self._covered)
+        new = positions[~is_cached]
+        if len(new):
+            found = self._similarity_bounds(self._candidates[new])
+            gains[~is_cached] = self._targets.bounds_of(found, self._covered)
+            num = min(len(new), len(self._cache) - self._num_cached)
+            slots = torch.arange(self._num_cached, self._num_cached + num)
+            self._cache[slots], self._slots[new[:num]] = found[:num].cpu(), slots
+            self._num_cached += num
         return gains
 
-    def _similarity_bounds(self, positions: Int[Tensor, " p"]) -> Float[Tensor, "p T"]:
+    def _similarity_bounds(self, indices: Int[Tensor, " p"]) -> Float[Tensor, "p T"]:
         """Return upper bounds on κ. A candidate that is also a target may have its products computed already."""
-        if self._all is not None and not self._is_first:
-            return self._all[positions].to(self._covered.device)
-        indices = self._candidates[positions]
         which = self._targets.cloud.known(indices)
         is_known = which >= 0
         if not bool(is_known.any()):

@@ -186,7 +186,6 @@ class Targets:
         self.cloud = points if isinstance(points, Cloud) else Cloud(points)
         self.weights = weights.to(self.points.device, torch.float64)
         self._largest_weight = max(float(self.weights.amax()), torch.finfo(torch.float64).tiny)
-        self.shares = (self.weights / self._largest_weight).float()  # weights alone may underflow in float32
         self.kernel, self.squared_length = kernel, squared_length
         self.total = float(self.weights.sum())
         self.covered = torch.zeros_like(self.weights)
@@ -220,18 +219,10 @@ class Targets:
         """The squared unit of the cloud, in units of ℓ²."""
         return self.cloud.scale**2 / self.squared_length
 
-    def similarities(
-        self, rows: Float[Tensor, "p D"], columns: Int[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "p T"]:
-        """Return κ of points and targets, measured by differences in float64; 0 for targets not in `columns`."""
-        points = self.points if columns is None else self.points[columns.to(self.points.device)]
-        apart = torch.cdist(rows.double(), points, compute_mode="donot_use_mm_for_euclid_dist")
-        measured = self._similarity(apart.square_() / self.squared_length)
-        if columns is None:
-            return measured
-        found = torch.zeros(len(rows), len(self), dtype=torch.float64, device=measured.device)
-        found[:, columns.to(found.device)] = measured
-        return found
+    def similarities(self, rows: Float[Tensor, "p D"]) -> Float[Tensor, "p T"]:
+        """Return κ of points and targets, measured by differences in float64."""
+        apart = torch.cdist(rows.double(), self.points, compute_mode="donot_use_mm_for_euclid_dist")
+        return self._similarity(apart.square_() / self.squared_length)
 
     def similarity_bounds(self, rows: Float[Tensor, "p D"], *, slack: bool = True) -> Float[Tensor, "p T"]:
         """Return κ by a matrix product in working precision; with `slack`, an upper bound on it.
@@ -239,13 +230,13 @@ class Targets:
         With or without `slack`, a point within rounding of the surface of a ball counts as inside.
         """
         shifted = self.cloud.working(rows)
-        return self.from_products(shifted @ self.cloud.rows.T, shifted.double().square().sum(dim=1), slack=slack)
+        return self._from_products(shifted @ self.cloud.rows.T, shifted.double().square().sum(dim=1), slack=slack)
 
     def own_bounds(self, which: Int[Tensor, " p"]) -> Float[Tensor, "p T"]:
         """Return ``similarity_bounds`` of some of the targets, from cached products."""
-        return self.from_products(self.cloud.among(which), self.cloud.norms[which], slack=True)
+        return self._from_products(self.cloud.among(which), self.cloud.norms[which], slack=True)
 
-    def from_products(
+    def _from_products(
         self, products: Float[Tensor, "p T"], norms: Float[Tensor, " p"], *, slack: bool
     ) -> Float[Tensor, "p T"]:
         """Return κ from products, which are overwritten to save memory; norms are lowered by the rounding error."""
@@ -261,15 +252,10 @@ class Targets:
 
     def bounds_of(self, bounds: Float[Tensor, "p T"], covered: Float[Tensor, " T"]) -> Float[Tensor, " p"]:
         """Return upper bounds on gains from upper bounds on κ, float64."""
-        return self.scaled((bounds - self.floor(covered)).clamp_min_(0) @ self.shares.to(self.dtype))
-
-    def floor(self, covered: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """Return a cover in working precision, rounded down because a smaller cover gives a larger gain."""
-        so_far = covered.to(self.dtype)
-        return torch.where(so_far.double() > covered, so_far.nextafter(torch.zeros_like(so_far)), so_far)
-
-    def scaled(self, gains: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-        """Return upper bounds on gains, float64, from sums with `shares` in working precision."""
+        so_far = covered.to(self.dtype)  # rounded down below, because a smaller cover gives a larger gain
+        so_far = torch.where(so_far.double() > covered, so_far.nextafter(torch.zeros_like(so_far)), so_far)
+        shares = (self.weights / self._largest_weight).to(self.dtype)  # weights alone may underflow in float32
+        gains = (bounds - so_far).clamp_min_(0) @ shares
         return gains.double().cpu() * self._largest_weight * (1 + self.cloud.rounding(len(self)))
 
     def gains(self, similarities: Float[Tensor, "p T"], covered: Float[Tensor, " T"]) -> Float[Tensor, " p"]:

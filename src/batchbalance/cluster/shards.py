@@ -66,7 +66,7 @@ class RayExecutor:
     def cover(self, problem: CoverProblem) -> Covering:
         """Run ``cover`` with the candidates distributed over the cluster; each worker has all targets."""
         with self._workers:
-            return cover(problem, RayCoverCandidates(self._workers, problem, self._cache_bytes).best)
+            return cover(problem, RayCoverCandidates(self._workers, problem, self._cache_bytes))
 
 
 def consecutive_parts(num: int, num_parts: int) -> list[Int[Tensor, " _"]]:

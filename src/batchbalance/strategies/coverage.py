@@ -14,6 +14,7 @@ from batchbalance.balance.edges import Edges
 from batchbalance.batches.cover import (
     MAX_TARGETS,
     TARGETS_PER_PICK,
+    CoverExecutor,
     CoverProblem,
     cover,
     cover_value,
@@ -94,7 +95,12 @@ class CoverStrategy(Strategy):
             cache_bytes=spare - points.kept_bytes,
             progress=pool.progress,
         )
-        found = cover(made) if pool.executor is None else pool.executor.cover(made)
+        if pool.executor is None:
+            found = cover(made)
+        elif isinstance(pool.executor, CoverExecutor):
+            found = pool.executor.cover(made)
+        else:
+            raise ValueError(f"`executor` must be able to run {self.name!r}, got one without the method `cover`")
         value = cover_value(made, found)
         value = replace(value, length=value.length / scale)
         return Choice(pool.candidates[found.positions], scores=value.gains, cover=value)
