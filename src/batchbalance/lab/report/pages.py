@@ -136,7 +136,7 @@ def as_html(report: Report, images: dict[str, tuple[bytes, bytes]]) -> str:
         explained = f" {text}" if not shown or text == DIFFERENCES else ""
         shown.append(
             f'<figure class="card {"more" if shown else "first"}"><picture>'
-            f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+            f'<source media="screen and (prefers-color-scheme: dark)" srcset="{dark}">'
             f'<img alt="{html.escape(heading)}" src="{light}"></picture>'
             f"<figcaption>{html.escape(heading)}.{html.escape(explained)}</figcaption></figure>"
         )
