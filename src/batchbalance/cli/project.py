@@ -251,7 +251,9 @@ def check_told(project: "Project", sheet: Path, annotator: str | None) -> None:
     advice = f"import it first with: batchbalance tell {project.folder} {sheet}; or move it away"
     try:
         answers = read_answers(sheet)
-        untold = [each for each in answers if not project.is_told(each.id, each.label, each.annotator or annotator)]
+        views = [project.view(each.id) for each in answers]
+        pairs = [(x, view.answers.get(x.annotator or annotator)) for x, view in zip(answers, views, strict=True)]
+        untold = [x for x, value in pairs if value is None or not project.labelling.is_read(x.label or "", value)]
     except (FileFormatError, ValueError) as error:
         raise FileExistsError(f"{sheet} exists and cannot be read as answers ({error}); {advice}") from error
     if untold:

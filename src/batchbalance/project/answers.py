@@ -344,16 +344,6 @@ def record_review(store: ProjectStore, name: Any, label: str | None, who: Who) -
         store.append([*events, NewEvent("reviewed", row, None if is_first else number, who)])
 
 
-def is_answer(store: ProjectStore, name: Any, label: str, who: Who) -> bool:
-    """Return whether a label is a person's latest answer."""
-    with store.reading() as state:
-        try:
-            number = state.labelling.read(label)
-        except ValueError:
-            return False
-        return state.view(store.row_of(name)).answers.get(who) == number
-
-
 def record_test(store: ProjectStore, answers: Sequence[Answer]) -> int:
     """Write the labels of a test set; return their number."""
     rows = [store.row_of(each.id, each.where) for each in answers]

@@ -66,6 +66,13 @@ class Labelling:
         unknown = next((part for part in parts if part not in self.classes), label) if self.is_multi else label
         raise UnknownNameError(what, unknown, [*self.classes, NONE] if self.is_multi else self.classes)
 
+    def is_read(self, label: str, value: Value) -> bool:
+        """Return whether a text names this answer."""
+        try:
+            return self.read(label) == value
+        except ValueError:
+            return False
+
     def text(self, value: Value) -> str:
         """Return an answer as text that `read` reads."""
         if isinstance(value, int):

@@ -17,7 +17,7 @@ from batchbalance.project.embeddings import Embeddings, read_vectors
 from batchbalance.project.facts import FactCollector, SuspectLabel
 from batchbalance.project.insight import Found, Insight, insights
 from batchbalance.project.label_errors import Agreement, agreements
-from batchbalance.project.labelling import Labelling, as_text
+from batchbalance.project.labelling import Labelling
 from batchbalance.project.learning import Guess, ProjectModel, guesses_of
 from batchbalance.project.machines import MachineLabels
 from batchbalance.project.pages import project_fragment
@@ -197,10 +197,8 @@ class Project(MachineLabels):
     def queue(self, ids: Any, annotator: str | None = None) -> list[str]:
         """Ask specific items; return the ids asked. Items that were asked or answered meanwhile are omitted.
 
-        Their reason is "found". They are trained on like other items, and never measure the model.
-
-        Raises:
-            ValueError: if an item is in the audit set or in the test set.
+        Their reason is "found". They are trained on like other items, and never measure the model, so items of the
+        audit set or the test set are refused.
         """
         rows = self.store.rows_of(dict.fromkeys(as_ids(ids)))
         return self.store.ids(self.questions.queue(rows, check_name(annotator)))
@@ -264,7 +262,6 @@ class Project(MachineLabels):
         Raises:
             ValueError: if an id is unknown, or `sample` is given for items that the project asked.
             UnknownNameError: if a label is not one of the classes.
-            ValueError: if several labels are given in a project of one class for each item.
         """
         found = given.as_answers(answers, check_name(annotator), seconds, id_column, label_column, self.labelling)
         return given.record_answers(self.store, found, sample=sample)
@@ -367,10 +364,6 @@ class Project(MachineLabels):
             views = ((row, state.view(row)) for row in self.store.rows_of(ids))
             return [bool(self.store.is_audit[row]) and not (view.is_chosen and view.answers) for row, view in views]
 
-    def is_told(self, name: Any, label: Any, annotator: str | None = None) -> bool:
-        """Return whether `label` is a person's latest answer."""
-        return given.is_answer(self.store, name, as_text(label), check_name(annotator))
-
     # The model
 
     def train(self) -> bool:
@@ -395,11 +388,7 @@ class Project(MachineLabels):
     def predict(
         self, source: str | os.PathLike[str], *, ids: str | os.PathLike[str] | None = None, skip_bad: bool = False
     ) -> list[Guess]:
-        """Return the model's predictions for a file or folder of new data of the same kind.
-
-        Raises:
-            ValueError: if there is no model yet.
-        """
+        """Return the model's predictions for a file or folder of new data of the same kind; refuse without a model."""
         data = opening.like_ours(self.folder, self.settings, source, ids).model_copy(update={"skip_bad": skip_bad})
         state, vectors = self.store.snapshot(), self.embeddings.array()
         trained = self.model.required(state, vectors)
@@ -428,10 +417,7 @@ class Project(MachineLabels):
         return export.export_items(self, path, predictions=predictions, every=every, accepted=accepted)
 
     def export_suspects(self, path: str | os.PathLike[str]) -> int:
-        """Write labels that are probably wrong to a CSV file, with the model's suggestions; return the number of rows.
-
-        Correct labels in the file and pass it to `tell`.
-        """
+        """Write labels that are probably wrong, with suggestions, to a CSV file to correct and `tell`."""
         return export.write_suspects(path, self.suspects())
 
     # Changes
