@@ -12,7 +12,7 @@ from batchbalance.project import Project
 from batchbalance.project.embeddings import Embeddings
 from batchbalance.project.labelling import as_value
 from batchbalance.project.page.chooser import ChoiceProgress
-from batchbalance.project.state import ANSWERS, UNDOABLE
+from batchbalance.project.state import ANSWERS, UNDOABLE, as_value
 from batchbalance.project.store import ShownItem
 
 INSIGHT = {

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from batchbalance.arguments.checks import check_real
 from batchbalance.errors import FileFormatError, UnknownNameError
 from batchbalance.learner.labels import NewEvent, plain
-from batchbalance.project.labelling import Labelling, Value, as_text, as_value
-from batchbalance.project.state import AUDIT, State, Who
+from batchbalance.project.labelling import Labelling, Value, as_text
+from batchbalance.project.state import AUDIT, State, Who, as_value
 from batchbalance.project.store import ProjectStore
 from batchbalance.system.files import check_is_file, replacing
 from batchbalance.system.ids import mended

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchbalance.arguments.checks import check_whole
-from batchbalance.project.labelling import Labelling, Value, as_value, predicted
-from batchbalance.project.state import ANSWERS, State, Who
+from batchbalance.project.labelling import Labelling, Value, predicted
+from batchbalance.project.state import ANSWERS, State, Who, as_value
 
 NO_NAME = "(no name)"
 NUM_FOLDS = 5

@@ -164,11 +164,6 @@ def as_text(label: Any) -> str:
     return json.dumps([str(plain(each)) for each in label], ensure_ascii=False) if several else str(plain(label))
 
 
-def as_value(stored: Any) -> Any:
-    """Return an answer as the log stores it: a list of class numbers becomes a tuple."""
-    return tuple(stored) if isinstance(stored, list) else stored
-
-
 def majority(values: Sequence[Value]) -> Value | None:
     """Return the answer of most people, label by label if there are several; None without answers or for a tie."""
     if values and isinstance(values[0], tuple):

@@ -10,13 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchbalance.learner.labels import Event
-from batchbalance.project.labelling import Labelling, Value, as_value, majority
+from batchbalance.project.labelling import Labelling, Value, majority
 
 Who = str | None
 
 ANSWERS = ("labelled", "corrected")
 UNDOABLE = (*ANSWERS, "skipped", "flagged", "commented", "reviewed")
 AUDIT, RANDOM, FOUND = "audit", "random", "found"  # reasons to ask an item other than a strategy
+
+
+def as_value(stored: Any) -> Any:
+    """Return an answer as the log stores it: a list of class numbers becomes a tuple."""
+    return tuple(stored) if isinstance(stored, list) else stored
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from starlette.responses import Response
 from batchbalance.errors import FileFormatError
 from batchbalance.learner.labels import Event
 from batchbalance.project import Project
-from batchbalance.project.labelling import Labelling, as_value
+from batchbalance.project.labelling import Labelling
 from batchbalance.project.page.chooser import ProcessChooser
 from batchbalance.project.page.images import Pictures, version
 from batchbalance.project.page.insight import guess_sentence, why
-from batchbalance.project.state import ItemView, State, Who
+from batchbalance.project.state import ItemView, State, Who, as_value
 from batchbalance.system.ids import mended
 
 AHEAD = 4  # items that a page loads before they are shown
