@@ -10,7 +10,6 @@ import numpy as np
 from batchbalance.learner.labels import NewEvent
 from batchbalance.project import Project
 from batchbalance.project.embeddings import Embeddings
-from batchbalance.project.labelling import as_value
 from batchbalance.project.page.chooser import ChoiceProgress
 from batchbalance.project.state import ANSWERS, UNDOABLE, as_value
 from batchbalance.project.store import ShownItem
