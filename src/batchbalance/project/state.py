@@ -79,7 +79,7 @@ class ItemView:
             return self.settled
         if len(self.answers) == 1:  # by far the most common case
             return next(iter(self.answers.values()))
-        return majority(list(self.answers.values()))
+        return majority(list(self.answers.values())) if self.answers else None  # most have one answer, or none
 
     @property
     def is_disputed(self) -> bool:
