@@ -426,6 +426,7 @@ COMMANDS = [
     *([name, "no-such-project", "a", "b"] for name in ("correct", "rename-class")),
     ["find", "no-such-project", "--like", "a"],
     ["export", "no-such-project", "--output", "labels.csv"],
+    ["suggest", "no-such-project", "a", "--by", "gpt"],
 ]
 
 
