@@ -44,6 +44,7 @@ def loop_metrics(probs, labels):
     )
 
 
+@pytest.mark.typed
 @pytest.mark.parametrize("never", [False, True])
 def test_metrics_against_plain_loops(never):
     random = torch.Generator().manual_seed(1)
@@ -55,6 +56,9 @@ def test_metrics_against_plain_loops(never):
     assert (found.exact_match, found.micro_f1, found.macro_f1, found.nll) == pytest.approx(expected, abs=1e-10)
     nothing = label_metrics(torch.zeros(3, 2), torch.zeros(3, 2, dtype=torch.long))
     assert (nothing.exact_match, nothing.micro_f1, nothing.macro_f1) == (1, 1, 1)
+
+
+def test_labels_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"must be 0 or 1 for each of \(3, 2\), got \(3, 3\)"):
         label_metrics(torch.zeros(3, 2), torch.zeros(3, 3, dtype=torch.long))
 

@@ -26,6 +26,7 @@ def test_a_selection(pool):
     assert repr(select(batch_size=2, embeddings=np.eye(9))).startswith("Selection(2 points by 'max-herding': ")
 
 
+@pytest.mark.typed
 def test_a_selection_as_a_frame(pool):
     chosen = select(pool, 5, strategy="batch-balance", threshold=0.05)
     frame = chosen.to_frame()
