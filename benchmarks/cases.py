@@ -161,7 +161,10 @@ def cluster_margin_against_published(size: Size, seed: int) -> list[Side]:
     """Clusters of the uncertain points only, and of the whole pool."""
     probs, points = random_probs(size["N"], size["C"], seed), random_embeddings(size["N"], size["D"], seed)
     return [
-        Side("cluster-margin", lambda: cluster_margin(probs, points, size["B"])[0]),
+        Side(
+            "cluster-margin",
+            lambda: cluster_margin(1 - torch.diff(probs.topk(2).values)[:, 0].abs(), points, size["B"])[0],
+        ),
         Side("clusters of the pool", lambda: plain.cluster_margin(probs, points, size["B"])),
     ]
 

@@ -14,7 +14,8 @@ STRATEGY_NAMES = [cls.__name__ for cls in STRATEGIES.values()]
 PACKAGE = "batchbalance"
 # Title, module and names; a module's own list of public names, if no names are given.
 GROUPS: list[tuple[str, str, list[str] | None]] = [
-    ("Choosing a batch", PACKAGE, ["select", "Selection", "Predictions", "Cover", "evaluate_batch", "BatchEvaluation"]),
+    ("Choosing a batch", PACKAGE, ["select", "Selection", "Predictions", "Cover", "evaluate_batch", "BatchEvaluation",
+                                    "token_weights"]),
     ("Learning and labelling", PACKAGE, ["Learner", "Project"]),
     ("Batches of a project", "batchbalance.project", ["Batch"]),
     ("Strategies", PACKAGE, ["STRATEGIES", "Strategy", *STRATEGY_NAMES]),
