@@ -55,8 +55,13 @@ class Idle(ProcessChooser):
         """Tell that nothing is under way."""
         return ChoiceProgress()
 
+    def latest(self, *_: Any) -> tuple[None, bool]:
+        """Tell that there is no reply yet."""
+        return None, False
+
     def __getattribute__(self, name: str) -> Any:
-        return object.__getattribute__(self, name) if name in ("choosing", "__class__") else lambda *_, **__: None
+        is_own = name in ("choosing", "latest", "__class__")
+        return object.__getattribute__(self, name) if is_own else lambda *_, **__: None
 
 
 def any_body(random: Random, names: list[str]) -> bytes:
